@@ -2,7 +2,7 @@
 //!
 //! A line is written whole by one call and has at most [`LINE_BYTES_MAX`] bytes, so that lines of
 //! several processes do not mix. It survives the death of the process, not that of the machine: it
-//! is not synced. Whoever rotates the file renames it; the next line opens a new one.
+//! is not synced. To rotate the file, rename it; the next line opens a new one.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -24,15 +24,15 @@ const NAME_CHARS_MAX: usize = 64;
 /// Refusals that are written at once, and then [`REFUSALS_PER_SECOND`]; the rest is counted.
 const REFUSALS_BURST: u64 = 200;
 const REFUSALS_PER_SECOND: u64 = 20;
-/// The readiness check.
+/// Name of the readiness check.
 const CHECK: &str = "audit-log";
 
-/// What a line says; members that do not apply are left out.
+/// One line; members that do not apply are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Line {
     /// Milliseconds since 1970, as the system believes.
     pub time_ms: u64,
-    /// Which service writes.
+    /// Name of the service.
     pub service: &'static str,
     /// `admin`, `refused` or `access-file`.
     pub event: &'static str,
@@ -40,7 +40,7 @@ pub struct Line {
     /// access file: `loaded` or `rejected`.
     #[serde(skip_serializing_if = "str::is_empty")]
     pub phase: &'static str,
-    /// Who, by the name in the access file.
+    /// Name of the caller in the access file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
     /// The verb that was needed.
@@ -55,16 +55,16 @@ pub struct Line {
     /// The code of the problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<&'static str>,
-    /// What happened.
+    /// Description of the event.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// The id of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// What the handler adds: reasons, leases.
+    /// Notes of the handler: reasons, leases.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub notes: BTreeMap<&'static str, String>,
-    /// Refusals that were counted and not written since the last one that was.
+    /// Number of refusals that were not written since the last one that was.
     #[serde(skip_serializing_if = "is_zero")]
     pub suppressed: u64,
 }
@@ -115,41 +115,41 @@ fn cut(text: &mut String, chars_max: usize) {
 /// The file that lines are appended to. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct AuditLog {
-    inner: Arc<Inner>,
+    inner: Arc<AuditFile>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct AuditFile {
     path: PathBuf,
-    state: Mutex<State>,
+    state: Mutex<AuditState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct AuditState {
     file: File,
-    /// What is left of the burst of refusals, in thousandths, and when that was.
+    /// Rest of the burst of refusals, in thousandths, and its moment.
     allowance: (u64, u64),
     suppressed: u64,
 }
 
 impl AuditLog {
-    /// Opens the file to append to; makes it, for its owner alone, where there is none.
+    /// Opens the file to append to; creates it, accessible to its owner only, if it does not exist.
     ///
     /// # Errors
     /// A sentence with the path.
     pub fn open(path: &Path) -> Result<Self, String> {
         let file = append(path)
             .map_err(|error| format!("--audit-log {} cannot be opened: {error}", path.display()))?;
-        let state = State { file, allowance: (REFUSALS_BURST * 1_000, 0), suppressed: 0 };
-        let inner = Inner { path: path.to_owned(), state: Mutex::new(state) };
+        let state = AuditState { file, allowance: (REFUSALS_BURST * 1_000, 0), suppressed: 0 };
+        let inner = AuditFile { path: path.to_owned(), state: Mutex::new(state) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Appends a line. A refusal is counted instead where there were too many lately: whoever has no
-    /// right to anything shall not fill the disk.
+    /// Appends a line. Refusals above a rate are counted instead, so that a caller without rights cannot
+    /// fill the disk.
     ///
     /// # Errors
-    /// What the system says; readiness warns of it until a line is written again.
+    /// The system's error; readiness warns of it until a line is written again.
     pub(crate) fn write(&self, kit: &Kit, mut line: Line) -> io::Result<()> {
         let mut state = self.inner.state.lock().unwrap_or_else(PoisonError::into_inner);
         if line.event == "refused" && !state.allow(kit.clock.monotonic_ms()) {
@@ -175,7 +175,7 @@ impl AuditLog {
     }
 }
 
-impl State {
+impl AuditState {
     fn allow(&mut self, now_ms: u64) -> bool {
         let (left, at_ms) = self.allowance;
         let gained = now_ms.saturating_sub(at_ms).saturating_mul(REFUSALS_PER_SECOND);
@@ -186,7 +186,7 @@ impl State {
     }
 
     fn append(&mut self, path: &Path, line: &[u8]) -> io::Result<()> {
-        // Renamed or deleted: what is at the path now is the log.
+        // If the file was renamed or deleted, the file at the path now is the log.
         let open = self.file.metadata()?;
         let is_same = std::fs::metadata(path)
             .is_ok_and(|named| (named.dev(), named.ino()) == (open.dev(), open.ino()));

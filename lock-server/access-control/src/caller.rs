@@ -1,4 +1,4 @@
-//! Who a request came from, for handlers.
+//! The authenticated caller of a request, for handlers.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -16,27 +16,27 @@ use crate::list::Principal;
 use crate::rights::{Scope, Verb};
 use crate::secret::SecretHash;
 
-/// How many notes a handler may leave.
+/// Most notes of a handler in the audit log.
 const NOTES_MAX: usize = 8;
 
-/// Who a request came from. Take it as an argument of a handler, before the body.
+/// Caller of a request. Extract it in a handler before the body.
 ///
-/// Without an access file everybody is the same and may do everything: all methods then let pass.
+/// Without an access file callers are not distinguished, and every check succeeds.
 #[derive(Clone, Debug, Default)]
 pub struct Caller {
-    pub(crate) known: Option<Arc<Known>>,
-    /// Leases that are asked for live as long as this one.
+    pub(crate) known: Option<Arc<KnownCaller>>,
+    /// Session to which requested leases are bound.
     session: Option<SessionId>,
-    /// Absent where there is no gate, and so no audit log.
+    /// `None` without a gate, and so without an audit log.
     notes: Option<Arc<Notes>>,
 }
 
-/// What handlers want to stand in the line of the audit log.
+/// Notes of handlers for the line of the audit log.
 type Notes = Mutex<BTreeMap<&'static str, String>>;
 
-/// Somebody whom the access file names.
+/// Caller that the access file names.
 #[derive(Debug)]
-pub(crate) struct Known {
+pub(crate) struct KnownCaller {
     pub(crate) principal: Arc<Principal>,
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -45,29 +45,28 @@ pub(crate) struct Known {
 }
 
 impl Caller {
-    pub(crate) fn known(known: Known) -> Self {
+    pub(crate) fn known(known: KnownCaller) -> Self {
         Self { known: Some(Arc::new(known)), ..Self::unknown() }
     }
 
-    /// A caller that a gate let pass without a bearer token.
+    /// Creates a caller that was admitted without a bearer token.
     pub(crate) fn unknown() -> Self {
         Self { notes: Some(Arc::default()), ..Self::default() }
     }
 
-    /// The name in the access file; none without one.
+    /// The name in the access file; `None` without one.
     pub fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|known| known.principal.name.as_str())
     }
 
-    /// The same caller; the leases that it asks for are bound to `session`, which is its own, and
-    /// count as long as that lives.
+    /// Binds the leases that the caller requests to its own `session`: they count while it lives.
     #[must_use]
     pub fn within(self, session: Option<SessionId>) -> Self {
         Self { session, ..self }
     }
 
-    /// Adds a word to the line of the audit log that this request may get, such as the reason of a
-    /// revocation. Beyond eight, notes are dropped.
+    /// Adds a note, such as the reason of a revocation, to this request's line of the audit log. Notes
+    /// after the eighth are dropped.
     pub fn note(&self, what: &'static str, text: impl ToString) {
         let Some(notes) = &self.notes else { return };
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -81,24 +80,24 @@ impl Caller {
         std::mem::take(&mut *notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the caller may do this with a name that stood in the body.
+    /// Checks the caller's right on a name from the request body.
     ///
     /// # Errors
-    /// 403.
+    /// 403 without the right.
     pub fn may(&self, verb: Verb, name: &str) -> Result<(), Reject> {
         self.check(verb, Scope::Name(name.as_bytes()))
     }
 
-    /// Whether the caller may do this with every name there is.
+    /// Checks the caller's right on all names.
     ///
     /// # Errors
-    /// 403.
+    /// 403 without the right.
     pub fn may_all(&self, verb: Verb) -> Result<(), Reject> {
         self.check(verb, Scope::Under(b""))
     }
 
-    /// Whether the access file that is in force now still lets the caller do this. For replies that
-    /// go on and on: a change of the file ends them too.
+    /// Returns `true` if the current access file still gives the caller this right. For streamed
+    /// replies, which a change of the file must end too.
     pub fn may_still(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.known.as_ref().is_none_or(|known| {
             known.file.find(&known.hash).is_some_and(|(principal, _)| {
@@ -136,14 +135,14 @@ impl Caller {
         known.ledger.request(&known.principal.limits, now_ms).map_err(|full| known.reject(full))
     }
 
-    /// Makes room for a lease that is about to be asked for.
+    /// Reserves room for a lease before it is requested.
     ///
-    /// Say with [`Hold::granted`] or [`Hold::refused`] how it ended. Where neither is said, the
-    /// request was given up and the lease may be held: it counts for `ttl_ms`, or as long as the
-    /// session of [`Caller::within`], unless `taken_back` says that somebody ends such a lease.
+    /// Report the result by [`Hold::granted`] or [`Hold::refused`]. Without a report the request was
+    /// dropped and the lease may be held: it counts for `ttl_ms` milliseconds, or while the session of
+    /// [`Caller::within`] lives, unless `taken_back` says that such a lease is rolled back.
     ///
     /// # Errors
-    /// 429 with `Retry-After` where the caller holds as many locks as it may.
+    /// 429 with `Retry-After` if the caller has reached its limit of leases.
     pub fn hold(
         &self,
         lock: &LockName,
@@ -154,8 +153,8 @@ impl Caller {
         self.reserve(lock, lease, ttl_ms, taken_back, false)
     }
 
-    /// As [`hold`](Self::hold) for a lease that takes the place of another of the caller's on this
-    /// lock: it needs no room beside that.
+    /// As [`hold`](Self::hold), for a lease that replaces another of the caller's on this lock, and
+    /// needs no room in addition.
     ///
     /// # Errors
     /// As [`hold`](Self::hold).
@@ -195,29 +194,29 @@ impl Caller {
         })))
     }
 
-    /// A lease was renewed and lives for another `ttl_ms`.
+    /// Records that a lease was renewed for `ttl_ms` milliseconds.
     pub fn kept(&self, lock: &LockName, lease: LeaseId, ttl_ms: u64) {
         if let Some(known) = self.limited() {
             known.keep((lock.clone(), lease), ttl_ms);
         }
     }
 
-    /// A lease has ended.
+    /// Records that a lease has ended.
     pub fn ended(&self, lock: &LockName, lease: LeaseId) {
         if let Some(known) = self.limited() {
             known.ledger.end(&(lock.clone(), lease));
         }
     }
 
-    /// The caller, where its locks are counted.
-    fn limited(&self) -> Option<&Arc<Known>> {
+    /// The caller, if its leases are limited.
+    fn limited(&self) -> Option<&Arc<KnownCaller>> {
         self.known.as_ref().filter(|known| known.principal.limits.locks.is_some())
     }
 
-    /// Counts the request among those that wait, or that are answered for long, until what is returned is dropped.
+    /// Counts the request as a waiter or a stream until the returned guard is dropped.
     ///
     /// # Errors
-    /// 429 with `Retry-After` where as many wait as may.
+    /// 429 with `Retry-After` if the caller has reached its limit of waiters.
     pub fn wait(&self) -> Result<Waiting, Reject> {
         let Some(known) = &self.known else { return Ok(Waiting(None)) };
         known.ledger.wait(&known.principal.limits).map_err(|full| known.reject(full))?;
@@ -225,7 +224,7 @@ impl Caller {
     }
 }
 
-impl Known {
+impl KnownCaller {
     fn keep(&self, key: (LockName, LeaseId), ttl_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         self.ledger.keep(&self.principal.limits, key, now_ms, now_ms.saturating_add(ttl_ms));
@@ -248,7 +247,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// A request that waits; dropping it is the end of the waiting.
+/// Guard that counts a waiting request; dropping it ends the count.
 #[derive(Debug)]
 #[must_use]
 pub struct Waiting(Option<Arc<Ledger>>);
@@ -261,23 +260,23 @@ impl Drop for Waiting {
     }
 }
 
-/// Room for a lease that was asked for.
+/// Reserved room for a requested lease.
 #[derive(Debug)]
 #[must_use]
 pub struct Hold(Option<Reserved>);
 
 #[derive(Debug)]
 struct Reserved {
-    known: Arc<Known>,
+    known: Arc<KnownCaller>,
     key: (LockName, LeaseId),
-    /// Whether the room is free again when nothing is said.
+    /// `true` if the room is freed when no result is reported.
     frees: bool,
     is_new: bool,
     takes_over: bool,
 }
 
 impl Hold {
-    /// The lease lives for `ttl_ms`.
+    /// Reports a grant for `ttl_ms` milliseconds.
     pub fn granted(mut self, ttl_ms: u64) {
         if let Some(reserved) = self.0.take() {
             if reserved.takes_over {
@@ -287,7 +286,7 @@ impl Hold {
         }
     }
 
-    /// It is certain that there is no new lease.
+    /// Reports that certainly no new lease was granted.
     pub fn refused(mut self) {
         if let Some(reserved) = self.0.take().filter(|reserved| reserved.is_new) {
             reserved.known.ledger.end(&reserved.key);
@@ -296,14 +295,14 @@ impl Hold {
 }
 
 impl Hold {
-    /// It is certain that there is no lease of that id any more, whoever asked for it first.
+    /// Reports that certainly no lease of that id is live, from this request or an earlier one.
     pub fn gone(mut self) {
         if let Some(reserved) = self.0.take() {
             reserved.known.ledger.end(&reserved.key);
         }
     }
 
-    /// Nobody knows whether there is a lease: it counts until it would have expired.
+    /// Reports an unknown outcome: the lease counts until it would have expired.
     pub fn unknown(mut self) {
         self.0 = None;
     }

@@ -18,23 +18,23 @@ use crate::ledger::Ledger;
 use crate::list::{AccessList, Principal};
 use crate::secret::SecretHash;
 
-/// The largest access file, in bytes.
+/// Largest access file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How often the file is looked at. What was found twice in a row counts, so that a file which is
-/// being written is not read halfway.
+/// Period of reading the file. Only a text that was read twice in a row is loaded, so that a file that
+/// is being written is not loaded halfway.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// The readiness check.
+/// Name of the readiness check.
 const CHECK: &str = "access-file";
 
-/// An access file and who it names. Cheap to clone; clones share what was loaded last.
+/// An access file and its principals. Cheap to clone; clones share the last loaded list.
 #[derive(Clone, Debug)]
 pub struct AccessFile {
-    inner: Arc<Inner>,
-    /// Somebody whom the file need not name.
+    inner: Arc<FileState>,
+    /// Principal in addition to those of the file.
     own: Option<Arc<Own>>,
 }
 
-/// A part of this process, which asks as everybody else does.
+/// Component of this process that sends requests to it.
 #[derive(Debug)]
 struct Own {
     hash: SecretHash,
@@ -43,15 +43,15 @@ struct Own {
 }
 
 #[derive(Debug)]
-struct Inner {
+struct FileState {
     path: PathBuf,
-    /// The text that was read at start.
+    /// Text read at start.
     first: String,
     loaded: RwLock<Loaded>,
     figures: Figures,
 }
 
-/// What is counted of the file.
+/// Metrics of the file.
 #[derive(Debug, Default)]
 struct Figures {
     usable: Gauge,
@@ -83,7 +83,7 @@ impl Figures {
 #[derive(Debug, Default)]
 struct Loaded {
     list: AccessList,
-    /// By name, so that a reload forgives nobody what it has used.
+    /// By name, so that a reload does not reset the usage of a principal.
     ledgers: HashMap<String, Arc<Ledger>>,
 }
 
@@ -102,24 +102,24 @@ impl AccessFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// A sentence with the path and everything that is wrong.
+    /// A sentence with the path and all errors.
     pub fn open(path: &Path) -> Result<Self, String> {
         let refuse = |error: String| format!("--access-file {}: {error}", path.display());
         let first = read(path).map_err(refuse)?;
         let list = AccessList::parse(&first).map_err(|error| refuse(error.to_string()))?;
         let loaded = RwLock::new(Loaded::default().replaced(list));
-        let inner = Inner { path: path.to_owned(), first, loaded, figures: Figures::default() };
+        let inner = FileState { path: path.to_owned(), first, loaded, figures: Figures::default() };
         Ok(Self { inner: Arc::new(inner), own: None })
     }
 
-    /// The same file, and one more principal who has this bearer token.
+    /// Adds a principal with this bearer token.
     pub(crate) fn and(self, secret: &str, principal: Principal) -> Self {
         let (hash, principal) = (SecretHash::of(secret), Arc::new(principal));
         let own = Own { hash, principal, ledger: Arc::default() };
         Self { own: Some(Arc::new(own)), ..self }
     }
 
-    /// Whose token this is, with the account of what it uses.
+    /// Returns the principal with a token of this hash, and its usage.
     pub(crate) fn find(&self, hash: &SecretHash) -> Option<(Arc<Principal>, Arc<Ledger>)> {
         if let Some(own) = self.own.as_ref().filter(|own| own.hash == *hash) {
             return Some((Arc::clone(&own.principal), Arc::clone(&own.ledger)));
@@ -130,8 +130,8 @@ impl AccessFile {
         Some((Arc::clone(principal), Arc::clone(ledger)))
     }
 
-    /// Looks for changes until shutdown. A file that cannot be used changes nothing: the last good
-    /// one stays in force, readiness warns, and the log says why.
+    /// Watches the file until shutdown. A file that is not valid has no effect: the last valid one stays
+    /// in force, readiness warns, and the log says why.
     pub(crate) async fn watch(self, kit: Kit, audit: Option<AuditLog>) {
         let shutdown = kit.tasks.shutdown_token();
         kit.health.set(CHECK, Status::Ok);
@@ -174,24 +174,25 @@ impl AccessFile {
                 ("loaded", format!("{path}: {count} principals"))
             }
             Err(error) => {
-                let text = format!("{path} cannot be used, so what it said before stays in force");
+                let text =
+                    format!("{path} cannot be used, so its last valid content stays in force");
                 tracing::error!("{text}: {error}");
                 self.inner.figures.usable.set(0);
                 self.inner.figures.rejections.inc();
-                // Why has names and rights in it, and readiness is for all who are known.
+                // The reason contains names and rights, and readiness is shown to every known caller.
                 kit.health.set(CHECK, Status::Warn(format!("{text}; the log says why")));
                 ("rejected", format!("{path}: {error}"))
             }
         };
         if let Some(audit) = audit {
             let line = Line { event: CHECK, phase, detail: Some(detail), ..Line::default() };
-            // Readiness tells where it cannot be written.
+            // If the line cannot be written, readiness fails.
             let _ = audit.write(kit, line);
         }
     }
 }
 
-/// The text of the file. What anybody on the machine may write gives rights to anybody.
+/// Reads the text of the file. Refuses one that every user of the machine may write.
 fn read(path: &Path) -> Result<String, String> {
     let cannot = |error: std::io::Error| format!("cannot be read: {error}");
     let file = File::open(path).map_err(cannot)?;
@@ -201,7 +202,7 @@ fn read(path: &Path) -> Result<String, String> {
     }
     let mode = facts.permissions().mode() & 0o777;
     if mode & 0o002 != 0 {
-        return Err(format!("everybody may write it (mode {mode:03o}); run chmod o-w on it"));
+        return Err(format!("every user may write it (mode {mode:03o}); run chmod o-w on it"));
     }
     let mut text = String::new();
     file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;

@@ -1,4 +1,4 @@
-//! The decision over one request: who asks, whether they may, and the account of it.
+//! The gate: authenticates and authorises each request, and writes the audit log.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use service_kit::Kit;
 use service_kit::problem::Reject;
 
 use crate::audit::{AuditLog, Line};
-use crate::caller::{Caller, Known};
+use crate::caller::{Caller, KnownCaller};
 use crate::file::AccessFile;
 use crate::list::{Limits, Principal};
 use crate::rights::{Grant, Scope, Verb};
 use crate::secret;
 
-/// What a request needs.
+/// Requirement of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
-    /// Nothing: anybody may ask.
+    /// No bearer token.
     Public,
     /// A valid bearer token, and no right.
     Known,
     /// A right on one name.
     Name(Verb, Vec<u8>),
-    /// A right on everything that begins so; empty for the whole server.
+    /// A right on all names with this prefix; empty for the whole server.
     Under(Verb, Vec<u8>),
     /// A right on any name; the handler checks the names in the body with [`Caller::may`].
     Somewhere(Verb),
-    /// Nobody has said what it needs, so nobody may.
+    /// A requirement that no route mapping states: the request is refused.
     Unmapped,
 }
 
 impl Need {
-    /// The verb, where it is a right.
+    /// The verb, if the requirement is a right.
     pub fn verb(&self) -> Option<Verb> {
         match self {
             Self::Name(verb, _) | Self::Under(verb, _) | Self::Somewhere(verb) => Some(*verb),
@@ -50,7 +50,7 @@ impl Need {
     }
 }
 
-/// What a server was told of access: both parts are optional.
+/// Access file and audit log of a server; both are optional.
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     file: Option<AccessFile>,
@@ -59,31 +59,31 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// A gate that is not in force yet: see [`Gate::start`].
+    /// Creates a gate, which admits every request until [`Gate::start`].
     pub fn new(file: Option<AccessFile>, audit: Option<AuditLog>) -> Self {
         Self { file, audit, kit: None }
     }
 
-    /// The same gate, which also knows this bearer token, with this one right: for a part of this
-    /// process that asks as everybody else does. Give it a name that no access file can have.
+    /// Adds a principal with this bearer token and right, for a component of this process that sends
+    /// requests to it. Its name must be one that no access file can contain.
     #[must_use]
     pub fn and(mut self, name: &str, secret: &str, right: Grant) -> Self {
-        let (name, limits) = (name.to_owned(), Limits::default());
-        let principal = Principal { name, grants: vec![right], limits };
+        let principal =
+            Principal { name: name.to_owned(), grants: vec![right], limits: Limits::default() };
         self.file = self.file.map(|file| file.and(secret, principal));
         self
     }
 
-    /// Whether there is neither an access file nor an audit log.
+    /// Returns `true` if there is neither an access file nor an audit log.
     pub fn is_open(&self) -> bool {
         self.file.is_none() && self.audit.is_none()
     }
 
-    /// Takes the clock and readiness of `kit`, and looks for changes of the file until it shuts
-    /// down.
+    /// Puts the gate in force, with the clock and readiness of `kit`, and watches the access file
+    /// until `kit` shuts down.
     ///
     /// # Panics
-    /// Outside of a tokio runtime, where there is a file.
+    /// Outside of a tokio runtime, if there is an access file.
     #[must_use]
     pub fn start(mut self, kit: &Kit) -> Self {
         if let Some(file) = &self.file {
@@ -93,24 +93,24 @@ impl Gate {
         self
     }
 
-    /// Who asks, and whether they may.
+    /// Authenticates and authorises a request; returns its caller.
     ///
     /// # Errors
-    /// 401 without a valid bearer token, 429 beyond the caller's rate, 403 without the right.
+    /// 401 without a valid bearer token, 429 above the caller's rate, 403 without the right.
     pub(crate) fn admit(&self, headers: &HeaderMap, need: &Need) -> Result<Caller, Refused> {
         let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
         if *need == Need::Public {
             return Ok(Caller::unknown());
         }
         let known = secret::presented(headers).and_then(|hash| {
-            let found = file.find(&hash).ok_or("the bearer token is none of the access file's")?;
+            let found = file.find(&hash).ok_or("the bearer token is not in the access file")?;
             Ok((hash, found))
         });
         let (hash, (principal, ledger)) = known.map_err(|detail| Refused {
             reject: Reject::new(Code::Unauthorized, detail),
             caller: Caller::unknown(),
         })?;
-        let caller = Caller::known(Known {
+        let caller = Caller::known(KnownCaller {
             principal,
             ledger,
             clock: Arc::clone(&kit.clock),
@@ -122,7 +122,7 @@ impl Gate {
             (None, Need::Known) => Ok(()),
             (None, _) => Err(Reject::new(
                 Code::Forbidden,
-                "this request belongs to no right, so nobody may make it",
+                "no right covers this request, so it is always refused",
             )),
         });
         match verdict {
@@ -131,22 +131,22 @@ impl Gate {
         }
     }
 
-    /// Writes a line, where there is an audit log.
+    /// Writes a line to the audit log, if there is one.
     ///
     /// # Errors
-    /// 503 where it cannot be written.
+    /// 503 if it cannot be written.
     pub(crate) fn record(&self, line: Line) -> Result<(), Reject> {
         let (Some(audit), Some(kit)) = (&self.audit, &self.kit) else { return Ok(()) };
         audit.write(kit, line).map_err(|error| {
             let detail = format!("the audit log cannot be written: {error}; nothing was done");
             Reject::new(Code::StoreUnavailable, detail)
-                .hint("An operator must mend --audit-log; /readyz?verbose names it.")
+                .hint("An operator must repair --audit-log; /readyz?verbose names it.")
                 .retry_after(1)
         })
     }
 }
 
-/// A request that does not pass, and whose it was.
+/// Refusal of a request, and its caller.
 #[derive(Debug)]
 pub(crate) struct Refused {
     pub(crate) reject: Reject,

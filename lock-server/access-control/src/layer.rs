@@ -17,14 +17,14 @@ use crate::audit::Line;
 use crate::caller::Caller;
 use crate::gate::{Gate, Need, Refused};
 
-/// What is known of a request before its body is read.
+/// Head of a request, for the mapping of routes to rights.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked<'a> {
     /// The method; HEAD comes as GET.
     pub method: &'a Method,
     /// The route as it was written, `/v1/locks/{lock}`.
     pub route: &'a str,
-    /// Where it went.
+    /// The path and the query.
     pub uri: &'a Uri,
     params: &'a [(String, String)],
 }
@@ -73,9 +73,10 @@ impl fmt::Debug for Layer {
     }
 }
 
-/// Puts `gate`, which was started, around every route that is there. `map` says what a request
-/// needs; `/livez` and `/readyz` are for everybody, and `/readyz?verbose`, `/version`, `/metrics` and
-/// `/openapi.json` for everybody who is known. Without an access file and an audit log the router stays as it is.
+/// Puts `gate`, which was started, around every route of the router. `map` returns the requirement of a
+/// request; `/livez` and `/readyz` are public, and `/readyz?verbose`, `/version`, `/metrics` and
+/// `/openapi.json` need a valid bearer token. Without an access file and an audit log the router is
+/// returned unchanged.
 pub fn protect(
     router: Router,
     gate: Gate,
@@ -118,8 +119,8 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
     account.answered(response)
 }
 
-/// A refusal of the gate's own. A body that stays unread means that the connection cannot carry
-/// another request, and the client has to know before it sends one.
+/// Response of a refusal by the gate. If the request's body stays unread, the connection cannot carry
+/// another request, and the response says so.
 fn refusal(reject: Reject, body: &Body) -> Response {
     let mut response = reject.into_response();
     if !body.is_end_stream() {
@@ -132,13 +133,13 @@ fn refusal(reject: Reject, body: &Body) -> Response {
     response
 }
 
-/// What is written of a request: an act of administration twice, a refusal once, the rest never.
+/// Audit lines of a request: two of an act of administration, one of a refusal, none of others.
 struct Account {
     gate: Gate,
     caller: Caller,
     line: Line,
     is_admin: bool,
-    /// An act of administration was let in and is not answered yet.
+    /// `true` while an admitted act of administration has no reply yet.
     is_running: bool,
 }
 
@@ -160,7 +161,7 @@ impl Account {
         Line { event, phase, principal, ..self.line.clone() }
     }
 
-    /// What cannot be written down is not done.
+    /// Writes the first line of an act of administration, which is refused if that fails.
     fn begin(&mut self) -> Result<(), Reject> {
         if self.is_admin {
             self.gate.record(self.line("admin", "asked"))?;
@@ -183,14 +184,14 @@ impl Account {
         line.detail = problem.map(|problem| problem.detail);
         line.notes = self.caller.take_notes();
         self.is_running = false;
-        // Readiness tells where it cannot be written; what was done is done.
+        // If the line cannot be written, readiness fails; the act is not undone.
         let _ = self.gate.record(line);
         response
     }
 }
 
 impl Drop for Account {
-    /// The client left before there was an answer: whether it was done is not known.
+    /// The client disconnected before the reply: the outcome is unknown.
     fn drop(&mut self) {
         if self.is_running {
             let mut line = self.line("admin", "abandoned");

@@ -1,4 +1,4 @@
-//! What a principal has of its limits. Pure: the time comes in, in monotonic milliseconds.
+//! Usage of a principal against its limits. Pure: times are arguments, in monotonic milliseconds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,60 +7,60 @@ use fence_protocol::{LeaseId, LockName, SessionId};
 
 use crate::list::Limits;
 
-/// A request's worth in the bucket, so that parts of it can be counted.
+/// Cost of a request in the bucket: thousandths, so that fractions of a request can be counted.
 const WHOLE: u64 = 1_000;
 
 /// A limit that is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Full {
-    /// What there is too much of.
+    /// Name of the limit.
     pub(crate) what: &'static str,
     /// The limit.
     pub(crate) limit: u32,
-    /// When there is room again at the earliest, in milliseconds.
+    /// Shortest time until there is room again, in milliseconds.
     pub(crate) retry_after_ms: u64,
 }
 
 type Key = (LockName, LeaseId);
 
-/// From how many sessions on those that are over are looked for.
+/// Number of sessions from which expired ones are searched.
 const SESSIONS_KEPT: usize = 1_024;
 
-/// Until when a lease counts.
+/// Time for which a lease counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
-    /// Until then, in monotonic milliseconds.
+    /// Until this moment, in monotonic milliseconds.
     Until(u64),
-    /// As long as this session does.
+    /// While this session counts.
     Of(SessionId),
 }
 
-/// A session that is known here.
+/// A known session.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
     until_ms: u64,
-    /// The store said that it is the principal's. Before that, somebody merely asked for it.
+    /// `true` if the store confirmed that it is the principal's, who before that only requested it.
     is_own: bool,
 }
 
-/// The account of one principal at one server. It outlives a reload of the file.
+/// Usage of one principal at one server. A reload of the access file does not reset it.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger(Mutex<State>);
+pub(crate) struct Ledger(Mutex<LedgerState>);
 
 #[derive(Debug, Default)]
-struct State {
-    /// What is left of the burst, in thousandths of a request; none before the first.
+struct LedgerState {
+    /// Rest of the burst, in thousandths of a request; `None` before the first request.
     bucket: Option<(u64, u64)>,
     waiters: u32,
-    /// Until when each lease lives at the longest.
+    /// Latest end of each lease.
     leases: HashMap<Key, Life>,
     sessions: HashMap<SessionId, Seen>,
-    /// How many sessions there may be before those that are over are looked for.
+    /// Number of sessions at which expired ones are searched next.
     sessions_kept: usize,
 }
 
-impl State {
-    /// When a lease ends that nobody renews, and whose session gets no heartbeat.
+impl LedgerState {
+    /// End of a lease that is not renewed, and whose session gets no heartbeat.
     fn end_of(&self, life: Life) -> u64 {
         match life {
             Life::Until(until_ms) => until_ms,
@@ -79,7 +79,7 @@ impl State {
         self.sessions_kept = SESSIONS_KEPT.max(self.sessions.len() * 2);
     }
 
-    /// Every entry is looked at only after as many came, so this costs each of them the same.
+    /// Removes expired sessions once their number has doubled, so the cost an entry is constant.
     fn tidy_sessions(&mut self, now_ms: u64) {
         if self.sessions.len() >= self.sessions_kept.max(SESSIONS_KEPT) {
             self.forget_sessions(now_ms);
@@ -88,7 +88,7 @@ impl State {
 }
 
 impl Ledger {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, LedgerState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -111,7 +111,7 @@ impl Ledger {
         result
     }
 
-    /// Counts a request that will wait.
+    /// Counts a waiting request.
     pub(crate) fn wait(&self, limits: &Limits) -> Result<(), Full> {
         let mut state = self.state();
         if let Some(limit) = limits.waiters.filter(|limit| state.waiters >= *limit) {
@@ -121,14 +121,14 @@ impl Ledger {
         Ok(())
     }
 
-    /// A request waits no more.
+    /// Ends the count of a waiting request.
     pub(crate) fn waited(&self) {
         let mut state = self.state();
         state.waiters = state.waiters.saturating_sub(1);
     }
 
-    /// Makes room for a lease before it is asked for; whether it is a new one. One that takes over
-    /// is not counted beside those of its lock, whose places it takes once it is granted.
+    /// Reserves room for a lease before it is requested; `true` if it is new. A takeover is not counted
+    /// in addition to the leases of its lock, which it replaces once it is granted.
     pub(crate) fn reserve(
         &self,
         limits: &Limits,
@@ -140,14 +140,14 @@ impl Ledger {
         let Some(limit) = limits.locks else { return Ok(false) };
         let mut state = self.state();
         if let Some(known) = state.leases.get_mut(&key) {
-            // A repeat does not move a lease into a session or out of one.
+            // A retry does not move a lease into a session or out of one.
             if let (Life::Until(known), Life::Until(until_ms)) = (known, life) {
                 *known = (*known).max(until_ms);
             }
             return Ok(false);
         }
         let room = usize::try_from(limit).unwrap_or(usize::MAX);
-        let is_full = |state: &State| {
+        let is_full = |state: &LedgerState| {
             let is_replaced = |(lock, _): &&Key| takes_over && *lock == key.0;
             let replaced = state.leases.keys().filter(is_replaced).count();
             state.leases.len() - replaced >= room
@@ -164,14 +164,13 @@ impl Ledger {
         Ok(true)
     }
 
-    /// Every lease of this lock but this one has ended.
+    /// Records that all other leases of this lock have ended.
     pub(crate) fn end_others(&self, key: &Key) {
         self.state().leases.retain(|known, _| known.0 != key.0 || known == key);
     }
 
-    /// A lease lives until `until_ms`; one that is bound to a session, as long as that does. Leases
-    /// that a server has not granted itself count too, from their first renewal here; a renewal is
-    /// never refused.
+    /// Records that a lease lives until `until_ms`, or while its session does. Leases granted by
+    /// another server count from their first renewal here; a renewal is never refused.
     pub(crate) fn keep(&self, limits: &Limits, key: Key, now_ms: u64, until_ms: u64) {
         let Some(limit) = limits.locks else { return };
         let mut state = self.state();
@@ -184,7 +183,7 @@ impl Ledger {
         state.leases.insert(key, Life::Until(until_ms));
     }
 
-    /// Makes room for a session before it is asked for; whether it is a new one.
+    /// Reserves room for a session before it is requested; `true` if it is new.
     pub(crate) fn reserve_session(
         &self,
         limits: &Limits,
@@ -212,25 +211,25 @@ impl Ledger {
         Ok(true)
     }
 
-    /// The store says that a session is the principal's and lives until `until_ms`. Sessions that
-    /// began at another server count too, from their first use here.
+    /// Records the store's reply that a session is the principal's and lives until `until_ms`.
+    /// Sessions begun at another server count from their first use here.
     pub(crate) fn keep_session(&self, id: SessionId, now_ms: u64, until_ms: u64) {
         let mut state = self.state();
         state.tidy_sessions(now_ms);
         state.sessions.insert(id, Seen { until_ms, is_own: true });
     }
 
-    /// A session has ended, or is not the principal's; its leases count no more.
+    /// Records that a session has ended or is not the principal's; its leases no longer count.
     pub(crate) fn end_session(&self, id: SessionId) {
         self.state().sessions.remove(&id);
     }
 
-    /// Whether the store said that a session is the principal's, for a time that is not over.
+    /// Returns `true` if the store confirmed that a session is the principal's, until after `now_ms`.
     pub(crate) fn owns_session(&self, id: SessionId, now_ms: u64) -> bool {
         self.state().sessions.get(&id).is_some_and(|seen| seen.is_own && seen.until_ms > now_ms)
     }
 
-    /// A lease has ended.
+    /// Records that a lease has ended.
     pub(crate) fn end(&self, key: &Key) {
         self.state().leases.remove(key);
     }
@@ -328,7 +327,7 @@ mod tests {
         assert_eq!(reserve(6, 150, 300), Err("sessions"), "one of another server counts");
     }
 
-    /// Asking for a session of somebody else does not make it one's own, whatever came of it.
+    /// Requesting another principal's session does not make it one's own, whatever the outcome.
     #[test]
     fn only_the_store_says_whose_a_session_is() {
         let ledger = Ledger::default();

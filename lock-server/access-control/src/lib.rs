@@ -1,4 +1,4 @@
-//! Who may do what: bearer tokens, rights, limits a principal, and the account of both.
+//! Access control: bearer tokens, rights and limits of principals, and the audit log.
 //!
 //! An operator writes a file of principals, each with hashes of its bearer tokens, its rights (verbs
 //! over prefixes of names) and its limits. [`AccessFlags::open`]

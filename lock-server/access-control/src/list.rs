@@ -8,49 +8,49 @@ use serde::Deserialize;
 use crate::rights::{Grant, Scope, Verb};
 use crate::secret::SecretHash;
 
-/// How many principals a file may have.
+/// Most principals in a file.
 const PRINCIPALS_MAX: usize = 10_000;
-/// How many bytes the name of a principal may have.
+/// Longest name of a principal, in bytes.
 const NAME_BYTES_MAX: usize = 64;
-/// How many tokens a principal may have: the one in use, and those that replace it.
+/// Most tokens of a principal: the one in use, and its replacements.
 const TOKENS_MAX: usize = 4;
-/// How many rights a principal may have.
+/// Most rights of a principal.
 const GRANTS_MAX: usize = 64;
-/// How many errors are told at once.
+/// Most errors that are reported at once.
 const ERRORS_MAX: usize = 20;
 
-/// Who may do what. Immutable: a file that changed makes a new one.
+/// The principals of an access file. Immutable: a changed file becomes a new list.
 #[derive(Clone, Debug, Default)]
 pub struct AccessList {
     by_hash: HashMap<SecretHash, Arc<Principal>>,
     count: usize,
 }
 
-/// Somebody who has a bearer token.
+/// A named owner of bearer tokens, with its rights and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
-    /// The name in the file; it stands in the audit log.
+    /// The name in the file, which the audit log shows.
     pub name: String,
-    /// What it may do.
+    /// The rights.
     pub grants: Vec<Grant>,
-    /// How much of it.
+    /// The limits.
     pub limits: Limits,
 }
 
-/// How much a principal may have at once, of one server. `None` is as much as the server gives.
+/// Limits of a principal at one server. `None` means no limit but the server's own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Leases held.
+    /// Most leases held at a time.
     pub locks: Option<u32>,
-    /// Requests that wait for a lock, and streams of events.
+    /// Most requests that wait for a lock and streams of events at a time.
     pub waiters: Option<u32>,
-    /// Sessions.
+    /// Most sessions at a time.
     pub sessions: Option<u32>,
-    /// Requests a second; a burst of as many is let through.
+    /// Most requests a second; a burst of the same number is admitted.
     pub requests_per_second: Option<u32>,
 }
 
-/// Why a file cannot be used: a sentence each.
+/// Errors of an access file, a sentence each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct ListError(Vec<String>);
@@ -74,24 +74,24 @@ struct PrincipalText {
 }
 
 impl Principal {
-    /// Whether it may do this.
+    /// Returns `true` if a right allows this.
     pub fn may(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.grants.iter().any(|grant| grant.allows(verb, scope))
     }
 }
 
 impl AccessList {
-    /// Reads the text of an access file.
+    /// Parses the text of an access file.
     ///
     /// # Errors
-    /// [`ListError`] with everything that is wrong. Nothing that may be a bearer token is repeated.
+    /// [`ListError`] with all errors, without any text that may be a bearer token.
     pub fn parse(text: &str) -> Result<Self, ListError> {
         let file: FileText =
             toml::from_str(text).map_err(|error| ListError(vec![not_toml(text, &error)]))?;
         let mut errors = Vec::new();
         match file.principals.len() {
-            // A file that is being written is empty for a moment; nobody means to lock all out.
-            0 => errors.push("it names no principal, so nobody could do anything".to_owned()),
+            // A file that is being written is empty for a moment; locking all out is never intended.
+            0 => errors.push("it names no principal, so every request would be refused".to_owned()),
             1..=PRINCIPALS_MAX => {}
             count => errors.push(format!("{count} principals; at most {PRINCIPALS_MAX}")),
         }
@@ -110,22 +110,22 @@ impl AccessList {
         Err(ListError(errors))
     }
 
-    /// Whose token has this hash.
+    /// Returns the principal with a token of this hash.
     pub fn find(&self, hash: &SecretHash) -> Option<&Arc<Principal>> {
         self.by_hash.get(hash)
     }
 
-    /// How many principals there are.
+    /// Number of principals.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none; a list that was parsed has at least one.
+    /// Returns `true` if there is no principal; a parsed list has at least one.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
 
-    /// Every principal, once for each of its tokens.
+    /// Iterates over the principals, each once for each of its tokens.
     pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
         self.by_hash.values().map(AsRef::as_ref)
     }
@@ -179,7 +179,7 @@ impl AccessList {
     }
 }
 
-/// The parser's own message shows the line, in which a bearer token may stand by mistake.
+/// Formats a TOML error without the line, which may contain a bearer token by mistake.
 fn not_toml(text: &str, error: &toml::de::Error) -> String {
     let line = error
         .span()
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_said_without_a_secret() {
+    fn all_errors_are_reported_without_a_secret() {
         let secret = super::super::secret::generate();
         let allow = "allow = [\"use *\"]";
         let one = file(&["one"], allow);
@@ -269,9 +269,9 @@ mod tests {
             }
         }
 
-        /// Wherever a good file is cut, what is left is refused or gives nobody more.
+        /// A valid file that is cut anywhere is refused or gives no principal more rights.
         #[test]
-        fn a_file_that_is_cut_gives_nobody_more(at in 0_usize..400) {
+        fn a_file_that_is_cut_gives_no_more_rights(at in 0_usize..400) {
             let a = file(&["one"], "allow = [\"read a/*\", \"use b/*\"]");
             let b = file(&["two"], "allow = [\"revoke c/*\"]");
             let whole = format!("[principals.a]\n{a}[principals.b]\n{b}");

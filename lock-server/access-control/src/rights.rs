@@ -3,30 +3,30 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How many bytes the name in a pattern may have; no lock has a longer one.
+/// Longest name in a pattern, in bytes; no lock has a longer one.
 const NAME_BYTES_MAX: usize = 256;
 
-/// What a principal may be allowed to do.
+/// Kind of action that a right allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// Look at locks, marks and objects.
+    /// Read locks, marks and objects.
     Read,
     /// Acquire, renew and release; sessions.
     Acquire,
     /// Change objects, and seal.
     Write,
-    /// Report to a lock server what a guard refused. For guards.
+    /// Report a guard's refusals to a lock server. For guards.
     Report,
-    /// End the lease of another. For administrators.
+    /// End the leases of other principals. For administrators.
     Revoke,
     /// Block a session. For administrators.
     Block,
-    /// State the first token that a guard admits. For administrators.
+    /// Set the first token that a guard admits. For administrators.
     Floor,
 }
 
 impl Verb {
-    /// Every verb, administrators' last.
+    /// All verbs, those of administrators last.
     pub const ALL: [Self; 7] = [
         Self::Read,
         Self::Acquire,
@@ -37,7 +37,7 @@ impl Verb {
         Self::Floor,
     ];
 
-    /// The word in the file.
+    /// The word in the access file.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -50,22 +50,22 @@ impl Verb {
         }
     }
 
-    /// Whether it acts on what belongs to others: audited, and never part of `use`.
+    /// Returns `true` for verbs that affect other principals: audited, and never part of `use`.
     pub fn is_admin(self) -> bool {
         matches!(self, Self::Revoke | Self::Block | Self::Floor)
     }
 
-    /// Whether it concerns a whole server and no name.
+    /// Returns `true` for verbs that concern the whole server.
     fn is_whole(self) -> bool {
         matches!(self, Self::Block | Self::Floor)
     }
 
-    /// Whether it is for those who use locks and objects.
+    /// Returns `true` for the verbs of `use`: those of clients that use locks and objects.
     fn is_use(self) -> bool {
         matches!(self, Self::Read | Self::Acquire | Self::Write)
     }
 
-    /// What `word` stands for: itself, or, for `use`, what locks and objects are used by.
+    /// Parses a word of the access file: a verb, or `use` for several.
     fn named(word: &str) -> Option<Vec<Self>> {
         if word == "use" {
             return Some(Self::ALL.into_iter().filter(|verb| verb.is_use()).collect());
@@ -80,28 +80,28 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Which names a right is for.
+/// Names that a right covers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// This one name.
+    /// One name.
     Exact(String),
-    /// Every name that begins so; empty for every name.
+    /// All names with this prefix; empty for every name.
     Prefix(String),
 }
 
-/// What a request is about.
+/// Names that a request concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope<'a> {
     /// One name.
     Name(&'a [u8]),
-    /// Everything that begins so; empty for the whole server.
+    /// All names with this prefix; empty for the whole server.
     Under(&'a [u8]),
-    /// Any name at all: whoever has the right somewhere may pass.
+    /// Any name: a right on at least one name suffices.
     Somewhere,
 }
 
 impl Pattern {
-    /// Whether everything in `scope` is among the names.
+    /// Returns `true` if the pattern covers all of `scope`.
     pub fn covers(&self, scope: Scope<'_>) -> bool {
         match (self, scope) {
             (_, Scope::Somewhere) => true,
@@ -143,7 +143,7 @@ impl FromStr for Pattern {
             let no_name = || "names no lock; write * for all".to_owned();
             return if name.is_empty() { Err(no_name()) } else { Ok(Self::Exact(name.to_owned())) };
         }
-        // team-a* would let team-a into what is team-ab's.
+        // team-a* would also cover the names of team-ab.
         if name.bytes().last().is_some_and(|last| last.is_ascii_alphanumeric()) {
             return Err(format!(
                 "{name}* would also match longer words; end the prefix at a separator, as in {name}/*"
@@ -161,7 +161,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// Whether `verb` on everything in `scope` is within this right.
+    /// Returns `true` if this right allows `verb` on all of `scope`.
     pub fn allows(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.verbs.contains(&verb) && self.pattern.covers(scope)
     }

@@ -1,9 +1,10 @@
-//! Bearer tokens: how they are made, what is kept of them, and how one arrives.
+//! Bearer tokens: generation, stored hash, and the `Authorization` header.
 //!
-//! A token is 256 random bits. Its plain SHA-256 is all that a server keeps. A slow hash protects
-//! words that people choose, because those can be guessed; of 2^256 equally likely values none can,
-//! at any speed, so it would only cost time on every request. The hash of what arrives is looked up:
-//! how long that takes tells a guesser something about a hash, and nothing about a token.
+//! A token is 256 random bits, of which a server stores only the plain SHA-256. A slow hash protects
+//! passwords that people choose, because those can be guessed; one of 2^256 equally likely values
+//! cannot, at any speed, so a slow hash would only cost time on every request. The server looks up the
+//! hash of the presented token: the time of the look-up reveals something about a hash, but nothing
+//! about a token.
 
 use std::fmt;
 use std::fs::File;
@@ -15,24 +16,24 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use service_kit::ids;
 use sha2::{Digest, Sha256};
 
-/// What a token begins with, so that people and scanners know one where they see it.
+/// Prefix of a token, by which people and scanners recognise it.
 pub const PREFIX: &str = "fencepost_";
-/// The longest bearer token that is looked at, in bytes.
+/// Longest accepted bearer token, in bytes.
 const SECRET_BYTES_MAX: usize = 256;
-/// What the text of a hash begins with.
+/// Prefix of the text of a hash.
 const ALGORITHM: &str = "sha256:";
 
-/// A new bearer token. It is shown once and kept nowhere.
+/// Generates a bearer token. It is shown once and stored nowhere.
 pub fn generate() -> String {
     format!("{PREFIX}{}", ids::random_hex(32))
 }
 
-/// What is kept of a bearer token: its SHA-256.
+/// Stored form of a bearer token: its SHA-256.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
-    /// The hash of a token.
+    /// Hashes a token.
     pub fn of(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
@@ -71,10 +72,10 @@ impl FromStr for SecretHash {
     }
 }
 
-/// The hash of the bearer token that came with a request.
+/// Hashes the bearer token of a request.
 ///
 /// # Errors
-/// A sentence where none came, several, or something else.
+/// A sentence if there is no `Authorization` header, or it is repeated or not valid.
 pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or("no bearer token was sent")?;
@@ -93,7 +94,7 @@ pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str>
     }
 }
 
-/// The value of an `Authorization` header, for a bearer token that is the content of a file.
+/// Builds the value of an `Authorization` header from a file that contains a bearer token.
 ///
 /// # Errors
 /// A sentence with the path, and without the content.

@@ -1,4 +1,4 @@
-//! Whose a session is, and how many a principal has.
+//! Ownership of sessions, and the limit of sessions a principal.
 
 use fence_protocol::{Code, SessionId};
 use service_kit::problem::Reject;
@@ -6,8 +6,8 @@ use service_kit::problem::Reject;
 use crate::Caller;
 
 impl Caller {
-    /// Whether a session is known to be the caller's without asking the store; always where nobody
-    /// is told from anybody.
+    /// Returns `true` if the session is known to be the caller's without a query of the store; always
+    /// `true` when access control is off.
     pub fn owns_session(&self, id: SessionId) -> bool {
         self.known.as_ref().is_none_or(|known| {
             let now_ms = known.clock.monotonic_ms();
@@ -15,11 +15,11 @@ impl Caller {
         })
     }
 
-    /// Whether a session that began as `principal`'s is the caller's. One that began where there was
-    /// no access file is nobody's.
+    /// Checks that the caller is the principal that created the session. A session created without an
+    /// access file belongs to no principal.
     ///
     /// # Errors
-    /// 403. Nothing is told of whose it is.
+    /// 403, without the name of the session's principal.
     pub fn is_session_of(&self, id: SessionId, principal: Option<&str>) -> Result<(), Reject> {
         let Some(name) = self.name().filter(|name| principal != Some(name)) else { return Ok(()) };
         let hint = "Create a session with the bearer token that uses it; an operator may block this \
@@ -28,11 +28,11 @@ impl Caller {
         Err(Reject::new(Code::Forbidden, detail).with("session_id", id).hint(hint))
     }
 
-    /// Makes room for a session that is about to be asked for; whether it is a new one. It counts
-    /// for `ttl_ms`, unless something else is said.
+    /// Reserves room for a session before it is requested; returns `true` if it is new. It counts for
+    /// `ttl_ms` milliseconds, unless `kept_session` or `ended_session` is called.
     ///
     /// # Errors
-    /// 429 with `Retry-After` where the caller has as many sessions as it may.
+    /// 429 with `Retry-After` if the caller has reached its limit of sessions.
     pub fn begin_session(&self, id: SessionId, ttl_ms: u64) -> Result<bool, Reject> {
         let Some(known) = &self.known else { return Ok(false) };
         let now_ms = known.clock.monotonic_ms();
@@ -41,7 +41,8 @@ impl Caller {
         reserved.map_err(|full| known.reject(full))
     }
 
-    /// The store said that a session is the caller's and lives for another `ttl_ms`.
+    /// Records the store's reply that a session is the caller's and lives for another `ttl_ms`
+    /// milliseconds.
     pub fn kept_session(&self, id: SessionId, ttl_ms: u64) {
         if let Some(known) = &self.known {
             let now_ms = known.clock.monotonic_ms();
@@ -49,7 +50,7 @@ impl Caller {
         }
     }
 
-    /// A session has ended, or is not the caller's.
+    /// Records that a session has ended or is not the caller's.
     pub fn ended_session(&self, id: SessionId) {
         if let Some(known) = &self.known {
             known.ledger.end_session(id);
