@@ -150,7 +150,7 @@ struct Correction {
 }
 
 impl Correction {
-    fn of(step: ClockJump, ahead_ms: i64, lives_ms: u64) -> Self {
+    fn from_jump(step: ClockJump, ahead_ms: i64, lives_ms: u64) -> Self {
         let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX / 4);
         let (pause_ms, jump_ms) = match step {
             ClockJump::Steady => (0, 0),

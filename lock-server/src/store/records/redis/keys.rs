@@ -34,7 +34,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn of(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
+    pub(super) fn new(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
         let prefix = prefix.for_namespace(namespace);
         let key = |name: &str| format!("{prefix}{name}");
         Self {
