@@ -82,7 +82,7 @@ fn script_replies(input: &[u8]) {
     for node in nodes.into_iter().take(5) {
         said.extend(replies::read_reply(node.clone()));
         let _ = replies::read_member(node.clone());
-        let _ = replies::read_look(node.clone());
+        let _ = replies::read_probe(node.clone());
         let _ = replies::read_names(node.clone());
         if let Ok(Ok(seen)) = replies::read_seen(node) {
             assert!(serde_json::to_string(&seen.ended).is_ok());

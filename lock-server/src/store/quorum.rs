@@ -8,7 +8,7 @@
 mod acquire;
 mod calls;
 mod counters;
-mod doubt;
+mod effects;
 mod ending;
 mod init;
 mod listing;
@@ -211,12 +211,12 @@ impl QuorumStore {
 
     /// Those who wait ask again whenever a majority is there again.
     async fn follow(&self) {
-        let mut looks = self.inner.membership.looks();
+        let mut probes = self.inner.membership.probes();
         let mut before = 0;
-        while looks.changed().await.is_ok() {
+        while probes.changed().await.is_ok() {
             let (voting, _) = self.inner.membership.summary();
             if voting > before {
-                wake::everybody(self);
+                wake::wake_all(self);
             }
             before = voting;
         }
@@ -227,9 +227,9 @@ impl QuorumStore {
         let needed = majority(self.inner.nodes.len());
         let patience = self.inner.options.link.connect_timeout + START_PATIENCE;
         let ready = async {
-            let mut looks = self.inner.membership.looks();
+            let mut probes = self.inner.membership.probes();
             loop {
-                if let Some(text) = self.inner.membership.is_twice() {
+                if let Some(text) = self.inner.membership.duplicate() {
                     return Err(text);
                 }
                 // The last of them may turn out to be one of the others.
@@ -237,7 +237,7 @@ impl QuorumStore {
                 if tried && self.inner.membership.summary().0 >= needed {
                     return Ok(());
                 }
-                if looks.changed().await.is_err() {
+                if probes.changed().await.is_err() {
                     return Err("the lock server is shutting down".to_owned());
                 }
             }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Token};
-use lock_server::store::quorum::rules::view::{Addressee, Look, Meta, NodeState, View};
+use lock_server::store::quorum::rules::view::{Addressee, Meta, NodeProbe, NodeState, View};
 use lock_server::store::quorum::rules::{
     Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, TopUp, Vote, bucket_of,
 };
@@ -332,8 +332,8 @@ impl Node {
         NodeReply::Raised { p: floor }
     }
 
-    /// `look.lua`
-    pub(super) fn look(&self, now_ms: u64) -> Look {
-        Look { now_ms, meta: self.meta.clone(), p: self.p.clone() }
+    /// `probe.lua`
+    pub(super) fn look(&self, now_ms: u64) -> NodeProbe {
+        NodeProbe { now_ms, meta: self.meta.clone(), p: self.p.clone() }
     }
 }

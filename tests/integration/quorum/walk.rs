@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use proptest::prelude::*;
 
-use lock_server::store::quorum::rules::tally::{Decision, Heard, Round};
+use lock_server::store::quorum::rules::tally::{Decision, NodeAnswer, Round};
 use lock_server::store::quorum::rules::view::{NodeState, View};
 use lock_server::store::quorum::rules::{
     Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority,
@@ -122,15 +122,15 @@ impl Walk {
         }
         match what {
             // The vote is lost.
-            0 => asked.round.hear(node, Heard::Unanswered),
+            0 => asked.round.record(node, NodeAnswer::Unanswered),
             // The vote is counted, and its reply is lost.
             1 => {
                 self.nodes[node].vote(1, to, &asked.vote);
-                asked.round.hear(node, Heard::Unanswered);
+                asked.round.record(node, NodeAnswer::Unanswered);
             }
             _ => {
                 let reply = self.nodes[node].vote(1, to, &asked.vote);
-                asked.round.hear(node, Heard::Replied(reply));
+                asked.round.record(node, NodeAnswer::Replied(reply));
             }
         }
         self.decide(at);
@@ -250,7 +250,7 @@ fn what_was_minted_is_below_whatever_is_granted_after_it() {
     for _ in 0..6 {
         let mut round = Round::new(1, 3);
         for (at, node) in nodes.iter_mut().enumerate() {
-            round.hear(at, Heard::Replied(node.vote(1, to(at), &vote)));
+            round.record(at, NodeAnswer::Replied(node.vote(1, to(at), &vote)));
         }
         let token = match round.vote(&vote) {
             Decision::Granted { token, .. } => {

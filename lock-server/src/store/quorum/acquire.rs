@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fence_protocol::{LockName, Token};
 
-use super::queue::{Entered, NextProposal, ProposalOutcome, QueueReply, Seat};
+use super::queue::{Entered, NextProposal, ProposalOutcome, QueuePosition, QueueReply};
 use super::shown::LockStanding;
 use super::{QuorumStore, random_below, refused};
 use crate::store::{Acquire, Grant, StoreError};
@@ -25,7 +25,7 @@ impl QuorumStore {
         refused::check(&request)?;
         let deadline = tokio::time::sleep(Duration::from_millis(request.wait_ms));
         tokio::pin!(deadline);
-        let (mut seat, entered) =
+        let (mut position, entered) =
             self.queues().enter(self, &request, &self.inner.options.limits)?;
         match entered {
             Entered::First if request.wait_ms > 0 => {
@@ -39,15 +39,15 @@ impl QuorumStore {
                     // Polled first: once it has begun, it is finished even where this request leaves.
                     biased;
                     () = drive => {}
-                    told = seat.told() => return told,
+                    reply = position.reply() => return reply,
                 }
             }
             Entered::Behind => {
                 tokio::select! {
                     biased;
-                    told = seat.told() => return told,
+                    reply = position.reply() => return reply,
                     answer = self.answer_at_once(&request) => match answer {
-                        Some(answer) => return seat.answered_with(answer),
+                        Some(answer) => return position.answered_with(answer),
                         // The next replies of the nodes decide for it, so the queue is woken.
                         None if request.wait_ms == 0 => self.queues().wake(&request.lock),
                         None => {}
@@ -58,16 +58,16 @@ impl QuorumStore {
             Entered::Beside => {}
         }
         if request.wait_ms == 0 {
-            return seat.told().await;
+            return position.reply().await;
         }
         if !deadline.is_elapsed() {
             tokio::select! {
                 biased;
-                told = seat.told() => return told,
+                reply = position.reply() => return reply,
                 () = &mut deadline => {}
             }
         }
-        seat.last_word().await
+        position.final_reply().await
     }
 
     /// Returns the reply to a request behind others, if the state of the nodes decides it already.
@@ -105,10 +105,10 @@ impl QuorumStore {
             let outcome = self.propose(&request).await;
             let now_ms = self.now_ms();
             let poll_ms = self.queues().poll_ms(self.inner.nodes.len());
-            match self.queues().tell(&lock, request.lease_id, outcome, now_ms, poll_ms) {
-                NextProposal::Ask => {}
-                NextProposal::TakeBack(delivery) => {
-                    if let Some(most) = delivery.take_back() {
+            match self.queues().settle(&lock, request.lease_id, outcome, now_ms, poll_ms) {
+                NextProposal::Propose => {}
+                NextProposal::RollBack(delivery) => {
+                    if let Some(most) = delivery.roll_back() {
                         // It ends without a word where too few nodes have answered.
                         let _ = most.await;
                     }
@@ -143,5 +143,5 @@ fn drain(wake: &tokio::sync::Notify) {
 /// A seat is dropped with its caller; this says that it may be sent along with it.
 const _: fn() = || {
     fn is_send<T: Send>() {}
-    is_send::<Seat>();
+    is_send::<QueuePosition>();
 };

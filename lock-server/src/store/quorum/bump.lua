@@ -1,12 +1,12 @@
 -- Takes a ready node into a newer view, and says what it has accepted up to this moment: after
--- moving.lua.
+-- view_change.lua.
 --
 -- KEYS   meta
 -- ARGV   [1] cluster [2] n [3] the new view [4] its members
 --
 -- Post:  BUMPED floor wait, and then a bucket and its highest token for each that has one; wait is
 --        for how long it still remembers anything, ms. Also where it is in exactly that view already.
---        or a refusal of moving.lua
+--        or a refusal of view_change.lua
 local refusal = move({ ready = true })
 if refusal then
   return refusal

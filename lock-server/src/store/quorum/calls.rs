@@ -118,13 +118,13 @@ impl Calls {
 /// Gives each operation its reply; without one all of them share what is known of the call.
 fn pass_on(reply: Result<Value, LinkError>, receivers: Vec<OnReply>) {
     let count = receivers.len();
-    let replies = reply.map_err(Silence::of).and_then(|value| {
+    let replies = reply.map_err(Silence::from_link_error).and_then(|value| {
         read_batch(value, count).map_err(|error| Silence::Unknown(error.to_string()))
     });
     match replies {
         Ok(replies) => {
             for (on_reply, reply) in receivers.into_iter().zip(replies) {
-                on_reply(reply.map_err(Silence::of));
+                on_reply(reply.map_err(Silence::from_link_error));
             }
         }
         Err(silence) => {

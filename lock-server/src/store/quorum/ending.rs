@@ -6,7 +6,7 @@ use fence_protocol::wire::lock::{EndReason, EndedReply};
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 use service_kit::ids;
 
-use super::doubt::{Doubt, changes, changes_for_good};
+use super::effects::{PossibleEffects, changes, changes_for_good};
 use super::nodes::budget;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::store::quorum::rules::tally::{EndDecision, RaiseDecision, RenewDecision, Round};
@@ -50,16 +50,16 @@ impl QuorumStore {
             retention_ms: self.inner.options.limits.ended_retention_ms,
         };
         self.inner.membership.saw_ttl(renew.ttl_ms.unwrap_or(0));
-        let mut doubt = Doubt::new(changes);
+        let mut effects = PossibleEffects::new(changes);
         for _ in 0..ROUNDS_MAX {
             let began_ms = self.now_ms();
             let decide = |round: &Round| {
                 let decision = round.renew();
                 (decision != RenewDecision::Undecided).then_some(decision)
             };
-            let asked = self.ask(budget(ttl), Operation::Renew(renew.clone()), decide).await;
-            let mut asked = asked.map_err(|error| doubt.failed(error))?;
-            doubt.note(&asked.round);
+            let asked = self.run_round(budget(ttl), Operation::Renew(renew.clone()), decide).await;
+            let mut asked = asked.map_err(|error| effects.failed(error))?;
+            effects.record(&asked.round);
             match asked.decision.take() {
                 Some(RenewDecision::Renewed { token, owner, ttl_ms, remaining_ms, metadata }) => {
                     let spent_ms = self.now_ms().saturating_sub(began_ms);
@@ -101,11 +101,11 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RenewDecision::Unknown | RenewDecision::Undecided) | None => {
-                    return Err(doubt.error(asked.text("answer about the lease")));
+                    return Err(effects.error(asked.text("answer about the lease")));
                 }
             }
         }
-        Err(views_change(&doubt))
+        Err(views_change(&effects))
     }
 
     /// Ends a lease, wakes who waits for its lock.
@@ -116,7 +116,7 @@ impl QuorumStore {
         reason: EndReason,
         why: Option<Owner>,
     ) -> Result<EndedReply, StoreError> {
-        let mut doubt = Doubt::new(changes_for_good);
+        let mut effects = PossibleEffects::new(changes_for_good);
         let retention_ms = self.inner.options.limits.ended_retention_ms;
         let end = End::For { reason, why };
         let operation = Operation::End { lock: lock.clone(), lease, end, retention_ms };
@@ -125,9 +125,9 @@ impl QuorumStore {
                 let decision = round.end();
                 (decision != EndDecision::Undecided).then_some(decision)
             };
-            let asked = self.ask(budget(None), operation.clone(), decide).await;
-            let mut asked = asked.map_err(|error| doubt.failed(error))?;
-            doubt.note(&asked.round);
+            let asked = self.run_round(budget(None), operation.clone(), decide).await;
+            let mut asked = asked.map_err(|error| effects.failed(error))?;
+            effects.record(&asked.round);
             match asked.decision.take() {
                 Some(EndDecision::Ended { token, .. }) => {
                     self.queues().wake(lock);
@@ -142,12 +142,12 @@ impl QuorumStore {
                 }
                 Some(EndDecision::Unknown | EndDecision::Undecided) | None => {
                     self.queues().wake(lock);
-                    return Err(doubt.error(asked.text("say that the lease has ended")));
+                    return Err(effects.error(asked.text("refusal_text that the lease has ended")));
                 }
             }
         }
         self.queues().wake(lock);
-        Err(views_change(&doubt))
+        Err(views_change(&effects))
     }
 
     pub(super) async fn release_lease(
@@ -173,7 +173,7 @@ impl QuorumStore {
         let named = revoke.lease.is_some();
         let lease = match revoke.lease {
             Some(lease) => lease,
-            None => self.look(lock).await?.surely_live()?.ok_or(StoreError::NotHeld)?.lease,
+            None => self.read_lock(lock).await?.surely_live()?.ok_or(StoreError::NotHeld)?.lease,
         };
         match self.end(lock, lease, EndReason::Revoked, revoke.reason).await {
             Ok(ended) => Ok(vec![ended]),
@@ -187,12 +187,12 @@ impl QuorumStore {
     pub(super) async fn mint_token(&self, lock: &LockName) -> Result<Token, StoreError> {
         let bucket = bucket_of(lock);
         let mut token = Self::token_above(self.known_p(lock), None)?;
-        let mut doubt = Doubt::new(changes);
+        let mut effects = PossibleEffects::new(changes);
         for attempt in 0..ROUNDS_MAX {
             let operation = Operation::Raise { bucket, token };
-            let asked = self.ask(budget(None), operation, raised).await;
-            let mut asked = asked.map_err(|error| doubt.failed(error))?;
-            doubt.note(&asked.round);
+            let asked = self.run_round(budget(None), operation, raised).await;
+            let mut asked = asked.map_err(|error| effects.failed(error))?;
+            effects.record(&asked.round);
             match asked.decision.take() {
                 Some(RaiseDecision::Raised) => return Ok(token),
                 Some(RaiseDecision::GoAbove { above }) => {
@@ -205,22 +205,23 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
-                    return Err(doubt.error(asked.text("raise the counter")));
+                    return Err(effects.error(asked.text("raise the counter")));
                 }
             }
         }
-        Err(doubt.error("others raise the counter of this lock all the time; try again".to_owned()))
+        Err(effects
+            .error("others raise the counter of this lock all the time; try again".to_owned()))
     }
 
     /// Lifts every counter above a mark, at a majority.
     pub(super) async fn lift_counters(&self, mark: Token) -> Result<(), StoreError> {
         // Later proposals of this server are above it, whatever the nodes reply.
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
-        let mut doubt = Doubt::new(changes);
+        let mut effects = PossibleEffects::new(changes);
         for _ in 0..ROUNDS_MAX {
-            let asked = self.ask(budget(None), Operation::Lift(mark), raised).await;
-            let mut asked = asked.map_err(|error| doubt.failed(error))?;
-            doubt.note(&asked.round);
+            let asked = self.run_round(budget(None), Operation::Lift(mark), raised).await;
+            let mut asked = asked.map_err(|error| effects.failed(error))?;
+            effects.record(&asked.round);
             match asked.decision.take() {
                 Some(RaiseDecision::Raised | RaiseDecision::GoAbove { .. }) => return Ok(()),
                 Some(RaiseDecision::NewView { view, members }) => {
@@ -228,11 +229,11 @@ impl QuorumStore {
                     self.inner.membership.settled(VIEW_PATIENCE).await;
                 }
                 Some(RaiseDecision::TooFew | RaiseDecision::Undecided) | None => {
-                    return Err(doubt.error(asked.text("lift their counters")));
+                    return Err(effects.error(asked.text("lift their counters")));
                 }
             }
         }
-        Err(views_change(&doubt))
+        Err(views_change(&effects))
     }
 }
 
@@ -241,6 +242,6 @@ fn raised(round: &Round) -> Option<RaiseDecision> {
     (decision != RaiseDecision::Undecided).then_some(decision)
 }
 
-fn views_change(doubt: &Doubt) -> StoreError {
-    doubt.error("the nodes of the quorum do not agree who belongs to it; try again".to_owned())
+fn views_change(effects: &PossibleEffects) -> StoreError {
+    effects.error("the nodes of the quorum do not agree who belongs to it; try again".to_owned())
 }

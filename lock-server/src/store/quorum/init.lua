@@ -1,7 +1,7 @@
 -- Tells a node in doubt that never knew a quorum about its quorum. It does not vote before ready.lua.
 --
 -- KEYS   meta
--- ARGV   [1] cluster [2] n [3] view [4] members [5] the id that doubt.lua answered, one of them
+-- ARGV   [1] cluster [2] n [3] view [4] members [5] the id that suspect.lua answered, one of them
 --        [6] run id [7] floor
 --
 -- Post:  DONE                        now, or by an earlier call with the same quorum, view and id

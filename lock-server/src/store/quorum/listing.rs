@@ -10,7 +10,7 @@ use futures_util::stream::{self, FuturesUnordered, StreamExt};
 use super::QuorumStore;
 use super::nodes::Node;
 use super::replies::read_names;
-use super::round::{reasons_text, say};
+use super::round::{reasons_text, refusal_text};
 use crate::store::quorum::rules::{Addressee, majority};
 use crate::store::{ListQuery, StoreError};
 
@@ -34,11 +34,11 @@ impl QuorumStore {
             names.pop_last();
         }
         let mut left = names.len();
-        let look = async |lock: LockName| (self.look(&lock).await, lock);
-        let mut looks = stream::iter(names).map(look).buffered(AT_ONCE.min(query.limit.max(1)));
+        let probe = async |lock: LockName| (self.read_lock(&lock).await, lock);
+        let mut probes = stream::iter(names).map(probe).buffered(AT_ONCE.min(query.limit.max(1)));
         let mut locks = Vec::new();
         let mut last = None;
-        while let Some((view, lock)) = looks.next().await {
+        while let Some((view, lock)) = probes.next().await {
             left -= 1;
             // A record may be of a lock that is free by now.
             if let Some(live) = view?.live() {
@@ -95,7 +95,7 @@ impl QuorumStore {
             let command = self.inner.scripts.names(to, &query.prefix, cursor, SCAN);
             let value = node.link.call(&command).await.map_err(|error| error.to_string())?;
             let names = read_names(value).map_err(|error| error.to_string())?;
-            let names = names.map_err(|refusal| say(&refusal))?;
+            let names = names.map_err(|refusal| refusal_text(&refusal))?;
             for name in names.names.into_iter().filter(|name| query.after.as_ref() < Some(name)) {
                 found.insert(name);
                 if found.len() > EXAMINED_MAX + 1 {

@@ -3,7 +3,7 @@
 mod attempts;
 mod drive;
 mod lines;
-mod returning;
+mod rejoin;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
@@ -59,7 +59,7 @@ pub(super) struct Membership {
     /// Number of views that nodes reported between the probes.
     learned: AtomicU64,
     /// Counts the looks that came to an end.
-    looks: watch::Sender<u64>,
+    probes: watch::Sender<u64>,
     counters: Counters,
     health: Health,
     names: Vec<String>,
@@ -76,7 +76,7 @@ struct Details {
     findings: Vec<Option<String>>,
     problem: Option<String>,
     /// That its URL leads to the node of another one, where it does; one a node.
-    twice: Vec<Option<String>>,
+    duplicates: Vec<Option<String>>,
     /// The quorum that this server began.
     began: Option<String>,
     longest_ttl_ms: u64,
@@ -90,7 +90,7 @@ impl Membership {
             ids: vec![None; n],
             reasons: vec![Some("it has not answered yet".to_owned()); n],
             findings: vec![None; n],
-            twice: vec![None; n],
+            duplicates: vec![None; n],
             ..Details::default()
         };
         Self {
@@ -98,7 +98,7 @@ impl Membership {
             details: Mutex::new(details),
             kick: Notify::new(),
             learned: AtomicU64::new(0),
-            looks: watch::channel(0).0,
+            probes: watch::channel(0).0,
             counters,
             health,
             names,
@@ -115,16 +115,16 @@ impl Membership {
     }
 
     /// A node answered that something is not as this server believes.
-    pub(super) fn look_again(&self) {
+    pub(super) fn probe_soon(&self) {
         self.kick.notify_one();
     }
 
     /// Waits until the nodes were looked at anew, for at most so long. Cancel-safe.
     pub(super) async fn settled(&self, patience: Duration) {
-        let mut looks = self.looks.subscribe();
-        looks.mark_unchanged();
-        self.look_again();
-        let _ = tokio::time::timeout(patience, looks.changed()).await;
+        let mut probes = self.probes.subscribe();
+        probes.mark_unchanged();
+        self.probe_soon();
+        let _ = tokio::time::timeout(patience, probes.changed()).await;
     }
 
     /// Records a newer view that a node reported.
@@ -142,7 +142,7 @@ impl Membership {
             self.learned.fetch_add(1, Ordering::Relaxed);
         }
         drop(current);
-        self.look_again();
+        self.probe_soon();
     }
 
     /// The voting node that has this id, where the node at `index` was another one when it was last
@@ -156,15 +156,15 @@ impl Membership {
     }
 
     /// Records that the URL of a node leads to another node, with the text to report.
-    pub(super) fn twice(&self, node: usize, text: Option<String>) {
-        if let Some(known) = self.details().twice.get_mut(node) {
+    pub(super) fn record_duplicate(&self, node: usize, text: Option<String>) {
+        if let Some(known) = self.details().duplicates.get_mut(node) {
             *known = text;
         }
     }
 
     /// That two URLs lead to one node, where they do.
-    pub(super) fn is_twice(&self) -> Option<String> {
-        self.details().twice.iter().flatten().next().cloned()
+    pub(super) fn duplicate(&self) -> Option<String> {
+        self.details().duplicates.iter().flatten().next().cloned()
     }
 
     /// The id that a node had when it was last looked at.
@@ -184,8 +184,8 @@ impl Membership {
     }
 
     /// Follows the looks.
-    pub(super) fn looks(&self) -> watch::Receiver<u64> {
-        self.looks.subscribe()
+    pub(super) fn probes(&self) -> watch::Receiver<u64> {
+        self.probes.subscribe()
     }
 
     /// Records the finding on the settings of a node.
@@ -303,7 +303,7 @@ impl Membership {
             }
         }
         drop(current);
-        self.looks.send_modify(|count| *count += 1);
+        self.probes.send_modify(|count| *count += 1);
     }
 
     /// Tells `/readyz`.

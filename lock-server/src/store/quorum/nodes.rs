@@ -120,7 +120,7 @@ impl Silence {
         }
     }
 
-    pub(super) fn of(error: LinkError) -> Self {
+    pub(super) fn from_link_error(error: LinkError) -> Self {
         match error {
             LinkError::Down(reason) => Self::NotDone(reason),
             LinkError::Unknown(reason) => Self::Unknown(reason),
@@ -170,17 +170,17 @@ impl<T> Replies<T> {
 
 /// Submits an operation at every node of the view that `asked` names. A reply that comes too late for
 /// the caller is read, and `read` may note what it says, all the same.
-pub(super) fn ask<T: Send + 'static>(
+pub(super) fn submit_to_nodes<T: Send + 'static>(
     nodes: &[Arc<Node>],
     current: &Arc<Current>,
     patience: Duration,
     operation: Operation,
-    asked: impl Fn(&Node) -> bool,
+    wanted: impl Fn(&Node) -> bool,
     read: impl Fn(&Node, Value) -> Result<T, Silence> + Clone + Send + 'static,
 ) -> Replies<T> {
     let operation = Arc::new(operation);
     let mut from = Vec::with_capacity(nodes.len());
-    for node in nodes.iter().filter(|node| current.has(node) && asked(node)) {
+    for node in nodes.iter().filter(|node| current.has(node) && wanted(node)) {
         let (answer, reply) = oneshot::channel();
         let own = node.clone();
         let read = read.clone();

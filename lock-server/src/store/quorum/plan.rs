@@ -6,18 +6,18 @@
 //! of a node's memory, so that a node that was replaced does not vote beside the one in its place.
 
 pub(super) mod copies;
-mod returning;
+mod rejoin;
 
 use std::collections::BTreeMap;
 
-use crate::store::quorum::rules::view::{Look, Meta, NodeState, View};
+use crate::store::quorum::rules::view::{Meta, NodeProbe, NodeState, View};
 use crate::store::quorum::rules::{Members, NodeId, majority};
 
 /// Report of one node.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeReport {
     /// State that it reports, and the run id of its process; `None` if it does not reply.
-    pub(super) found: Option<(Look, String)>,
+    pub(super) found: Option<(NodeProbe, String)>,
     /// The id that it had when it last answered.
     pub(super) last_id: Option<NodeId>,
 }
@@ -36,10 +36,10 @@ pub(super) enum Action {
     /// Take it into the view that it missed.
     Advance { node: usize, view: View },
     /// A new view, accepted by `voters`, in which those in doubt come back.
-    Bump { view: View, voters: Vec<usize>, doubtful: Vec<(usize, NodeId)> },
+    Bump { view: View, voters: Vec<usize>, suspects: Vec<(usize, NodeId)> },
     /// As [`Action::Bump`] where most have lost their memory: nobody can vouch for what was issued,
     /// so that the counters are lifted above everything that can have been.
-    Recover { view: View, voters: Vec<usize>, doubtful: Vec<(usize, NodeId)> },
+    Recover { view: View, voters: Vec<usize>, suspects: Vec<(usize, NodeId)> },
 }
 
 /// What a node is to this server.
@@ -85,8 +85,8 @@ pub(super) fn plan(nodes: &[NodeReport], cluster: Option<&str>) -> Plan {
 /// The quorum that most nodes belong to; the known one where no majority says so.
 fn choose(nodes: &[NodeReport], known: Option<&str>) -> Option<String> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for (look, _) in nodes.iter().filter_map(|node| node.found.as_ref()) {
-        if let Some(meta) = &look.meta
+    for (probe, _) in nodes.iter().filter_map(|node| node.found.as_ref()) {
+        if let Some(meta) = &probe.meta
             && !meta.view.cluster.is_empty()
         {
             *counts.entry(&meta.view.cluster).or_default() += 1;
@@ -119,7 +119,7 @@ fn begin(nodes: &[NodeReport], plan: &mut Plan) {
     }
     // Each first gets an id; every server then sees the same ones, and begins with the same node.
     let ids: Vec<Option<NodeId>> =
-        found.iter().map(|(look, _)| look.meta.as_ref().map(|meta| meta.node.clone())).collect();
+        found.iter().map(|(probe, _)| probe.meta.as_ref().map(|meta| meta.node.clone())).collect();
     for (node, _) in ids.iter().enumerate().filter(|(_, id)| id.is_none()) {
         plan.actions.push(Action::Doubt { node });
     }
@@ -140,7 +140,7 @@ struct Group<'a> {
     ready: Vec<usize>,
     joining: Vec<usize>,
     new: Vec<usize>,
-    doubtful: Vec<(usize, NodeId)>,
+    suspects: Vec<(usize, NodeId)>,
     /// Answering, and without any memory.
     blank: Vec<usize>,
     silent: Vec<usize>,
@@ -164,7 +164,7 @@ impl<'a> Group<'a> {
             ready: Vec::new(),
             joining: Vec::new(),
             new: Vec::new(),
-            doubtful: Vec::new(),
+            suspects: Vec::new(),
             blank: Vec::new(),
             silent: Vec::new(),
             view: 0,
@@ -181,11 +181,11 @@ impl<'a> Group<'a> {
     }
 
     fn place(&mut self, at: usize, node: &NodeReport) -> Option<NodeStanding> {
-        let Some((look, _)) = &node.found else {
+        let Some((probe, _)) = &node.found else {
             self.silent.push(at);
             return None;
         };
-        let Some(meta) = &look.meta else {
+        let Some(meta) = &probe.meta else {
             self.blank.push(at);
             return Some(NodeStanding::Not("it is new, or has lost its memory".to_owned()));
         };
@@ -216,10 +216,10 @@ impl<'a> Group<'a> {
             }
             NodeState::Joining => {
                 self.joining.push(at);
-                NodeStanding::Joins(meta.ready_at_ms.saturating_sub(look.now_ms))
+                NodeStanding::Joins(meta.ready_at_ms.saturating_sub(probe.now_ms))
             }
             NodeState::Doubt => {
-                self.doubtful.push((at, meta.node.clone()));
+                self.suspects.push((at, meta.node.clone()));
                 NodeStanding::Not(
                     "it may have forgotten votes, and has not rejoined yet".to_owned(),
                 )
@@ -290,12 +290,12 @@ impl<'a> Group<'a> {
             }
         }
         self.follow(plan);
-        self.bring_back(plan);
+        self.rejoin_suspects(plan);
     }
 
     /// A quorum was begun and none of its nodes votes yet: tell the rest, then let all vote.
     fn finish_begin(&self, plan: &mut Plan) {
-        for (node, id) in self.doubtful.iter().filter(|(_, id)| self.members.contains(id)) {
+        for (node, id) in self.suspects.iter().filter(|(_, id)| self.members.contains(id)) {
             plan.actions.push(Action::Init { node: *node, id: id.clone(), view: self.view() });
         }
         if plan.actions.is_empty() && self.new.len() < majority(self.n) {
@@ -327,7 +327,7 @@ impl<'a> Group<'a> {
 
     fn all_answer(&self) -> bool {
         let found = self.ready.len() + self.joining.len() + self.new.len();
-        found + self.doubtful.len() + self.blank.len() == self.n
+        found + self.suspects.len() + self.blank.len() == self.n
     }
 }
 

@@ -1,7 +1,7 @@
 //! One proposal: votes at all nodes, above what they have accepted, until a majority has decided.
 
 mod ballot;
-mod taking_back;
+mod rollback;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl QuorumStore {
             && wish.get() > tokens::min_token_ceiling(self.known_p(lock), wall_ms)
         {
             // A server that has just started may not have heard yet how far the nodes are.
-            self.look(lock).await?;
+            self.read_lock(lock).await?;
             if wish.get() > tokens::min_token_ceiling(self.known_p(lock), wall_ms) {
                 return Err(StoreError::Exhausted);
             }
@@ -123,12 +123,12 @@ impl<'a> Proposal<'a> {
             (decision != Decision::Undecided).then_some(decision)
         };
         let patience = budget(Some(self.request.ttl));
-        let asked = self.store.ask(patience, Operation::Vote(vote.clone()), decide).await;
+        let asked = self.store.run_round(patience, Operation::Vote(vote.clone()), decide).await;
         let mut asked = match asked {
             Ok(asked) => asked,
             Err(error) => return self.failed(error),
         };
-        self.ballot.heard(&asked.round, &asked.current);
+        self.ballot.record(&asked.round, &asked.current);
         match asked.decision.take() {
             Some(decision) => self.decided(decision, asked).await,
             None => self.too_few(&asked),
@@ -140,8 +140,8 @@ impl<'a> Proposal<'a> {
             Decision::Granted { token, remaining_ms } => self.granted(token, remaining_ms, asked),
             Decision::Held { holder } => {
                 self.drop_votes();
-                let lease = who(&asked, holder.token);
-                let holder = Holder::heard(lease, holder, self.store.now_ms());
+                let lease = lease_of_holder(&asked, holder.token);
+                let holder = Holder::from_node(lease, holder, self.store.now_ms());
                 ProposalStep::Done(ProposalOutcome::Held(holder))
             }
             Decision::Conflict { owner } => self.refused(StoreError::IdConflict { owner }),
@@ -157,7 +157,7 @@ impl<'a> Proposal<'a> {
                 (self.ballot.vote.token, self.ballot.vote.dead) = (token, dead);
                 ProposalStep::Again
             }
-            Decision::Split { .. } => self.begin_again().await,
+            Decision::Split { .. } => self.retry_after_split().await,
             Decision::NewView { view, members } => {
                 self.store.adopt_view(view, members);
                 self.store.inner.membership.settled(VIEW_PATIENCE).await;
@@ -185,7 +185,7 @@ impl<'a> Proposal<'a> {
         }
         let votes = self.ballot.granted();
         let topup = self.topup(token, remaining_ms);
-        self.store.top_up_unless_taken_back(topup, asked, votes.clone());
+        self.store.top_up_unless_rolled_back(topup, asked, votes.clone());
         let grant = Grant {
             lease_id: self.ballot.vote.lease,
             token,
@@ -233,7 +233,7 @@ impl<'a> Proposal<'a> {
     }
 
     /// Nobody has a majority: the votes are taken back, and others get a chance before the next try.
-    async fn begin_again(&mut self) -> ProposalStep {
+    async fn retry_after_split(&mut self) -> ProposalStep {
         self.drop_votes();
         self.store.inner.counters.split_votes.inc();
         self.splits += 1;
@@ -254,7 +254,7 @@ impl<'a> Proposal<'a> {
     /// What is told where nobody gets a majority; the votes have been taken back.
     fn split(&self) -> ProposalOutcome {
         ProposalOutcome::Split {
-            in_doubt: self.ballot.leaves_doubt(),
+            possibly_granted: self.ballot.may_be_granted(),
             backoff_ms: self.backoff_ms(),
         }
     }
@@ -268,7 +268,7 @@ impl<'a> Proposal<'a> {
     fn failed(&mut self, error: StoreError) -> ProposalStep {
         self.drop_votes();
         ProposalStep::Done(ProposalOutcome::Failed(match error {
-            StoreError::Unavailable(text) if self.ballot.leaves_doubt() => {
+            StoreError::Unavailable(text) if self.ballot.may_be_granted() => {
                 StoreError::Unknown(text)
             }
             error => error,
@@ -278,7 +278,7 @@ impl<'a> Proposal<'a> {
     /// Takes back what this attempt has got, in the background. What is asked for afterwards is
     /// another attempt.
     fn drop_votes(&mut self) {
-        drop(self.store.take_back(self.ballot.take_back()));
+        drop(self.store.roll_back(self.ballot.roll_back()));
     }
 
     /// A random pause that grows with every split.
@@ -288,7 +288,7 @@ impl<'a> Proposal<'a> {
 }
 
 /// Whose token it is, among the leases that nodes told of; an id that nobody has, where none did.
-fn who(asked: &RoundResult<Decision>, token: Token) -> LeaseId {
+fn lease_of_holder(asked: &RoundResult<Decision>, token: Token) -> LeaseId {
     let lease = asked.round.replies().find_map(|(_, reply)| match reply {
         NodeReply::Held { lease, holder, .. } if holder.token == token => Some(*lease),
         _ => None,

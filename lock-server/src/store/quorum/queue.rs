@@ -2,12 +2,12 @@
 //!
 //! Nobody else of this server asks for a lock that has a queue here, so that callers neither overtake
 //! each other nor split the votes among themselves. A task a queue drives it (`acquire.rs`); callers
-//! hold a [`Seat`], which takes them out when it is dropped.
+//! hold a [`QueuePosition`], which takes them out when it is dropped.
 
 mod delivery;
 mod holder;
-mod seat;
-mod telling;
+mod position;
+mod settlement;
 #[cfg(test)]
 mod tests;
 
@@ -21,8 +21,8 @@ use tokio::sync::{Notify, oneshot, watch};
 
 pub(super) use self::delivery::{Delivery, Granted};
 pub(super) use self::holder::Holder;
-pub(super) use self::seat::Seat;
-pub(super) use self::telling::{NextProposal, ProposalOutcome};
+pub(super) use self::position::QueuePosition;
+pub(super) use self::settlement::{NextProposal, ProposalOutcome};
 use super::QuorumStore;
 use crate::store::{Acquire, Limits, StoreError};
 
@@ -31,7 +31,7 @@ const WAITERS_SHOWN: usize = 100;
 /// How often the first asks again where an end may be missed, because not every node is heard.
 const POLL_MS: u64 = 1_000;
 /// How often it does where every node is heard: a message may be lost all the same.
-const POLL_HEARING_MS: u64 = 5_000;
+const POLL_SUBSCRIBED_MS: u64 = 5_000;
 /// How many ends are remembered that are heard of during a proposal; most are told by every node.
 const ENDED_MAX: usize = 64;
 
@@ -45,7 +45,7 @@ pub(super) type QueueReply = Result<Granted, StoreError>;
 pub(super) struct Queues {
     state: Mutex<QueuesState>,
     /// At how many nodes this server hears of ends.
-    hearing: AtomicUsize,
+    subscriptions: AtomicUsize,
     /// How many queues wait for an end.
     waiting: watch::Sender<usize>,
 }
@@ -70,7 +70,7 @@ struct Queue {
     /// be what it is about to be told is in the way.
     ended: VecDeque<LeaseId>,
     /// Why the nodes could not be asked the last time.
-    trouble: Option<String>,
+    last_error: Option<String>,
 }
 
 #[derive(Debug)]
@@ -80,11 +80,11 @@ struct Entry {
     listeners: Vec<Listener>,
     /// Whether a grant that nobody reads is taken back: some caller wanted to wait, or was told that
     /// there is none.
-    takes_back: bool,
+    rolls_back: bool,
     /// Whether it was refused once, or came behind others.
     waited: bool,
     /// Whether a majority of the nodes may hold votes of it that nobody has counted.
-    unsure: bool,
+    possibly_granted: bool,
 }
 
 #[derive(Debug)]
@@ -140,7 +140,7 @@ impl Queue {
         !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
     }
 
-    fn heard_of_end(&mut self, ended: LeaseId) {
+    fn record_end(&mut self, ended: LeaseId) {
         if self.proposing {
             self.ended.push_back(ended);
             self.ended.truncate(ENDED_MAX);
@@ -168,9 +168,9 @@ impl Queues {
         store: &QuorumStore,
         request: &Acquire,
         limits: &Limits,
-    ) -> Result<(Seat, Entered), StoreError> {
+    ) -> Result<(QueuePosition, Entered), StoreError> {
         let patient = request.wait_ms > 0;
-        let (answer, told) = oneshot::channel();
+        let (answer, reply) = oneshot::channel();
         let mut state = self.state();
         let known = state.locks.get(&request.lock);
         if patient {
@@ -189,7 +189,7 @@ impl Queues {
         }
         state.next_number += 1;
         state.waiting += usize::from(patient);
-        Ok((Seat::new(store.clone(), request, number, told), entered))
+        Ok((QueuePosition::new(store.clone(), request, number, reply), entered))
     }
 
     /// The request that is first, which counts as with the nodes from now on, and what wakes its
@@ -240,26 +240,26 @@ impl Queues {
         self.waiting.subscribe()
     }
 
-    /// Ends are heard of at one node more from now on, until [`is_deaf`](Self::is_deaf).
-    pub(super) fn hears(&self) {
-        self.hearing.fetch_add(1, Ordering::SeqCst);
+    /// Ends are heard of at one node more from now on, until [`subscription_ended`](Self::subscription_ended).
+    pub(super) fn subscription_began(&self) {
+        self.subscriptions.fetch_add(1, Ordering::SeqCst);
     }
 
     /// At one node fewer.
-    pub(super) fn is_deaf(&self) {
-        self.hearing.fetch_sub(1, Ordering::SeqCst);
+    pub(super) fn subscription_ended(&self) {
+        self.subscriptions.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// After how long the first of a queue asks again where it hears of nothing; there are `n` nodes.
     pub(super) fn poll_ms(&self, n: usize) -> u64 {
-        if self.hearing.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_HEARING_MS }
+        if self.subscriptions.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_SUBSCRIBED_MS }
     }
 
     /// A lease ended at a node: whether somebody here waits for that.
     pub(super) fn concerns(&self, lock: &LockName, ended: LeaseId) -> bool {
         let mut state = self.state();
         let Some(queue) = state.locks.get_mut(lock) else { return false };
-        queue.heard_of_end(ended);
+        queue.record_end(ended);
         queue.is_in_the_way(ended)
     }
 
@@ -311,17 +311,17 @@ impl Queue {
             if entry.request.owner != request.owner {
                 return Err(StoreError::IdConflict { owner: entry.request.owner.clone() });
             }
-            entry.takes_back |= listener.patient;
+            entry.rolls_back |= listener.patient;
             entry.listeners.push(listener);
             return Ok(Entered::Beside);
         }
         self.entries.push_back(Entry {
             request: request.clone(),
             since_ms: now_ms,
-            takes_back: listener.patient,
+            rolls_back: listener.patient,
             listeners: vec![listener],
             waited: !is_first,
-            unsure: false,
+            possibly_granted: false,
         });
         Ok(if is_first { Entered::First } else { Entered::Behind })
     }

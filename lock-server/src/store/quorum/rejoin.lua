@@ -1,7 +1,7 @@
 -- Brings a node in doubt into a new view that f + 1 others have accepted.
 --
 -- KEYS   meta
--- ARGV   [1] cluster [2] n [3] the new view [4] its members [5] the id that doubt.lua answered
+-- ARGV   [1] cluster [2] n [3] the new view [4] its members [5] the id that suspect.lua answered
 --        [6] run id [7] floor [8] for how long it does not vote, ms
 --        [9...] a bucket and a token that the others have accepted in it, for each
 --

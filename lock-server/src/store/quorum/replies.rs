@@ -5,7 +5,7 @@ use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{Invalid, LockName, Owner};
 use redis_link::{LinkError, text_fields};
 
-use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, Meta, NodeState, View};
+use crate::store::quorum::rules::view::{Accepted, MemberReply, Meta, NodeProbe, NodeState, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
 
 /// What a node said cannot be read: it is another version, or no node.
@@ -81,8 +81,8 @@ pub fn read_member(value: Value) -> Result<MemberReply, Unreadable> {
 ///
 /// # Errors
 /// [`Unreadable`].
-pub fn read_look(value: Value) -> Result<Look, Unreadable> {
-    read(value, look)
+pub fn read_probe(value: Value) -> Result<NodeProbe, Unreadable> {
+    read(value, probe)
 }
 
 /// Reads the reply to [`Operation::Read`](super::rules::Operation::Read): what the node knows of the lock, or why it does not take part.
@@ -185,14 +185,14 @@ fn member(fields: &[&str]) -> Result<MemberReply, Invalid> {
     })
 }
 
-fn look(fields: &[&str]) -> Result<Look, Invalid> {
+fn probe(fields: &[&str]) -> Result<NodeProbe, Invalid> {
     match fields {
-        ["LOOK", now, "0"] => {
-            Ok(Look { now_ms: number(now)?, meta: None, p: std::collections::BTreeMap::new() })
+        ["PROBE", now, "0"] => {
+            Ok(NodeProbe { now_ms: number(now)?, meta: None, p: std::collections::BTreeMap::new() })
         }
-        ["LOOK", now, "1", rest @ ..] => {
+        ["PROBE", now, "1", rest @ ..] => {
             let (about, p) = rest.split_at_checked(META_FIELDS).ok_or_else(|| short(fields))?;
-            Ok(Look { now_ms: number(now)?, meta: Some(meta(about)?), p: buckets(p)? })
+            Ok(NodeProbe { now_ms: number(now)?, meta: Some(meta(about)?), p: buckets(p)? })
         }
         _ => Err(Invalid::new("answer", fields.join(" "), "is not known")),
     }

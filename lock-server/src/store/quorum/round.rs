@@ -6,11 +6,11 @@ use std::time::Duration;
 use fence_protocol::{LockName, Token};
 
 use super::membership::of_node;
-use super::nodes::{Node, Replies, Silence, ask};
+use super::nodes::{Node, Replies, Silence, submit_to_nodes};
 use super::replies::read_reply;
 use super::{Current, QuorumStore};
 use crate::store::StoreError;
-use crate::store::quorum::rules::tally::{Heard, Round};
+use crate::store::quorum::rules::tally::{NodeAnswer, Round};
 use crate::store::quorum::rules::{NodeReply, Operation, Refusal, bucket_of};
 
 /// A question that has its answer, and the answers that may still come.
@@ -38,7 +38,7 @@ impl QuorumStore {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] where no view is known.
-    pub(super) async fn ask<D>(
+    pub(super) async fn run_round<D>(
         &self,
         patience: Duration,
         operation: Operation,
@@ -49,21 +49,21 @@ impl QuorumStore {
         let mut round = Round::new(current.view.view, inner.nodes.len());
         let mut reasons = self.absent(&current);
         for node in inner.nodes.iter().filter(|node| !current.has(node)) {
-            round.hear(node.index, Heard::NotAsked);
+            round.record(node.index, NodeAnswer::NotSent);
         }
         let kick = inner.membership.clone();
         let bucket = operation.bucket();
         let read = move |node: &Node, value| {
             let reply = read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))?;
             if matches!(reply, NodeReply::Refused(_)) {
-                kick.look_again();
+                kick.probe_soon();
             }
             if let (Some(bucket), Some(p)) = (bucket, reply.p()) {
                 node.notes.saw(usize::from(bucket.number()), p);
             }
             Ok(reply)
         };
-        let mut late = ask(&inner.nodes, &current, patience, operation, |_| true, read);
+        let mut late = submit_to_nodes(&inner.nodes, &current, patience, operation, |_| true, read);
         loop {
             if let Some(decision) = decide(&round) {
                 return Ok(RoundResult { round, current, decision: Some(decision), late, reasons });
@@ -71,17 +71,17 @@ impl QuorumStore {
             match late.next().await {
                 Some((node, Ok(reply))) => {
                     if let NodeReply::Refused(refusal) = &reply {
-                        reasons.push(of_node(&self.address(node), &say(refusal)));
+                        reasons.push(of_node(&self.address(node), &refusal_text(refusal)));
                     }
-                    round.hear(node, Heard::Replied(reply));
+                    round.record(node, NodeAnswer::Replied(reply));
                 }
                 Some((node, Err(silence))) => {
                     reasons.push(of_node(&self.address(node), silence.reason()));
-                    round.hear(
+                    round.record(
                         node,
                         match silence {
-                            Silence::NotDone(_) => Heard::NotAsked,
-                            Silence::Unknown(_) => Heard::Unanswered,
+                            Silence::NotDone(_) => NodeAnswer::NotSent,
+                            Silence::Unknown(_) => NodeAnswer::Unanswered,
                         },
                     );
                 }
@@ -129,7 +129,7 @@ pub(super) fn reasons_text(what: &str, reasons: &[String]) -> String {
 }
 
 /// A refusal in words.
-pub(super) fn say(refusal: &Refusal) -> String {
+pub(super) fn refusal_text(refusal: &Refusal) -> String {
     match refusal {
         Refusal::NoMember => "it belongs to no quorum yet, or has lost its memory".to_owned(),
         Refusal::Other { cluster, n } => {

@@ -46,7 +46,7 @@ impl Runs {
     ///
     /// # Errors
     /// The number of another node that is the same process.
-    pub(super) fn note(&self, index: usize, run_id: &str) -> Result<Verifying<'_>, usize> {
+    pub(super) fn record(&self, index: usize, run_id: &str) -> Result<Verifying<'_>, usize> {
         let mut processes = self.processes();
         if let Some(own) = processes.get_mut(index) {
             *own = None;
@@ -99,14 +99,14 @@ mod tests {
     #[test]
     fn one_process_is_one_node() {
         let runs = Runs::new(3);
-        runs.note(0, "a").unwrap().keep();
-        assert_eq!(runs.note(1, "a").unwrap_err(), 0);
-        runs.note(1, "b").unwrap().keep();
-        runs.note(0, "a").unwrap().keep();
-        let under_way = runs.note(2, "c").unwrap();
-        assert_eq!(runs.note(1, "c").unwrap_err(), 2, "it is being verified");
+        runs.record(0, "a").unwrap().keep();
+        assert_eq!(runs.record(1, "a").unwrap_err(), 0);
+        runs.record(1, "b").unwrap().keep();
+        runs.record(0, "a").unwrap().keep();
+        let under_way = runs.record(2, "c").unwrap();
+        assert_eq!(runs.record(1, "c").unwrap_err(), 2, "it is being verified");
         drop(under_way);
-        runs.note(1, "c").unwrap().keep();
+        runs.record(1, "c").unwrap().keep();
     }
 
     /// The addresses of two nodes change places, and no process ends.
@@ -115,13 +115,13 @@ mod tests {
         let runs = Runs::new(2);
         let links = [watch::channel(up()), watch::channel(up())];
         runs.follow(links.iter().map(|(_, link)| link.clone()).collect());
-        runs.note(0, "a").unwrap().keep();
-        runs.note(1, "b").unwrap().keep();
-        assert_eq!(runs.note(0, "b").unwrap_err(), 1, "both lead to one process");
+        runs.record(0, "a").unwrap().keep();
+        runs.record(1, "b").unwrap().keep();
+        assert_eq!(runs.record(0, "b").unwrap_err(), 1, "both lead to one process");
         // The second one is lost, and its new address answers nothing.
         links[1].0.send_replace(LinkState::Down("cut".to_owned()));
-        runs.note(0, "b").unwrap().keep();
-        assert_eq!(runs.note(1, "b").unwrap_err(), 0);
-        runs.note(1, "a").unwrap().keep();
+        runs.record(0, "b").unwrap().keep();
+        assert_eq!(runs.record(1, "b").unwrap_err(), 0);
+        runs.record(1, "a").unwrap().keep();
     }
 }

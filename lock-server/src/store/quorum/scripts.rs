@@ -24,7 +24,7 @@ macro_rules! script {
 pub struct Scripts {
     batch: Script,
     names: Script,
-    look: Script,
+    probe: Script,
     init: Script,
     doubt: Script,
     adopt: Script,
@@ -110,14 +110,14 @@ impl Scripts {
                 "batch.lua"
             ),
             names: script!("common.lua", "names.lua"),
-            look: script!("look.lua"),
+            probe: script!("probe.lua"),
             init: script!("init.lua"),
-            doubt: script!("doubt.lua"),
+            doubt: script!("suspect.lua"),
             adopt: script!("adopt.lua"),
-            bump: script!("moving.lua", "bump.lua"),
+            bump: script!("view_change.lua", "bump.lua"),
             rejoin: script!("rejoin.lua"),
             ready: script!("ready.lua"),
-            advance: script!("moving.lua", "advance.lua"),
+            advance: script!("view_change.lua", "advance.lua"),
             keys,
         }
     }
@@ -127,7 +127,7 @@ impl Scripts {
         [
             &self.batch,
             &self.names,
-            &self.look,
+            &self.probe,
             &self.init,
             &self.doubt,
             &self.adopt,
@@ -181,9 +181,9 @@ impl Scripts {
         call
     }
 
-    /// Asks what the node knows of itself; [`read_look`](super::replies::read_look).
-    pub fn look(&self) -> Cmd {
-        self.look.call(&[self.keys.meta()])
+    /// Asks what the node knows of itself; [`read_probe`](super::replies::read_probe).
+    pub fn probe(&self) -> Cmd {
+        self.probe.call(&[self.keys.meta()])
     }
 
     /// Tells a new node; [`read_member`](super::replies::read_member) reads the answer.

@@ -10,9 +10,9 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 use super::QuorumStore;
 use super::membership::of_node;
-use super::nodes::{Node, Silence, ask};
+use super::nodes::{Node, Silence, submit_to_nodes};
 use super::replies::read_seen;
-use super::round::{reasons_text, say};
+use super::round::{reasons_text, refusal_text};
 use crate::store::quorum::rules::{ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority};
 use crate::store::{Acquire, StoreError};
 
@@ -34,14 +34,14 @@ pub(super) enum LockStanding {
 
 /// What a majority of the nodes said of a lock.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct View {
+pub(super) struct LockView {
     n: usize,
     seen: Vec<Seen>,
     /// How long the answers took, in milliseconds.
     spent_ms: u64,
 }
 
-impl View {
+impl LockView {
     /// The live lease: a majority holds it, with one token. A node that does not answer counts for
     /// nobody.
     pub(super) fn live(&self) -> Option<SeenLease> {
@@ -69,10 +69,10 @@ impl View {
         let ended = |lease: &LeaseId| {
             self.seen.iter().flat_map(|seen| &seen.ended).any(|ended| ended.lease_id == *lease)
         };
-        let in_doubt = self.copies().into_iter().find(|((lease, _), copies)| {
+        let unverified = self.copies().into_iter().find(|((lease, _), copies)| {
             copies.len() + silent >= majority(self.n) && !ended(lease)
         });
-        match in_doubt {
+        match unverified {
             None => Ok(None),
             Some(((lease, token), copies)) => Err(StoreError::Unavailable(format!(
                 "the lease {lease} with token {token} is live where the nodes hold it that do not \
@@ -162,7 +162,7 @@ impl QuorumStore {
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] where fewer than a majority say it.
-    pub(super) async fn look(&self, lock: &LockName) -> Result<View, StoreError> {
+    pub(super) async fn read_lock(&self, lock: &LockName) -> Result<LockView, StoreError> {
         let inner = &*self.inner;
         let current = self.current()?;
         let began_ms = self.now_ms();
@@ -176,13 +176,14 @@ impl QuorumStore {
                     Ok(seen)
                 }
                 Err(refusal) => {
-                    kick.look_again();
-                    Err(Silence::NotDone(say(&refusal)))
+                    kick.probe_soon();
+                    Err(Silence::NotDone(refusal_text(&refusal)))
                 }
             }
         };
         let operation = Operation::Read(lock.clone());
-        let mut replies = ask(&inner.nodes, &current, PATIENCE, operation, |_| true, read);
+        let mut replies =
+            submit_to_nodes(&inner.nodes, &current, PATIENCE, operation, |_| true, read);
         let mut reasons = self.absent(&current);
         let mut seen = Vec::new();
         while let Some((node, reply)) = replies.next().await {
@@ -198,12 +199,12 @@ impl QuorumStore {
             return Err(StoreError::Unavailable(reasons_text("answer", &reasons)));
         }
         let spent_ms = self.now_ms().saturating_sub(began_ms);
-        Ok(View { n, seen, spent_ms })
+        Ok(LockView { n, seen, spent_ms })
     }
 
     /// What a request is that has others before it in its queue.
     pub(super) async fn standing(&self, request: &Acquire) -> Result<LockStanding, StoreError> {
-        let view = self.look(&request.lock).await?;
+        let view = self.read_lock(&request.lock).await?;
         let (length, queue) = self.queues().shown(&request.lock, self.now_ms());
         let is_in_it = queue.iter().any(|waiter| waiter.lease_id == request.lease_id);
         Ok(view.standing(request, length.saturating_sub(usize::from(is_in_it))))
@@ -211,7 +212,7 @@ impl QuorumStore {
 
     /// Holder, queue of this server, and history.
     pub(super) async fn show_lock(&self, lock: &LockName) -> Result<LockReply, StoreError> {
-        let view = self.look(lock).await?;
+        let view = self.read_lock(lock).await?;
         let live = view.surely_live()?;
         let (queue_length, queue) = self.queues().shown(lock, self.now_ms());
         Ok(LockReply {
@@ -249,7 +250,7 @@ mod tests {
     use service_kit::ids;
 
     /// Each as the node tells it that holds this lease with this token, or none.
-    fn view(n: usize, told: &[Option<(LeaseId, u64)>]) -> View {
+    fn view(n: usize, seen_by: &[Option<(LeaseId, u64)>]) -> LockView {
         let seen = |(lease, token): (LeaseId, u64)| SeenLease {
             lease,
             info: HolderInfo {
@@ -263,8 +264,8 @@ mod tests {
             metadata: String::new(),
         };
         let seen =
-            |told: &Option<(LeaseId, u64)>| Seen { p: 9, live: told.map(seen), ended: vec![] };
-        View { n, seen: told.iter().map(seen).collect(), spent_ms: 0 }
+            |live: &Option<(LeaseId, u64)>| Seen { p: 9, live: live.map(seen), ended: vec![] };
+        LockView { n, seen: seen_by.iter().map(seen).collect(), spent_ms: 0 }
     }
 
     fn request(lease: LeaseId) -> Acquire {

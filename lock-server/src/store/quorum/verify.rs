@@ -9,11 +9,11 @@ use redis_link::{Verifier, info_field, load_scripts, text_fields};
 use super::membership::Membership;
 use super::nodes::Notes;
 use super::plan::copies;
-use super::replies::{read_look, read_member};
+use super::replies::{read_member, read_probe};
 use super::run_ids::{Runs, Verifying};
 use super::scripts::Scripts;
 use crate::store::quorum::rules::NodeId;
-use crate::store::quorum::rules::view::{FORMAT, Look, MemberReply, Meta, NodeState};
+use crate::store::quorum::rules::view::{FORMAT, MemberReply, Meta, NodeProbe, NodeState};
 use crate::store::redis::identity::{check_master, field};
 
 /// Verifies one node.
@@ -33,16 +33,16 @@ impl Verifier for NodeVerifier {
         let keeps = keeps_its_memory(connection).await;
         let before = self.notes.all();
         load_scripts(connection, &self.scripts.all()).await?;
-        let look = self.look(connection).await?;
-        if let Some(meta) = &look.meta {
+        let probe = self.probe(connection).await?;
+        if let Some(meta) = &probe.meta {
             if let Some(other) = self.membership.is_copy(self.index, &meta.node) {
                 return Err(copies::text(&[self.index, other]));
             }
-            self.judge(connection, &look, meta, &run_id, keeps, &before).await?;
+            self.verify_memory(connection, &probe, meta, &run_id, keeps, &before).await?;
         }
         self.notes.verified(run_id, keeps);
         verifying.keep();
-        self.membership.look_again();
+        self.membership.probe_soon();
         Ok(())
     }
 }
@@ -57,7 +57,7 @@ impl NodeVerifier {
             .await
             .map_err(|error| format!("Redis cannot be verified: {error}"))?;
         let run_id = identity(&info)?;
-        let noted = self.runs.note(self.index, &run_id).map_err(|other| {
+        let noted = self.runs.record(self.index, &run_id).map_err(|other| {
             // In the order of the list, whichever was met first.
             let first = other.min(self.index) + 1;
             let second = other.max(self.index) + 1;
@@ -66,24 +66,24 @@ impl NodeVerifier {
                  each node has one vote; name another one"
             )
         });
-        self.membership.twice(self.index, noted.as_ref().err().cloned());
+        self.membership.record_duplicate(self.index, noted.as_ref().err().cloned());
         Ok((run_id, noted?))
     }
 
-    async fn look(&self, connection: &mut MultiplexedConnection) -> Result<Look, String> {
+    async fn probe(&self, connection: &mut MultiplexedConnection) -> Result<NodeProbe, String> {
         let value = connection
-            .send_packed_command(&self.scripts.look())
+            .send_packed_command(&self.scripts.probe())
             .await
-            .map_err(|error| format!("the node does not say what it is: {error}"))?;
-        read_look(refuse_errors(value)?).map_err(|error| error.to_string())
+            .map_err(|error| format!("the node does not refusal_text what it is: {error}"))?;
+        read_probe(refuse_errors(value)?).map_err(|error| error.to_string())
     }
 
     /// Whether the process goes on with what the node knew; where that is in doubt, the node does
     /// not vote before it has rejoined.
-    async fn judge(
+    async fn verify_memory(
         &self,
         connection: &mut MultiplexedConnection,
-        look: &Look,
+        probe: &NodeProbe,
         meta: &Meta,
         run_id: &str,
         keeps: bool,
@@ -99,7 +99,7 @@ impl NodeVerifier {
         if matches!(meta.state, NodeState::Doubt) && meta.run_id == run_id {
             return Ok(());
         }
-        let reason = if fell(look, meta, before) {
+        let reason = if fell(probe, meta, before) {
             "it has accepted less than this server saw it accept"
         } else if self.was_taken_over(meta, run_id) {
             "it was restarted, and did not keep every vote before, which the lock server that took \
@@ -161,10 +161,11 @@ impl NodeVerifier {
 }
 
 /// Whether a node has forgotten tokens that this server saw it accept.
-pub(super) fn fell(look: &Look, meta: &Meta, before: &[u64]) -> bool {
+pub(super) fn fell(probe: &NodeProbe, meta: &Meta, before: &[u64]) -> bool {
     before.iter().enumerate().any(|(bucket, seen)| {
         let bucket = u8::try_from(bucket).unwrap_or(u8::MAX);
-        let p = look.p.get(&crate::store::quorum::rules::Bucket::new(bucket)).copied().unwrap_or(0);
+        let p =
+            probe.p.get(&crate::store::quorum::rules::Bucket::new(bucket)).copied().unwrap_or(0);
         p.max(meta.floor) < *seen
     })
 }

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 16;
 /// How long nothing may be heard before it is tried whether anything can be.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// After so many pings that are not heard the subscription counts as deaf.
-const UNHEARD_MAX: u32 = 2;
+const MISSED_PINGS_MAX: u32 = 2;
 /// After so many intervals in which no queue waited the subscription ends.
 const IDLE_TICKS_MAX: u32 = 5;
 /// No lock and no lease: nobody minds it.
@@ -50,12 +50,12 @@ async fn listen_once(
         Err(_) => return Err(format!("no answer in {} ms", timeout.as_millis())),
     }
     // What was said before this moment was missed.
-    everybody(store);
-    store.queues().hears();
+    wake_all(store);
+    store.queues().subscription_began();
     let messages = subscription.into_on_message();
-    let heard = hear_all(store, node, awaiting, messages).await;
-    store.queues().is_deaf();
-    heard
+    let ended = receive_all(store, node, awaiting, messages).await;
+    store.queues().subscription_ended();
+    ended
 }
 
 /// Passes messages on until no queue has waited for a while.
@@ -64,7 +64,7 @@ async fn listen_once(
 ///
 /// # Errors
 /// The stream has ended, or the own pings do not arrive any more.
-async fn hear_all(
+async fn receive_all(
     store: &QuorumStore,
     node: &Node,
     awaiting: &watch::Receiver<usize>,
@@ -74,27 +74,27 @@ async fn hear_all(
     let mut ticker = tokio::time::interval(PING_INTERVAL);
     ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_quiet = false;
-    let mut unheard = 0;
+    let mut missed_pings = 0;
     let mut idle_ticks = 0;
     loop {
         tokio::select! {
             message = messages.next() => {
                 let Some(message) = message else { return lost() };
-                (is_quiet, unheard) = (false, 0);
+                (is_quiet, missed_pings) = (false, 0);
                 let text: String = message.get_payload().unwrap_or_default();
-                hear(store, &text);
+                receive(store, &text);
             }
             _ = ticker.tick() => {
                 idle_ticks = if *awaiting.borrow() > 0 { 0 } else { idle_ticks + 1 };
                 if idle_ticks >= IDLE_TICKS_MAX {
                     return Ok(());
                 }
-                if unheard >= UNHEARD_MAX {
+                if missed_pings >= MISSED_PINGS_MAX {
                     return lost();
                 }
                 // A node that is away has not taken it: that it is not heard says nothing then.
                 if is_quiet && node.link.call(&ping(store.inner.scripts.keys().wake())).await.is_ok() {
-                    unheard += 1;
+                    missed_pings += 1;
                 }
                 is_quiet = true;
             }
@@ -110,7 +110,7 @@ fn ping(channel: &str) -> ::redis::Cmd {
 
 /// Every first asks again, because messages may have been missed or a node is back: a few at a time, so
 /// that nodes are not asked for all locks at the same moment.
-pub(super) fn everybody(store: &QuorumStore) {
+pub(super) fn wake_all(store: &QuorumStore) {
     let wakes = store.queues().wakes();
     let stop = store.inner.tasks.shutdown_token();
     store.inner.tasks.spawn(async move {
@@ -125,7 +125,7 @@ pub(super) fn everybody(store: &QuorumStore) {
 }
 
 /// The lock, and the lease that ended.
-fn hear(store: &QuorumStore, text: &str) {
+fn receive(store: &QuorumStore, text: &str) {
     let mut fields = text.split('\t');
     let Some(Ok(lock)) = fields.next().map(LockName::new) else { return };
     let Some(Ok(lease)) = fields.next().map(str::parse::<LeaseId>) else { return };

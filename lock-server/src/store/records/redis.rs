@@ -141,7 +141,7 @@ impl RedisRecords {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let keys = Keys::of(&options.key_prefix, &options.namespace);
+        let keys = Keys::new(&options.key_prefix, &options.namespace);
         let target = target.in_slot_of(keys.prefix().as_bytes());
         let scripts = Arc::new(Scripts::new());
         let counter_seen = Arc::new(AtomicU64::new(0));

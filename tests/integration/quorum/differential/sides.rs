@@ -6,7 +6,7 @@ use std::sync::Arc;
 use fence_protocol::LockName;
 use fence_tests::redis_server::Redis;
 use lock_server::store::quorum::replies::{
-    read_batch, read_look, read_member, read_names, read_reply, read_seen,
+    read_batch, read_member, read_names, read_probe, read_reply, read_seen,
 };
 use lock_server::store::quorum::rules::Operation;
 use lock_server::store::quorum::rules::view::{Addressee, View};
@@ -95,13 +95,13 @@ impl RealNode {
         let about = ours.meta.as_ref().map(|meta| (meta.view.clone(), meta.node.clone()));
         let (view, own) = about.unwrap_or_else(|| (View::default(), "x".parse().unwrap()));
         let to = Addressee { view: &view, node: &own };
-        let mut calls = vec![self.scripts.look(), self.scripts.names(to, "", 0, 1_000)];
+        let mut calls = vec![self.scripts.probe(), self.scripts.names(to, "", 0, 1_000)];
         let reads = world.locks.iter().cloned().map(|lock| Arc::new(Operation::Read(lock)));
         calls.push(self.scripts.batch(to, &reads.collect::<Vec<_>>()));
         let mut answers = self.calls(&calls).await.into_iter();
         let mut next = || answers.next().unwrap();
 
-        let theirs = read_look(next()).unwrap();
+        let theirs = read_probe(next()).unwrap();
         assert_eq!(ours, theirs, "looks; steps:\n{}", log.join("\n"));
         let theirs = read_names(next()).unwrap().map(|mut found| {
             assert_eq!(found.cursor, 0, "one page is enough");

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
-use lock_server::store::quorum::rules::tally::{Decision, Heard, RenewDecision, Round};
+use lock_server::store::quorum::rules::tally::{Decision, NodeAnswer, RenewDecision, Round};
 use lock_server::store::quorum::rules::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
 
 use super::super::reference::Node;
@@ -48,15 +48,15 @@ pub(super) enum Ask {
 
 /// A round, for the checker: equal rounds decide alike.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Heards(pub(super) Round);
+pub(super) struct RoundState(pub(super) Round);
 
-impl Eq for Heards {}
+impl Eq for RoundState {}
 
-impl Hash for Heards {
+impl Hash for RoundState {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for heard in self.0.heard() {
+        for heard in self.0.answers() {
             std::mem::discriminant(heard).hash(state);
-            if let Heard::Replied(reply) = heard {
+            if let NodeAnswer::Replied(reply) = heard {
                 hash_reply(reply, state);
             }
         }
@@ -87,7 +87,7 @@ pub(super) struct Proposer {
     pub(super) view: u64,
     pub(super) token: u64,
     dead: Vec<u64>,
-    round: Heards,
+    round: RoundState,
     /// When the round began, before anything was sent.
     began_ms: u64,
     /// The highest token that anybody had been granted when the request began.
@@ -185,7 +185,7 @@ impl Proposer {
             view: 1,
             token: 0,
             dead: Vec::new(),
-            round: Heards(Round::new(1, 0)),
+            round: RoundState(Round::new(1, 0)),
             began_ms: 0,
             granted_before: None,
             rounds: 0,
@@ -214,7 +214,7 @@ impl Proposer {
     }
 
     fn ask(&mut self, now_ms: u64, nodes: usize, ask: &Ask) {
-        self.round = Heards(Round::new(self.view, nodes));
+        self.round = RoundState(Round::new(self.view, nodes));
         self.began_ms = now_ms;
         self.send(nodes, ask);
     }
@@ -254,7 +254,7 @@ impl Proposer {
 
     fn finish(&mut self, phase: Phase) {
         self.phase = phase;
-        self.round = Heards(Round::new(1, 0));
+        self.round = RoundState(Round::new(1, 0));
         (self.began_ms, self.dead, self.token) = (0, Vec::new(), 0);
     }
 
@@ -267,15 +267,17 @@ impl Proposer {
             (Phase::Renews { .. }, Ask::Renew) => true,
             _ => false,
         };
-        current && message.view == self.view && self.round.0.heard()[message.node] == Heard::Waiting
+        current
+            && message.view == self.view
+            && self.round.0.answers()[message.node] == NodeAnswer::Waiting
     }
 
     pub(super) fn is_asking(&self) -> bool {
         matches!(self.phase, Phase::Asking | Phase::Renews { .. })
     }
 
-    pub(super) fn hear(&mut self, now_ms: u64, request: &Request, node: usize, heard: Heard) {
-        self.round.0.hear(node, heard);
+    pub(super) fn hear(&mut self, now_ms: u64, request: &Request, node: usize, heard: NodeAnswer) {
+        self.round.0.record(node, heard);
         self.decide(now_ms, request);
     }
 
@@ -338,7 +340,7 @@ impl Proposer {
 
     /// The votes are taken back; drops may be lost as any message.
     fn give_up(&mut self) {
-        let nodes = self.round.0.heard().len();
+        let nodes = self.round.0.answers().len();
         self.finish(Phase::Over);
         self.send(nodes, &Ask::Drop { attempt: self.attempt });
     }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lock_server::store::quorum::rules::tally::Heard;
+use lock_server::store::quorum::rules::tally::NodeAnswer;
 use lock_server::store::quorum::rules::view::{Accepted, MemberReply, View};
 use lock_server::store::quorum::rules::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
@@ -131,7 +131,7 @@ impl World {
         let index = proposer.messages.iter().position(same)?;
         proposer.messages.remove(index);
         if awaited {
-            let heard = if *heard { Heard::Replied(reply) } else { Heard::Unanswered };
+            let heard = if *heard { NodeAnswer::Replied(reply) } else { NodeAnswer::Unanswered };
             proposer.hear(now_ms, request, *node, heard);
         }
         Some(())

@@ -65,7 +65,7 @@ impl Node {
         }
     }
 
-    /// `doubt.lua`
+    /// `suspect.lua`
     pub(in super::super) fn doubt(
         &mut self,
         run_id: &str,

@@ -19,7 +19,7 @@ pub(super) struct Attempts(BTreeMap<usize, Failed>);
 struct Failed {
     pause_ms: u64,
     /// When it is tried again, in monotonic milliseconds of this server.
-    again_ms: u64,
+    retry_at_ms: u64,
     why: String,
 }
 
@@ -28,7 +28,7 @@ impl Attempts {
     pub(super) fn failed(&mut self, node: usize, now_ms: u64, why: String) {
         let last = self.0.get(&node).map(|failed| failed.pause_ms);
         let pause_ms = last.map_or(PAUSE_MIN_MS, |last| (last * 2).min(PAUSE_MAX_MS));
-        self.0.insert(node, Failed { pause_ms, again_ms: now_ms + pause_ms, why });
+        self.0.insert(node, Failed { pause_ms, retry_at_ms: now_ms + pause_ms, why });
     }
 
     /// A step was done, or none is needed any more.
@@ -38,7 +38,7 @@ impl Attempts {
 
     /// Returns the pause of a node; `None` if it is due.
     pub(super) fn pause(&self, node: usize, now_ms: u64) -> Option<Duration> {
-        let pause_ms = self.0.get(&node)?.again_ms.saturating_sub(now_ms);
+        let pause_ms = self.0.get(&node)?.retry_at_ms.saturating_sub(now_ms);
         (pause_ms > 0).then(|| Duration::from_millis(pause_ms))
     }
 

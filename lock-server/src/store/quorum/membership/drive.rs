@@ -11,13 +11,13 @@ use service_kit::clock::Clock;
 use service_kit::ids;
 use tokio_util::sync::CancellationToken;
 
-use super::returning::Return;
+use super::rejoin::RejoinStep;
 use super::{Membership, lines};
 use crate::guards::Guards;
 use crate::store::quorum::nodes::Node;
 use crate::store::quorum::plan::{Action, NodeReport, plan};
-use crate::store::quorum::replies::{read_look, read_member};
-use crate::store::quorum::rules::view::{Look, MemberReply, View};
+use crate::store::quorum::replies::{read_member, read_probe};
+use crate::store::quorum::rules::view::{MemberReply, NodeProbe, View};
 use crate::store::quorum::rules::{Members, NodeId};
 use crate::store::quorum::scripts::{Init, Scripts};
 use crate::store::quorum::verify::fell;
@@ -31,9 +31,9 @@ pub(super) const BUSY: Duration = Duration::from_millis(100);
 /// Probes that follow each other at once while each finds work.
 const STEPS_MAX: usize = 16;
 /// Time that nodes have for their first reply before it is reported that they are silent.
-const FIRST_WORD: Duration = Duration::from_secs(3);
+const FIRST_REPLY_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time-out of the reply to a probe.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Interval at which the settings of the nodes are verified, in milliseconds.
 const JUDGE_INTERVAL_MS: u64 = 5_000;
 
@@ -75,7 +75,7 @@ impl Driver {
     }
 
     async fn work(self) {
-        self.all_were_tried().await;
+        self.await_first_replies().await;
         let mut clocks = vec![judge::ClockWatch::default(); self.nodes.len()];
         let mut judged_ms = None;
         loop {
@@ -103,7 +103,7 @@ impl Driver {
     }
 
     /// Waits for the first word of every node, or for so long that one is seen not to answer.
-    async fn all_were_tried(&self) {
+    async fn await_first_replies(&self) {
         let tried = async {
             while !self.nodes.iter().all(|node| node.link.was_tried()) {
                 tokio::select! {
@@ -112,22 +112,23 @@ impl Driver {
                 }
             }
         };
-        let _ = tokio::time::timeout(FIRST_WORD, tried).await;
+        let _ = tokio::time::timeout(FIRST_REPLY_TIMEOUT, tried).await;
     }
 
     /// Probes all nodes, reports the findings, and carries out the plan.
     async fn step(&self) -> Done {
         let learned = self.membership.learned.load(Ordering::Relaxed);
-        let looks = join_all(self.nodes.iter().map(|node| self.look(node))).await;
+        let probes = join_all(self.nodes.iter().map(|node| self.probe(node))).await;
         let (cluster, last_ids) = {
             let details = self.membership.details();
             (details.cluster.clone(), details.ids.clone())
         };
-        let silent: Vec<Option<String>> = looks.iter().map(|l| l.as_ref().err().cloned()).collect();
-        let known: Vec<NodeReport> = looks
+        let silent: Vec<Option<String>> =
+            probes.iter().map(|l| l.as_ref().err().cloned()).collect();
+        let known: Vec<NodeReport> = probes
             .into_iter()
             .zip(last_ids)
-            .map(|(look, last_id)| NodeReport { found: look.ok(), last_id })
+            .map(|(probe, last_id)| NodeReport { found: probe.ok(), last_id })
             .collect();
         let id = |known: &NodeReport| Some(known.found.as_ref()?.0.meta.as_ref()?.node.clone());
         let ids: Vec<Option<NodeId>> = known.iter().map(id).collect();
@@ -142,29 +143,30 @@ impl Driver {
 
     /// Returns the state that a node reports; one that has forgotten what this server saw is
     /// stopped from voting.
-    async fn look(&self, node: &Node) -> Result<(Look, String), String> {
+    async fn probe(&self, node: &Node) -> Result<(NodeProbe, String), String> {
         if let LinkState::Down(reason) = node.link.state() {
             return Err(reason);
         }
         let seen = node.notes.all();
         let run_id = node.notes.run_id().ok_or("it is not verified yet")?;
-        let value =
-            match tokio::time::timeout(LOOK_TIMEOUT, node.link.call(&self.scripts.look())).await {
-                Ok(reply) => reply.map_err(|error| error.to_string())?,
-                Err(_) => return Err("it does not answer".to_owned()),
-            };
-        let look = read_look(value).map_err(|error| error.to_string())?;
-        if let Some(meta) = &look.meta
-            && fell(&look, meta, &seen)
+        let value = match tokio::time::timeout(PROBE_TIMEOUT, node.link.call(&self.scripts.probe()))
+            .await
+        {
+            Ok(reply) => reply.map_err(|error| error.to_string())?,
+            Err(_) => return Err("it does not answer".to_owned()),
+        };
+        let probe = read_probe(value).map_err(|error| error.to_string())?;
+        if let Some(meta) = &probe.meta
+            && fell(&probe, meta, &seen)
         {
             let reason = "it has accepted less than this server saw it accept";
             // Its report is ignored, whether or not the node can be stopped.
             let doubted = self.doubt(node, Some(&meta.node), Some(reason)).await;
             doubted.map_err(|why| format!("{reason}, and is to be kept from voting: {why}"))?;
-            self.membership.look_again();
+            self.membership.probe_soon();
             return Err(reason.to_owned());
         }
-        Ok((look, run_id))
+        Ok((probe, run_id))
     }
 
     async fn act(&self, action: &Action, known: &[NodeReport]) -> Done {
@@ -176,7 +178,7 @@ impl Driver {
             }
             Action::Doubt { node } => self.doubt_blank(*node).await,
             Action::Ready { node, view, id } => {
-                match self.tell(*node, &self.scripts.ready(view, id)).await {
+                match self.call_node(*node, &self.scripts.ready(view, id)).await {
                     Ok(MemberReply::Done) => {
                         tracing::info!(node = self.name(*node), view = view.view, "the node votes");
                         Done::Changed
@@ -188,16 +190,16 @@ impl Driver {
                 }
             }
             Action::Advance { node, view } => {
-                match self.tell(*node, &self.scripts.advance(view)).await {
+                match self.call_node(*node, &self.scripts.advance(view)).await {
                     Ok(MemberReply::Done) => Done::Changed,
                     _ => Done::Wait(BUSY),
                 }
             }
-            Action::Bump { view, voters, doubtful } => {
-                self.bump(&Return { view, voters, doubtful, known }).await
+            Action::Bump { view, voters, suspects } => {
+                self.bump(&RejoinStep { view, voters, suspects, known }).await
             }
-            Action::Recover { view, voters, doubtful } => {
-                self.recover(&Return { view, voters, doubtful, known }).await
+            Action::Recover { view, voters, suspects } => {
+                self.recover(&RejoinStep { view, voters, suspects, known }).await
             }
         }
     }
@@ -220,7 +222,7 @@ impl Driver {
         let run_id = self.nodes.get(node).and_then(|node| node.notes.run_id());
         let Some(run_id) = run_id else { return Done::Wait(BUSY) };
         let init = Init { view, node: id.clone(), run_id, floor };
-        match self.tell(node, &self.scripts.init(&init)).await {
+        match self.call_node(node, &self.scripts.init(&init)).await {
             Ok(MemberReply::Done) => Done::Changed,
             _ => Done::Wait(BUSY),
         }
@@ -231,9 +233,13 @@ impl Driver {
         tokens::restart_floor(self.clock.wall_ms()).max(self.guards.highest())
     }
 
-    pub(super) async fn tell(&self, node: usize, command: &Cmd) -> Result<MemberReply, String> {
+    pub(super) async fn call_node(
+        &self,
+        node: usize,
+        command: &Cmd,
+    ) -> Result<MemberReply, String> {
         let node = self.nodes.get(node).ok_or("there is no such node")?;
-        let reply = tokio::time::timeout(LOOK_TIMEOUT, node.link.call(command)).await;
+        let reply = tokio::time::timeout(PROBE_TIMEOUT, node.link.call(command)).await;
         let reply = match reply {
             Ok(Ok(value)) => read_member(value).map_err(|error| error.to_string()),
             Ok(Err(error)) => Err(error.to_string()),
@@ -258,8 +264,8 @@ impl Driver {
             if matches!(node.link.state(), LinkState::Down(_)) {
                 continue;
             }
-            let look = judge::probe(&node.link, &*self.clock, watch);
-            if let Ok(Ok(findings)) = tokio::time::timeout(LOOK_TIMEOUT, look).await {
+            let probe = judge::probe(&node.link, &*self.clock, watch);
+            if let Ok(Ok(findings)) = tokio::time::timeout(PROBE_TIMEOUT, probe).await {
                 if lines::is_lax(&findings) {
                     node.notes.is_lax();
                 }

@@ -67,12 +67,12 @@ fn rounded(text: &str) -> String {
         return text.to_owned();
     };
     let nearest = |unit: i64| (ms + unit / 2 * ms.signum()) / unit;
-    let told = match ms.unsigned_abs() {
+    let shown = match ms.unsigned_abs() {
         600_000.. => format!("{} min", nearest(60_000)),
         10_000.. => format!("{} s", nearest(1_000)),
         _ => format!("{} ms", nearest(100) * 100),
     };
-    format!("{}{told}{}", join(&words[..at], "", " "), join(&words[at + 2..], " ", ""))
+    format!("{}{shown}{}", join(&words[..at], "", " "), join(&words[at + 2..], " ", ""))
 }
 
 fn join(words: &[&str], before: &str, after: &str) -> String {

@@ -10,7 +10,7 @@ impl Group<'_> {
     /// which: neither votes, and neither is brought back, before a person has said which is the copy.
     pub(super) fn leave_out_copies(&mut self, plan: &mut Plan) {
         let mut by_id: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
-        for at in self.in_view().chain(self.doubtful.iter().map(|(at, _)| *at)) {
+        for at in self.in_view().chain(self.suspects.iter().map(|(at, _)| *at)) {
             if let Some(meta) = self.meta(at) {
                 by_id.entry(meta.node.clone()).or_default().push(at);
             }
@@ -20,7 +20,7 @@ impl Group<'_> {
             for list in [&mut self.ready, &mut self.joining, &mut self.new] {
                 list.retain(|at| !same.contains(at));
             }
-            self.doubtful.retain(|(at, _)| !same.contains(at));
+            self.suspects.retain(|(at, _)| !same.contains(at));
             for at in &same {
                 plan.standings[*at] = Some(NodeStanding::Not(text(&same)));
             }

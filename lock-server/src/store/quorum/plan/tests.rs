@@ -12,8 +12,8 @@ fn members(ids: &[&str]) -> Members {
 }
 
 fn blank() -> NodeReport {
-    let look = Look { now_ms: 1_000, meta: None, p: BTreeMap::new() };
-    NodeReport { found: Some((look, "run".to_owned())), last_id: None }
+    let probe = NodeProbe { now_ms: 1_000, meta: None, p: BTreeMap::new() };
+    NodeReport { found: Some((probe, "run".to_owned())), last_id: None }
 }
 
 fn silent(last_id: Option<&str>) -> NodeReport {
@@ -36,8 +36,8 @@ fn of_cluster(cluster: &str, state: NodeState, own: &str, view: u64, ids: &[&str
         ready_at_ms: 1_500,
         covered_ms: 0,
     };
-    let look = Look { now_ms: 1_000, meta: Some(meta), p: BTreeMap::new() };
-    NodeReport { found: Some((look, "run".to_owned())), last_id: Some(id(own)) }
+    let probe = NodeProbe { now_ms: 1_000, meta: Some(meta), p: BTreeMap::new() };
+    NodeReport { found: Some((probe, "run".to_owned())), last_id: Some(id(own)) }
 }
 
 /// In doubt, and without any memory of a quorum.
@@ -105,9 +105,9 @@ fn a_node_that_forgot_rejoins_by_a_bump_of_the_others() {
     assert_eq!(first.actions, [Action::Doubt { node: 1 }]);
     let next = plan(&[ready("a"), doubted("x"), ready("c")], Some(CLUSTER));
     match next.actions.as_slice() {
-        [Action::Bump { view, voters, doubtful }] => {
+        [Action::Bump { view, voters, suspects }] => {
             assert_eq!((view.view, &view.members), (2, &members(&["a", "c", "x"])));
-            assert_eq!((voters.as_slice(), doubtful.len()), ([0, 2].as_slice(), 1));
+            assert_eq!((voters.as_slice(), suspects.len()), ([0, 2].as_slice(), 1));
         }
         other => panic!("{other:?}"),
     }
@@ -147,8 +147,8 @@ fn one_that_missed_a_view_follows_and_one_that_was_replaced_does_not() {
 fn most_of_the_memory_is_recovered_only_from_all() {
     let gone = [ready("a"), doubted("x"), doubted("y")];
     match plan(&gone, Some(CLUSTER)).actions.as_slice() {
-        [Action::Recover { view, voters, doubtful }] => {
-            assert_eq!((view.view, voters.as_slice(), doubtful.len()), (2, [0].as_slice(), 2));
+        [Action::Recover { view, voters, suspects }] => {
+            assert_eq!((view.view, voters.as_slice(), suspects.len()), (2, [0].as_slice(), 2));
             assert_eq!(view.members, members(&["a", "x", "y"]));
         }
         other => panic!("{other:?}"),
@@ -183,8 +183,8 @@ fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
     let ids = ["a", "b", "c", "d", "e"];
     let ready = |own: &str| {
         let mut known = node(NodeState::Ready, own, 1, &ids);
-        if let Some((look, _)) = &mut known.found
-            && let Some(meta) = &mut look.meta
+        if let Some((probe, _)) = &mut known.found
+            && let Some(meta) = &mut probe.meta
         {
             meta.view.n = 5;
         }
@@ -228,7 +228,7 @@ fn a_copy_of_a_node_and_the_node_do_not_vote() {
 fn a_node_that_could_not_come_back_is_waited_for_in_its_view() {
     let moved = |own: &str| node(NodeState::Ready, own, 2, &["a", "c", "x"]);
     let view_for =
-        |doubtful: &str| match plan(&[moved("a"), doubted(doubtful), moved("c")], Some(CLUSTER))
+        |suspects: &str| match plan(&[moved("a"), doubted(suspects), moved("c")], Some(CLUSTER))
             .actions
             .as_slice()
         {

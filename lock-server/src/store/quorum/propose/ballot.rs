@@ -7,7 +7,7 @@ use fence_protocol::{LeaseId, LockName};
 use service_kit::ids;
 
 use super::super::Current;
-use crate::store::quorum::rules::tally::{Heard, Round};
+use crate::store::quorum::rules::tally::{NodeAnswer, Round};
 use crate::store::quorum::rules::{NodeReply, Vote, majority};
 
 /// The votes that a proposal asks for.
@@ -19,7 +19,7 @@ pub(super) struct Ballot<V = Arc<Current>> {
     /// Every view in which this attempt has asked.
     views: Vec<V>,
     /// Whether an attempt that was taken back since may have had a majority.
-    doubt: bool,
+    possibly_granted: bool,
 }
 
 /// Votes of one attempt, to take them back: no other attempt's, and none that another one has counted.
@@ -32,17 +32,17 @@ pub(in super::super) struct Votes<V = Arc<Current>> {
     pub(super) nodes: Vec<bool>,
     /// The views in which they were asked for.
     pub(super) views: Vec<V>,
-    is_taken_back: Arc<AtomicBool>,
+    is_rolled_back: Arc<AtomicBool>,
 }
 
 impl Votes {
     /// From now on nothing may bring them to further nodes.
-    pub(super) fn mark_taken_back(&self) {
-        self.is_taken_back.store(true, Ordering::SeqCst);
+    pub(super) fn mark_rolled_back(&self) {
+        self.is_rolled_back.store(true, Ordering::SeqCst);
     }
 
-    pub(super) fn are_taken_back(&self) -> bool {
-        self.is_taken_back.load(Ordering::SeqCst)
+    pub(super) fn are_rolled_back(&self) -> bool {
+        self.is_rolled_back.load(Ordering::SeqCst)
     }
 }
 
@@ -50,14 +50,14 @@ impl<V: Clone + PartialEq> Ballot<V> {
     /// A proposal to `n` nodes; the vote's attempt becomes its first.
     pub(super) fn new(vote: Vote, n: usize) -> Self {
         let vote = Vote { attempt: new_attempt(), ..vote };
-        Self { vote, touched: vec![false; n], views: Vec::new(), doubt: false }
+        Self { vote, touched: vec![false; n], views: Vec::new(), possibly_granted: false }
     }
 
     /// Notes what came of a round that was asked in this view.
-    pub(super) fn heard(&mut self, round: &Round, view: &V) {
-        for (touched, heard) in self.touched.iter_mut().zip(round.heard()) {
+    pub(super) fn record(&mut self, round: &Round, view: &V) {
+        for (touched, answer) in self.touched.iter_mut().zip(round.answers()) {
             // What an earlier round may have left there is not gone because a later one left nothing.
-            *touched |= may_hold(heard);
+            *touched |= may_hold(answer);
         }
         if !self.views.contains(view) {
             self.views.push(view.clone());
@@ -65,15 +65,15 @@ impl<V: Clone + PartialEq> Ballot<V> {
     }
 
     /// Whether a majority may hold the lease, of all rounds and views together.
-    pub(super) fn leaves_doubt(&self) -> bool {
+    pub(super) fn may_be_granted(&self) -> bool {
         let touched = self.touched.iter().filter(|touched| **touched).count();
-        self.doubt || touched >= majority(self.touched.len())
+        self.possibly_granted || touched >= majority(self.touched.len())
     }
 
     /// What takes this attempt back. Whatever is asked for from now on is another one: the order may
     /// come late, and must not hit a vote that was counted after it.
-    pub(super) fn take_back(&mut self) -> Votes<V> {
-        self.doubt = self.leaves_doubt();
+    pub(super) fn roll_back(&mut self) -> Votes<V> {
+        self.possibly_granted = self.may_be_granted();
         let nodes = self.touched.clone();
         let votes = self.votes(nodes);
         self.vote.attempt = new_attempt();
@@ -94,18 +94,18 @@ impl<V: Clone + PartialEq> Ballot<V> {
             attempt: self.vote.attempt.clone(),
             nodes,
             views: self.views.clone(),
-            is_taken_back: Arc::default(),
+            is_rolled_back: Arc::default(),
         }
     }
 }
 
 /// Whether the node may hold the vote; what nobody knows of counts.
-fn may_hold(heard: &Heard) -> bool {
+fn may_hold(answer: &NodeAnswer) -> bool {
     matches!(
-        heard,
-        Heard::Waiting
-            | Heard::Unanswered
-            | Heard::Replied(NodeReply::Accepted { .. } | NodeReply::Yours { .. })
+        answer,
+        NodeAnswer::Waiting
+            | NodeAnswer::Unanswered
+            | NodeAnswer::Replied(NodeReply::Accepted { .. } | NodeReply::Yours { .. })
     )
 }
 
@@ -120,7 +120,8 @@ mod tests {
     use super::*;
     use crate::store::quorum::rules::{Bucket, Members, Refusal};
 
-    const ACCEPTED: Heard = Heard::Replied(NodeReply::Accepted { p: 7, remaining_ms: 1_000 });
+    const ACCEPTED: NodeAnswer =
+        NodeAnswer::Replied(NodeReply::Accepted { p: 7, remaining_ms: 1_000 });
 
     fn ballot() -> Ballot<u64> {
         let vote = Vote {
@@ -138,58 +139,58 @@ mod tests {
         Ballot::new(vote, 3)
     }
 
-    fn newer() -> Heard {
+    fn newer() -> NodeAnswer {
         let members: Members = std::iter::empty().collect();
-        Heard::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
+        NodeAnswer::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
     }
 
-    fn low() -> Heard {
-        Heard::Replied(NodeReply::Low { p: 9 })
+    fn low() -> NodeAnswer {
+        NodeAnswer::Replied(NodeReply::Low { p: 9 })
     }
 
-    fn hear(ballot: &mut Ballot<u64>, view: u64, heard: [Heard; 3]) {
+    fn run_round(ballot: &mut Ballot<u64>, view: u64, answers: [NodeAnswer; 3]) {
         let mut round = Round::new(view, 3);
-        for (node, heard) in heard.into_iter().enumerate() {
-            round.hear(node, heard);
+        for (node, answer) in answers.into_iter().enumerate() {
+            round.record(node, answer);
         }
-        ballot.heard(&round, &view);
+        ballot.record(&round, &view);
     }
 
     #[test]
     fn what_an_earlier_round_left_open_stays_open() {
         let mut ballot = ballot();
-        hear(&mut ballot, 1, [ACCEPTED, newer(), Heard::Unanswered]);
-        hear(&mut ballot, 2, [newer(), ACCEPTED, Heard::NotAsked]);
-        assert!(ballot.leaves_doubt(), "nodes 1 and 3 may have granted it in view 1");
-        let votes = ballot.take_back();
+        run_round(&mut ballot, 1, [ACCEPTED, newer(), NodeAnswer::Unanswered]);
+        run_round(&mut ballot, 2, [newer(), ACCEPTED, NodeAnswer::NotSent]);
+        assert!(ballot.may_be_granted(), "nodes 1 and 3 may have granted it in view 1");
+        let votes = ballot.roll_back();
         assert_eq!(votes.nodes, [true, true, true]);
         assert_eq!(votes.views, [1, 2]);
-        hear(&mut ballot, 2, [low(), low(), low()]);
-        assert!(ballot.leaves_doubt(), "and nobody knows whether it was taken back");
+        run_round(&mut ballot, 2, [low(), low(), low()]);
+        assert!(ballot.may_be_granted(), "and nobody knows whether it was taken back");
     }
 
     #[test]
     fn too_few_votes_leave_no_doubt() {
         let mut ballot = ballot();
-        hear(&mut ballot, 1, [ACCEPTED, low(), Heard::NotAsked]);
-        assert!(!ballot.leaves_doubt());
-        assert_eq!(ballot.take_back().nodes, [true, false, false]);
-        assert!(!ballot.leaves_doubt());
+        run_round(&mut ballot, 1, [ACCEPTED, low(), NodeAnswer::NotSent]);
+        assert!(!ballot.may_be_granted());
+        assert_eq!(ballot.roll_back().nodes, [true, false, false]);
+        assert!(!ballot.may_be_granted());
     }
 
     #[test]
     fn votes_in_two_views_may_be_a_majority() {
         let mut ballot = ballot();
-        hear(&mut ballot, 1, [ACCEPTED, newer(), Heard::NotAsked]);
-        hear(&mut ballot, 2, [newer(), ACCEPTED, Heard::NotAsked]);
-        assert!(ballot.leaves_doubt());
+        run_round(&mut ballot, 1, [ACCEPTED, newer(), NodeAnswer::NotSent]);
+        run_round(&mut ballot, 2, [newer(), ACCEPTED, NodeAnswer::NotSent]);
+        assert!(ballot.may_be_granted());
     }
 
     #[test]
     fn what_is_asked_for_after_a_taking_back_is_another_attempt() {
         let mut ballot = ballot();
-        hear(&mut ballot, 1, [ACCEPTED, low(), low()]);
-        let votes = ballot.take_back();
+        run_round(&mut ballot, 1, [ACCEPTED, low(), low()]);
+        let votes = ballot.roll_back();
         assert_ne!(ballot.vote.attempt, votes.attempt);
         assert_eq!(ballot.granted().attempt, ballot.vote.attempt);
     }

@@ -47,9 +47,9 @@ impl Delivery {
 
     /// Nobody is there who could read it. What it gives ends when most nodes have let go of it, or
     /// may not have heard; none where somebody has read it.
-    pub(in super::super) fn take_back(&self) -> Option<oneshot::Receiver<()>> {
+    pub(in super::super) fn roll_back(&self) -> Option<oneshot::Receiver<()>> {
         let was_over = self.is_over.swap(true, Ordering::SeqCst);
-        (!was_over).then(|| self.store.take_back(self.votes.clone()))
+        (!was_over).then(|| self.store.roll_back(self.votes.clone()))
     }
 }
 
@@ -57,7 +57,7 @@ impl Drop for Delivery {
     fn drop(&mut self) {
         // With the runtime the connections are gone as well.
         if Handle::try_current().is_ok() {
-            drop(self.take_back());
+            drop(self.roll_back());
         }
     }
 }

@@ -19,7 +19,7 @@ pub(in super::super) struct Holder {
 
 impl Holder {
     /// A grant that was just made here.
-    pub(in super::super) fn of(grant: &Grant, now_ms: u64) -> Self {
+    pub(in super::super) fn from_grant(grant: &Grant, now_ms: u64) -> Self {
         Self {
             lease_id: grant.lease_id,
             owner: grant.owner.clone(),
@@ -30,7 +30,7 @@ impl Holder {
     }
 
     /// A holder as a node tells of it.
-    pub(in super::super) fn heard(lease_id: LeaseId, info: HolderInfo, now_ms: u64) -> Self {
+    pub(in super::super) fn from_node(lease_id: LeaseId, info: HolderInfo, now_ms: u64) -> Self {
         Self {
             lease_id,
             since_ms: now_ms.saturating_sub(info.held_ms),

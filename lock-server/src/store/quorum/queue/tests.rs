@@ -2,7 +2,7 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Token, Ttl};
 use service_kit::ids;
 
-use super::telling::LastWord;
+use super::settlement::FinalReply;
 use super::*;
 use crate::store::Mode;
 
@@ -21,11 +21,11 @@ fn request() -> Acquire {
 
 /// A caller, and what it is told.
 fn enter(queue: &mut Queue, patient: bool) -> (LeaseId, oneshot::Receiver<QueueReply>) {
-    let (answer, told) = oneshot::channel();
+    let (answer, reply) = oneshot::channel();
     let request = request();
     let listener = Listener { number: 0, patient, answer };
     queue.admit(&request, listener, NOW_MS, false).unwrap();
-    (request.lease_id, told)
+    (request.lease_id, reply)
 }
 
 fn holder(lease_id: LeaseId) -> Holder {
@@ -48,8 +48,8 @@ fn proposing(queue: Queue) -> Queues {
     queues
 }
 
-fn tell(queues: &Queues, lease: LeaseId, outcome: ProposalOutcome) -> NextProposal {
-    queues.tell(&lock(), lease, outcome, NOW_MS, POLL)
+fn settle(queues: &Queues, lease: LeaseId, outcome: ProposalOutcome) -> NextProposal {
+    queues.settle(&lock(), lease, outcome, NOW_MS, POLL)
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn whoever_does_not_wait_is_told_of_no_holder_without_a_majority() {
     let (first, mut one) = enter(&mut queue, false);
     let (_, mut other) = enter(&mut queue, false);
     let queues = proposing(queue);
-    tell(&queues, first, ProposalOutcome::Split { in_doubt: true, backoff_ms: 3 });
+    settle(&queues, first, ProposalOutcome::Split { possibly_granted: true, backoff_ms: 3 });
     assert!(matches!(one.try_recv(), Ok(Err(StoreError::Unknown(_)))));
     assert!(matches!(other.try_recv(), Ok(Err(StoreError::Unavailable(_)))));
 }
@@ -73,12 +73,12 @@ fn an_end_that_is_heard_of_during_a_proposal_is_not_missed() {
     // It is not the one that was in the way so far.
     assert!(!queues.concerns(&lock(), ended));
     assert!(matches!(
-        tell(&queues, first, ProposalOutcome::Held(holder(ended))),
+        settle(&queues, first, ProposalOutcome::Held(holder(ended))),
         NextProposal::Wait(1)
     ));
     assert!(queues.head(&lock()).is_some());
     assert!(matches!(
-        tell(&queues, first, ProposalOutcome::Held(holder(other))),
+        settle(&queues, first, ProposalOutcome::Held(holder(other))),
         NextProposal::Wait(401)
     ));
 }
@@ -90,7 +90,7 @@ fn the_last_word_of_a_refusal_counts_those_who_wait() {
     let (_, _second) = enter(&mut queue, true);
     let (_, mut impatient) = enter(&mut queue, false);
     let queues = proposing(queue);
-    tell(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
+    settle(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
     let Ok(Err(StoreError::Held { holder, queue_length })) = impatient.try_recv() else {
         panic!("it is refused");
     };
@@ -102,28 +102,28 @@ fn the_last_word_of_a_refusal_counts_those_who_wait() {
 #[test]
 fn a_long_queue_is_told_of_each_outcome_in_one_go() {
     let mut queue = Queue::default();
-    let mut told: Vec<_> = (0..20_000).map(|_| enter_unchecked(&mut queue)).collect();
+    let mut replies: Vec<_> = (0..20_000).map(|_| enter_unchecked(&mut queue)).collect();
     let first = queue.entries[0].request.lease_id;
     let queues = proposing(queue);
     for _ in 0..200 {
-        tell(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
+        settle(&queues, first, ProposalOutcome::Held(holder(ids::lease_id())));
         queues.head(&lock());
     }
-    assert!(told.iter_mut().all(|told| told.try_recv().is_err()));
+    assert!(replies.iter_mut().all(|reply| reply.try_recv().is_err()));
 }
 
 /// As [`enter`], where it is known that the id is new: looking it up is what takes long.
 fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<QueueReply> {
-    let (answer, told) = oneshot::channel();
+    let (answer, reply) = oneshot::channel();
     queue.entries.push_back(Entry {
         request: Acquire { mode: Mode::Exclusive, ..request() },
         since_ms: NOW_MS,
         listeners: vec![Listener { number: 0, patient: true, answer }],
-        takes_back: true,
+        rolls_back: true,
         waited: true,
-        unsure: false,
+        possibly_granted: false,
     });
-    told
+    reply
 }
 
 /// The lease was over before this server knew of it: a request that waits is proposed again, one that does
@@ -135,14 +135,14 @@ fn a_grant_that_came_too_late_is_lost_and_keeps_no_waiter_away() {
     let (_, mut other) = enter(&mut queue, false);
     let queues = proposing(queue);
     let late = || ProposalOutcome::Late("the nodes took 7 ms".to_owned());
-    assert!(matches!(tell(&queues, first, late()), NextProposal::Wait(_)));
+    assert!(matches!(settle(&queues, first, late()), NextProposal::Wait(_)));
     assert!(waiting.try_recv().is_err(), "it waits on");
     let Ok(Err(StoreError::Unavailable(why))) = other.try_recv() else { panic!("not refused") };
     assert!(why.contains("7 ms"), "{why}");
     // Its wait is over: the next answer is its last.
     assert!(queues.head(&lock()).is_some());
-    assert!(matches!(queues.state().last_word(&lock(), 0, NOW_MS), LastWord::Soon));
-    tell(&queues, first, late());
+    assert!(matches!(queues.state().final_reply(&lock(), 0, NOW_MS), FinalReply::Soon));
+    settle(&queues, first, late());
     let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
     assert!(matches!(waiting.try_recv(), Ok(Err(error)) if error == expired));
 }

@@ -2,7 +2,7 @@
 
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 
-use super::tally::{Decision, Heard, RenewDecision, Round};
+use super::tally::{Decision, NodeAnswer, RenewDecision, Round};
 use super::{Bucket, NodeReply, Vote};
 
 /// Replies of three nodes to a vote, a renewal, an end and a raise. Whatever they say, a majority
@@ -10,7 +10,7 @@ use super::{Bucket, NodeReply, Vote};
 pub(crate) fn round(replies: &[NodeReply]) {
     let mut round = Round::new(1, 3);
     for (node, reply) in replies.iter().take(3).enumerate() {
-        round.hear(node, Heard::Replied(reply.clone()));
+        round.record(node, NodeAnswer::Replied(reply.clone()));
     }
     for _ in 0..2 {
         if let Decision::Granted { remaining_ms, .. } = round.vote(&vote()) {

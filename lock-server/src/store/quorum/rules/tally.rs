@@ -12,12 +12,12 @@ mod votes;
 
 /// What is known of one node in a round.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Heard {
+pub enum NodeAnswer {
     /// It was asked, or is about to be, and its answer is awaited.
     #[default]
     Waiting,
     /// It was certainly not asked: there is no connection to it.
-    NotAsked,
+    NotSent,
     /// It was asked and its answer is not awaited any more: it may have done what it was asked to.
     Unanswered,
     /// What it answered.
@@ -31,7 +31,7 @@ pub struct Round {
     /// The number of the view in which it is asked.
     view: u64,
     /// One a node, in the order of the URL.
-    heard: Vec<Heard>,
+    answers: Vec<NodeAnswer>,
 }
 
 /// What a proposal has come to.
@@ -191,33 +191,33 @@ pub enum RaiseDecision {
 impl Round {
     /// A question to `n` nodes under the view with this number.
     pub fn new(view: u64, n: usize) -> Self {
-        Self { view, heard: vec![Heard::Waiting; n] }
+        Self { view, answers: vec![NodeAnswer::Waiting; n] }
     }
 
     /// Notes what was heard of a node. Only the first word about a node counts; a node that is not
     /// there is ignored.
-    pub fn hear(&mut self, node: usize, heard: Heard) {
-        if let Some(known @ Heard::Waiting) = self.heard.get_mut(node) {
-            *known = heard;
+    pub fn record(&mut self, node: usize, answer: NodeAnswer) {
+        if let Some(known @ NodeAnswer::Waiting) = self.answers.get_mut(node) {
+            *known = answer;
         }
     }
 
     /// Nobody is waited for any more.
     pub fn close(&mut self) {
-        for node in 0..self.heard.len() {
-            self.hear(node, Heard::Unanswered);
+        for node in 0..self.answers.len() {
+            self.record(node, NodeAnswer::Unanswered);
         }
     }
 
     /// What was heard, one a node.
-    pub fn heard(&self) -> &[Heard] {
-        &self.heard
+    pub fn answers(&self) -> &[NodeAnswer] {
+        &self.answers
     }
 
     /// What nodes replied, with their places.
     pub fn replies(&self) -> impl Iterator<Item = (usize, &NodeReply)> {
-        self.heard.iter().enumerate().filter_map(|(node, heard)| match heard {
-            Heard::Replied(reply) => Some((node, reply)),
+        self.answers.iter().enumerate().filter_map(|(node, answer)| match answer {
+            NodeAnswer::Replied(reply) => Some((node, reply)),
             _ => None,
         })
     }
@@ -256,16 +256,16 @@ impl Round {
     }
 
     fn majority(&self) -> usize {
-        super::majority(self.heard.len())
+        super::majority(self.answers.len())
     }
 
     fn faults(&self) -> usize {
-        super::faults(self.heard.len())
+        super::faults(self.answers.len())
     }
 
     /// How many answers are awaited.
     fn open(&self) -> usize {
-        self.heard.iter().filter(|heard| matches!(heard, Heard::Waiting)).count()
+        self.answers.iter().filter(|answer| matches!(answer, NodeAnswer::Waiting)).count()
     }
 
     fn count(&self, which: impl Fn(&NodeReply) -> bool) -> usize {
@@ -284,11 +284,11 @@ impl Round {
 
     /// The newest view that a node has told of, where it is newer than the round's.
     fn newer_view(&self) -> Option<(u64, Members)> {
-        let told = self.replies().filter_map(|(_, reply)| match reply {
+        let newer = self.replies().filter_map(|(_, reply)| match reply {
             NodeReply::Refused(Refusal::View { view, members }) => Some((*view, members)),
             _ => None,
         });
-        let (view, members) = told.max_by_key(|(view, _)| *view)?;
+        let (view, members) = newer.max_by_key(|(view, _)| *view)?;
         (view > self.view).then(|| (view, members.clone()))
     }
 }

@@ -181,7 +181,7 @@ pub struct Meta {
 
 /// What there is to see of a node, whoever asks.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Look {
+pub struct NodeProbe {
     /// Its clock, in milliseconds since 1970.
     pub now_ms: u64,
     /// What it stores about itself; `None` where it knows nothing.
@@ -222,7 +222,7 @@ pub enum MemberReply {
     Refused(Refusal),
     /// Init, rejoin, ready, advance, adopt: it is done, now or by an earlier call.
     Done,
-    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed. Look
+    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed. NodeProbe
     /// at it.
     Known,
     /// Bump: the new view is accepted, and this is what the node had accepted at that moment.

@@ -100,7 +100,7 @@ impl RedisRecords {
             // turns for ever.
             let is_corrected = inner.time.is_corrected(beat.ahead_ms);
             if step != ClockJump::Steady && inner.jumps.pauses && !is_corrected {
-                correction = Correction::of(step, beat.ahead_ms, inner.time.lives_ms());
+                correction = Correction::from_jump(step, beat.ahead_ms, inner.time.lives_ms());
                 continue;
             }
             inner.time.believe(offset, beat.now_ms, sent_ms);
@@ -150,7 +150,7 @@ struct Correction {
 }
 
 impl Correction {
-    fn of(step: ClockJump, ahead_ms: i64, lives_ms: u64) -> Self {
+    fn from_jump(step: ClockJump, ahead_ms: i64, lives_ms: u64) -> Self {
         let signed = |ms: u64| i64::try_from(ms).unwrap_or(i64::MAX / 4);
         let (pause_ms, jump_ms) = match step {
             ClockJump::Steady => (0, 0),

@@ -34,7 +34,7 @@ pub(super) struct Keys {
 }
 
 impl Keys {
-    pub(super) fn of(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
+    pub(super) fn new(prefix: &KeyPrefix, namespace: &Namespace) -> Self {
         let prefix = prefix.for_namespace(namespace);
         let key = |name: &str| format!("{prefix}{name}");
         Self {
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn names_are_read_back() {
-        let keys = Keys::of(&"app:".parse().unwrap(), &Namespace::default());
+        let keys = Keys::new(&"app:".parse().unwrap(), &Namespace::default());
         let lock = LockName::new("orders/4:2").unwrap();
         let key = keys.record(&Key::Lock(lock.clone()));
         assert_eq!(key, "app:{fence:default}:lock:orders/4:2");

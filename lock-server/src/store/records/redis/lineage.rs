@@ -240,7 +240,7 @@ pub async fn init_fresh(
     guards: &Guards,
 ) -> Result<(), String> {
     guards.ask().await.vouch_for_a_new_namespace()?;
-    let keys = Keys::of(key_prefix, namespace);
+    let keys = Keys::new(key_prefix, namespace);
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;

@@ -79,7 +79,7 @@ pub(super) fn end(round: &Round) -> EndDecision {
 /// What most of those say that know. Where nobody knows, another lease has taken its place, or its
 /// time was over long ago.
 fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>) {
-    let told: Vec<(EndReason, Option<Owner>)> = round
+    let ended: Vec<(EndReason, Option<Owner>)> = round
         .replies()
         .filter_map(|(_, reply)| match reply {
             NodeReply::Ended { reason, why } => Some((*reason, why.clone())),
@@ -88,7 +88,7 @@ fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>) {
         .collect();
     let elsewhere =
         |reply: &NodeReply| matches!(reply, NodeReply::Held { .. } | NodeReply::Renewed { .. });
-    commonest(&told).unwrap_or(match round.count(elsewhere) {
+    commonest(&ended).unwrap_or(match round.count(elsewhere) {
         0 => (EndReason::Expired, None),
         _ => (EndReason::Superseded, None),
     })

@@ -63,7 +63,7 @@ fn in_view(view: u64) -> NodeReply {
 fn round(n: usize, replies: &[NodeReply]) -> Round {
     let mut round = Round::new(1, n);
     for (node, reply) in replies.iter().enumerate() {
-        round.hear(node, Heard::Replied(reply.clone()));
+        round.record(node, NodeAnswer::Replied(reply.clone()));
     }
     round
 }
@@ -240,8 +240,8 @@ fn raising_needs_a_majority() {
 #[test]
 fn a_node_is_heard_once() {
     let mut round = closed(3, &[ok(5)]);
-    round.hear(1, Heard::Replied(ok(5)));
-    round.hear(7, Heard::Replied(ok(5)));
+    round.record(1, NodeAnswer::Replied(ok(5)));
+    round.record(7, NodeAnswer::Replied(ok(5)));
     assert_eq!(round.vote(&vote(5)), Decision::TooFew);
 }
 
@@ -284,7 +284,7 @@ proptest! {
         let mut round = Round::new(1, replies.len());
         let mut before: Option<Decision> = None;
         for (node, reply) in replies {
-            round.hear(node, Heard::Replied(reply));
+            round.record(node, NodeAnswer::Replied(reply));
             let decision = round.vote(&vote(5));
             match (&before, &decision) {
                 (Some(Decision::Granted { token, .. }), now) => {
@@ -305,11 +305,11 @@ proptest! {
 
     /// When nothing more will come, something is decided; and a grant was heard from a majority.
     #[test]
-    fn everything_is_decided_in_the_end(replies in any_replies(), heard in 0_usize..6) {
+    fn everything_is_decided_in_the_end(replies in any_replies(), answer in 0_usize..6) {
         let n = replies.len();
         let mut round = Round::new(1, n);
-        for (node, reply) in replies.iter().take(heard) {
-            round.hear(*node, Heard::Replied(reply.clone()));
+        for (node, reply) in replies.iter().take(answer) {
+            round.record(*node, NodeAnswer::Replied(reply.clone()));
         }
         round.close();
         prop_assert_ne!(round.vote(&vote(5)), Decision::Undecided);
@@ -335,7 +335,7 @@ proptest! {
         let n = replies.len();
         let mut round = Round::new(1, n);
         for (node, reply) in replies {
-            round.hear(node, Heard::Replied(reply));
+            round.record(node, NodeAnswer::Replied(reply));
         }
         if let Decision::GoAbove { above, dead } = round.vote(&vote(5)) {
             for (_, reply) in round.replies() {

@@ -8,22 +8,22 @@ use super::drive::{BUSY, Done, Driver, metas};
 use crate::store::quorum::nodes::Node;
 use crate::store::quorum::plan::NodeReport;
 use crate::store::quorum::random_below;
-use crate::store::quorum::rules::view::{Accepted, Look, MemberReply, View};
+use crate::store::quorum::rules::view::{Accepted, MemberReply, NodeProbe, View};
 use crate::store::quorum::rules::{NodeId, majority};
 use crate::store::quorum::scripts::Rejoin;
 use crate::store::quorum::verify::new_id;
 
 /// Whom a view brings back.
-pub(super) struct Return<'a> {
+pub(super) struct RejoinStep<'a> {
     pub(super) view: &'a View,
     /// Nodes that accept the view.
     pub(super) voters: &'a [usize],
-    pub(super) doubtful: &'a [(usize, NodeId)],
+    pub(super) suspects: &'a [(usize, NodeId)],
     /// Reports of all nodes.
     pub(super) known: &'a [NodeReport],
 }
 
-impl Return<'_> {
+impl RejoinStep<'_> {
     /// Whether nobody is in that view yet; else it waits for a node that could not come back.
     fn is_new(&self) -> bool {
         !metas(self.known).any(|meta| meta.view.view >= self.view.view)
@@ -40,7 +40,7 @@ impl Driver {
         reason: Option<&str>,
     ) -> Result<(), String> {
         let run_id = node.notes.run_id().ok_or("it is not verified yet")?;
-        match self.tell(node.index, &self.scripts.doubt(&run_id, seen, &new_id())).await? {
+        match self.call_node(node.index, &self.scripts.doubt(&run_id, seen, &new_id())).await? {
             MemberReply::Doubted(_) => {
                 node.notes.forget();
                 if let Some(reason) = reason {
@@ -66,14 +66,14 @@ impl Driver {
 
     /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What the
     /// others remember is all that any majority can have granted: it has a node among them.
-    pub(super) async fn bump(&self, back: &Return<'_>) -> Done {
+    pub(super) async fn bump(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,
             Err(wait) => return wait,
         };
         let accepted = self.accepted(back).await;
         if accepted.len() < majority(self.nodes.len()) {
-            return self.others_are_at_it().await;
+            return self.back_off().await;
         }
         let accepted = accepted.into_iter().fold(Accepted::default(), Accepted::merge);
         if back.is_new() {
@@ -90,18 +90,18 @@ impl Driver {
 
     /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a lease, so
     /// that the longest that was asked for here is waited for too.
-    pub(super) async fn recover(&self, back: &Return<'_>) -> Done {
+    pub(super) async fn recover(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,
             Err(wait) => return wait,
         };
         let bumped = self.accepted(back).await;
         if bumped.len() < back.voters.len() {
-            return self.others_are_at_it().await;
+            return self.back_off().await;
         }
         let mut accepted = bumped.into_iter().fold(Accepted::default(), Accepted::merge);
-        for (look, _) in back.known.iter().filter_map(|known| known.found.as_ref()) {
-            accepted = accepted.merge(what_it_knows(look));
+        for (probe, _) in back.known.iter().filter_map(|known| known.found.as_ref()) {
+            accepted = accepted.merge(remembered(probe));
         }
         accepted.floor = accepted.floor.max(self.floor());
         accepted.wait_ms = accepted.wait_ms.max(self.membership.longest_ttl_ms());
@@ -119,11 +119,11 @@ impl Driver {
     }
 
     /// Those whose turn it is to be brought back, or how long none is.
-    fn due(&self, back: &Return<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
+    fn due(&self, back: &RejoinStep<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
         let now_ms = self.now_ms();
         let mut due = Vec::new();
         let mut pause = None;
-        for (at, id) in back.doubtful {
+        for (at, id) in back.suspects {
             match self.membership.pause(*at, now_ms) {
                 None => due.push((*at, id.clone())),
                 Some(left) => pause = pause.min(Some(left)).or(Some(left)),
@@ -133,14 +133,14 @@ impl Driver {
     }
 
     /// Another server is at it too, or a node went away: whoever is quicker, the next look tells.
-    async fn others_are_at_it(&self) -> Done {
+    async fn back_off(&self) -> Done {
         tokio::time::sleep(Duration::from_millis(random_below(40))).await;
         Done::Wait(BUSY)
     }
 
-    async fn accepted(&self, back: &Return<'_>) -> Vec<Accepted> {
+    async fn accepted(&self, back: &RejoinStep<'_>) -> Vec<Accepted> {
         let command = self.scripts.bump(back.view);
-        let replies = back.voters.iter().map(|node| self.tell(*node, &command));
+        let replies = back.voters.iter().map(|node| self.call_node(*node, &command));
         let bumped = |reply| match reply {
             Ok(MemberReply::Bumped(accepted)) => Some(accepted),
             _ => None,
@@ -155,7 +155,7 @@ impl Driver {
             let Some(run_id) = run_id else { continue };
             let rejoin =
                 Rejoin { view: view.clone(), node: id.clone(), run_id, accepted: accepted.clone() };
-            let reply = match self.tell(*at, &self.scripts.rejoin(&rejoin)).await {
+            let reply = match self.call_node(*at, &self.scripts.rejoin(&rejoin)).await {
                 Ok(MemberReply::Done) => Ok(()),
                 Ok(other) => Err(format!("it answered {other:?}")),
                 Err(why) => Err(why),
@@ -183,11 +183,11 @@ impl Driver {
 }
 
 /// What a node still knows, whatever it has forgotten.
-fn what_it_knows(look: &Look) -> Accepted {
-    let Some(meta) = &look.meta else { return Accepted::default() };
+fn remembered(probe: &NodeProbe) -> Accepted {
+    let Some(meta) = &probe.meta else { return Accepted::default() };
     Accepted {
         floor: meta.floor,
-        p: look.p.clone(),
-        wait_ms: meta.covered_ms.saturating_sub(look.now_ms),
+        p: probe.p.clone(),
+        wait_ms: meta.covered_ms.saturating_sub(probe.now_ms),
     }
 }

@@ -3,7 +3,7 @@
 use fence_protocol::LeaseId;
 use tokio::sync::oneshot;
 
-use super::telling::LastWord;
+use super::settlement::FinalReply;
 use super::{Key, QueueReply};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
@@ -11,28 +11,28 @@ use crate::store::{Acquire, Grant, StoreError};
 /// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes with
 /// it, see [`Delivery`](super::Delivery).
 #[derive(Debug)]
-pub(in super::super) struct Seat {
+pub(in super::super) struct QueuePosition {
     store: QuorumStore,
     key: Key,
     number: u64,
-    told: oneshot::Receiver<QueueReply>,
+    reply: oneshot::Receiver<QueueReply>,
 }
 
-impl Seat {
+impl QueuePosition {
     pub(super) fn new(
         store: QuorumStore,
         request: &Acquire,
         number: u64,
-        told: oneshot::Receiver<QueueReply>,
+        reply: oneshot::Receiver<QueueReply>,
     ) -> Self {
         let key = (request.lock.clone(), request.lease_id);
-        Self { store, key, number, told }
+        Self { store, key, number, reply }
     }
 
     /// Waits for the answer. Cancel-safe.
-    pub(in super::super) async fn told(&mut self) -> Result<Grant, StoreError> {
-        match (&mut self.told).await {
-            Ok(told) => told.map(super::Granted::read),
+    pub(in super::super) async fn reply(&mut self) -> Result<Grant, StoreError> {
+        match (&mut self.reply).await {
+            Ok(reply) => reply.map(super::Granted::read),
             // Only the end of the process stops a driver.
             Err(_) => Err(StoreError::Unknown(
                 "the lock server is shutting down; repeat with the same lease_id".to_owned(),
@@ -41,12 +41,12 @@ impl Seat {
     }
 
     /// The caller's patience is over: its refusal, or the answer that is on its way. Cancel-safe.
-    pub(in super::super) async fn last_word(&mut self) -> Result<Grant, StoreError> {
+    pub(in super::super) async fn final_reply(&mut self) -> Result<Grant, StoreError> {
         let now_ms = self.store.now_ms();
-        let word = self.queues().state().last_word(&self.key.0, self.number, now_ms);
+        let word = self.queues().state().final_reply(&self.key.0, self.number, now_ms);
         match word {
-            LastWord::Now(refusal) => Err(refusal),
-            LastWord::Soon => self.told().await,
+            FinalReply::Now(refusal) => Err(refusal),
+            FinalReply::Soon => self.reply().await,
         }
     }
 
@@ -57,7 +57,7 @@ impl Seat {
         answer: QueueReply,
     ) -> Result<Grant, StoreError> {
         self.leave(answer.is_err());
-        match (answer, self.told.try_recv()) {
+        match (answer, self.reply.try_recv()) {
             (Ok(granted), _) | (Err(_), Ok(Ok(granted))) => Ok(granted.read()),
             (Err(refusal), _) => Err(refusal),
         }
@@ -80,7 +80,7 @@ impl Seat {
         let Some(place) = entry.listeners.iter().position(is_it) else { return };
         let listener = entry.listeners.remove(place);
         state.waiting -= usize::from(listener.patient);
-        entry.takes_back |= was_refused;
+        entry.rolls_back |= was_refused;
         // The driver sees to one that is with the nodes.
         if entry.listeners.is_empty() && !(at == 0 && queue.proposing) {
             queue.entries.remove(at);
@@ -89,7 +89,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueuePosition {
     fn drop(&mut self) {
         self.leave(false);
     }

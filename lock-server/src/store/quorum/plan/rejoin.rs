@@ -8,7 +8,7 @@ use crate::store::quorum::rules::{Members, NodeId, majority};
 
 impl Group<'_> {
     /// Those who forgot come back under a new view.
-    pub(super) fn bring_back(&self, plan: &mut Plan) {
+    pub(super) fn rejoin_suspects(&self, plan: &mut Plan) {
         if !self.trusted {
             if !self.all_answer() {
                 return;
@@ -27,7 +27,7 @@ impl Group<'_> {
             self.ready.iter().copied().filter(|at| self.is_member(*at)).collect();
         let enough = voters.len() >= majority(self.n);
         let soon = voters.len() + self.joining.len() + self.new.len() >= majority(self.n);
-        let forgot = self.doubtful.len() + self.blank.len();
+        let forgot = self.suspects.len() + self.blank.len();
         if !enough && !soon && forgot > 0 && !self.all_answer() {
             plan.problem = Some(format!(
                 "{} of {} nodes are known to have their memory, and not all of the others answer: tokens \
@@ -37,15 +37,15 @@ impl Group<'_> {
             ));
         }
         // Those that were just put in doubt come with the next look.
-        if self.doubtful.is_empty() || !plan.actions.is_empty() && !self.only_waits(plan) {
+        if self.suspects.is_empty() || !plan.actions.is_empty() && !self.only_waits(plan) {
             return;
         }
-        let doubtful = self.doubtful.clone();
+        let suspects = self.suspects.clone();
         if enough {
-            match self.members_with_doubtful() {
+            match self.members_with_suspects() {
                 Some(members) => {
-                    let view = self.view_of_return(members);
-                    plan.actions.push(Action::Bump { view, voters, doubtful });
+                    let view = self.rejoin_view(members);
+                    plan.actions.push(Action::Bump { view, voters, suspects });
                 }
                 None => {
                     plan.problem = Some(
@@ -57,9 +57,9 @@ impl Group<'_> {
             }
         } else if !soon && self.all_answer() {
             let ids = self.in_view().filter_map(|at| Some(self.meta(at)?.node.clone()));
-            let members = ids.chain(doubtful.iter().map(|(_, id)| id.clone())).collect();
-            let view = self.view_of_return(members);
-            plan.actions.push(Action::Recover { view, voters, doubtful });
+            let members = ids.chain(suspects.iter().map(|(_, id)| id.clone())).collect();
+            let view = self.rejoin_view(members);
+            plan.actions.push(Action::Recover { view, voters, suspects });
         }
     }
 
@@ -72,11 +72,11 @@ impl Group<'_> {
     /// would have the others, and every request, chase views for as long as one node is in trouble.
     /// Under such an id a node has never voted, and what it is told is what the others have accepted by
     /// then, so that it makes no difference when it comes.
-    fn view_of_return(&self, members: Members) -> View {
+    fn rejoin_view(&self, members: Members) -> View {
         let waits = |(at, id): &(usize, NodeId)| {
             members.contains(id) && self.meta(*at).is_some_and(|meta| meta.view.view < self.view)
         };
-        if members == self.members && self.doubtful.iter().all(waits) {
+        if members == self.members && self.suspects.iter().all(waits) {
             return self.view();
         }
         let view = self.highest.max(self.view) + 1;
@@ -84,14 +84,14 @@ impl Group<'_> {
     }
 
     /// The members of the next view: whoever is of this one and not in doubt, and those in doubt
-    /// under their new ids. None where an old id may be that of a silent node or of a doubtful one.
-    fn members_with_doubtful(&self) -> Option<Members> {
+    /// under their new ids. None where an old id may be that of a silent node or of a suspects one.
+    fn members_with_suspects(&self) -> Option<Members> {
         let mut ids: BTreeSet<NodeId> = BTreeSet::new();
         let mut unknown = 0;
         for at in self.in_view() {
             ids.extend(self.meta(at).map(|meta| meta.node.clone()));
         }
-        ids.extend(self.doubtful.iter().map(|(_, id)| id.clone()));
+        ids.extend(self.suspects.iter().map(|(_, id)| id.clone()));
         for at in &self.silent {
             match &self.nodes[*at].last_id {
                 Some(id) if self.members.contains(id) => drop(ids.insert(id.clone())),

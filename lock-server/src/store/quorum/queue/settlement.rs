@@ -9,7 +9,7 @@ use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, QueuesSta
 use crate::store::{Grant, StoreError};
 
 /// How long it waits where the nodes could not be asked.
-const TROUBLE_MS: u64 = 200;
+const RETRY_MS: u64 = 200;
 const DUEL: &str = "several lock servers ask for this lock at the same moment, and none has a \
                     majority of the nodes; try again";
 
@@ -23,7 +23,7 @@ pub(in super::super) enum ProposalOutcome {
     /// Nobody has a majority; `backoff_ms` until the next try.
     Split {
         /// Whether it may have had one before its votes were taken back.
-        in_doubt: bool,
+        possibly_granted: bool,
         /// How long to wait before the next try.
         backoff_ms: u64,
     },
@@ -39,16 +39,16 @@ pub(in super::super) enum ProposalOutcome {
 #[derive(Debug)]
 pub(in super::super) enum NextProposal {
     /// Ask for whoever is first now.
-    Ask,
+    Propose,
     /// Wait so many milliseconds, or until it is woken.
     Wait(u64),
     /// Take back a grant whose callers have gone, then ask.
-    TakeBack(Arc<Delivery>),
+    RollBack(Arc<Delivery>),
 }
 
 impl Queues {
     /// Tells those whom the outcome concerns.
-    pub(in super::super) fn tell(
+    pub(in super::super) fn settle(
         &self,
         lock: &LockName,
         lease: LeaseId,
@@ -58,33 +58,33 @@ impl Queues {
     ) -> NextProposal {
         let mut state = self.state();
         let state = &mut *state;
-        let Some(queue) = state.locks.get_mut(lock) else { return NextProposal::Ask };
+        let Some(queue) = state.locks.get_mut(lock) else { return NextProposal::Propose };
         queue.proposing = false;
         if queue.entries.front().is_none_or(|head| head.request.lease_id != lease) {
             // Nobody is there whom it concerns.
             return match outcome {
-                ProposalOutcome::Granted(granted) => NextProposal::TakeBack(granted.delivery),
-                _ => NextProposal::Ask,
+                ProposalOutcome::Granted(granted) => NextProposal::RollBack(granted.delivery),
+                _ => NextProposal::Propose,
             };
         }
-        let (next, told) = match outcome {
+        let (next, notified) = match outcome {
             ProposalOutcome::Granted(granted) => queue.granted(granted, now_ms),
             ProposalOutcome::Held(holder) => (queue.held(holder, now_ms), 0),
-            ProposalOutcome::Split { in_doubt, backoff_ms } => {
-                (queue.split(in_doubt, backoff_ms, now_ms), 0)
+            ProposalOutcome::Split { possibly_granted, backoff_ms } => {
+                (queue.split(possibly_granted, backoff_ms, now_ms), 0)
             }
             ProposalOutcome::Refused(refusal) => {
                 let head = queue.entries.pop_front();
-                let told = head.map_or(0, |head| answer(head.listeners, &Err(refusal)));
-                (NextProposal::Ask, told)
+                let notified = head.map_or(0, |head| reply_to_all(head.listeners, &Err(refusal)));
+                (NextProposal::Propose, notified)
             }
             ProposalOutcome::Late(why) => queue.late(why, now_ms),
             ProposalOutcome::Failed(error) => queue.failed(error.to_string(), error, now_ms),
         };
-        state.waiting -= told;
+        state.waiting -= notified;
         queue.entries.retain(|entry| !entry.listeners.is_empty());
         match next {
-            NextProposal::Wait(_) if queue.entries.is_empty() => NextProposal::Ask,
+            NextProposal::Wait(_) if queue.entries.is_empty() => NextProposal::Propose,
             NextProposal::Wait(ms) => NextProposal::Wait(ms.min(poll_ms)),
             next => next,
         }
@@ -92,11 +92,11 @@ impl Queues {
 }
 
 /// Tells all; gives how many of them were patient.
-fn answer(listeners: Vec<Listener>, told: &super::QueueReply) -> usize {
+fn reply_to_all(listeners: Vec<Listener>, reply: &super::QueueReply) -> usize {
     let patient = listeners.iter().filter(|listener| listener.patient).count();
     for listener in listeners {
         // Whoever is gone by now takes its seat away, and sees to what it was told.
-        let _ = listener.answer.send(told.clone());
+        let _ = listener.answer.send(reply.clone());
     }
     patient
 }
@@ -105,21 +105,21 @@ impl Queue {
     fn granted(&mut self, granted: Granted, now_ms: u64) -> (NextProposal, usize) {
         let Granted { grant, delivery } = granted;
         let Some(head) = self.entries.pop_front() else {
-            return (NextProposal::TakeBack(delivery), 0);
+            return (NextProposal::RollBack(delivery), 0);
         };
         let remaining_ms = grant.remaining_ms;
-        self.holder = Some(Holder::of(&grant, now_ms));
+        self.holder = Some(Holder::from_grant(&grant, now_ms));
         self.refuse_impatient(now_ms, None);
-        if !head.takes_back {
+        if !head.rolls_back {
             // Its caller did not wait, and repeats the request where the answer was lost.
             delivery.arrived();
         } else if head.listeners.is_empty() {
-            return (NextProposal::TakeBack(delivery), 0);
+            return (NextProposal::RollBack(delivery), 0);
         }
         let waited_ms = if head.waited { now_ms.saturating_sub(head.since_ms) } else { 0 };
         let grant = Grant { waited_ms, ..grant };
-        let told = answer(head.listeners, &Ok(Granted { grant, delivery }));
-        (NextProposal::Wait(remaining_ms.saturating_add(1)), told)
+        let notified = reply_to_all(head.listeners, &Ok(Granted { grant, delivery }));
+        (NextProposal::Wait(remaining_ms.saturating_add(1)), notified)
     }
 
     fn held(&mut self, holder: Holder, now_ms: u64) -> NextProposal {
@@ -130,20 +130,20 @@ impl Queue {
         }
         self.holder = Some(holder);
         if let Some(head) = self.entries.front_mut() {
-            (head.waited, head.unsure) = (true, false);
+            (head.waited, head.possibly_granted) = (true, false);
         }
         self.refuse_impatient(now_ms, None);
         NextProposal::Wait(wait_ms)
     }
 
     /// Nobody holds it, as far as is known: not whoever has most votes either.
-    fn split(&mut self, in_doubt: bool, backoff_ms: u64, now_ms: u64) -> NextProposal {
+    fn split(&mut self, possibly_granted: bool, backoff_ms: u64, now_ms: u64) -> NextProposal {
         self.holder = None;
         if let Some(head) = self.entries.front_mut()
-            && in_doubt
+            && possibly_granted
         {
-            head.unsure = true;
-            answer(head.take_impatient(), &Err(StoreError::Unknown(DUEL.to_owned())));
+            head.possibly_granted = true;
+            reply_to_all(head.take_impatient(), &Err(StoreError::Unknown(DUEL.to_owned())));
         }
         self.refuse_impatient(now_ms, Some(&StoreError::Unavailable(DUEL.to_owned())));
         NextProposal::Wait(backoff_ms)
@@ -161,18 +161,18 @@ impl Queue {
 
     /// The first entry's callers that do not wait get `error`; the others wait on, or get what `why` says.
     fn failed(&mut self, why: String, error: StoreError, now_ms: u64) -> (NextProposal, usize) {
-        let mut told = 0;
-        self.trouble = Some(why.clone());
+        let mut notified = 0;
+        self.last_error = Some(why.clone());
         if let Some(head) = self.entries.front_mut() {
-            head.unsure |= matches!(error, StoreError::Unknown(_));
+            head.possibly_granted |= matches!(error, StoreError::Unknown(_));
             let stays = |listener: &Listener| head.waited && listener.patient;
             let (stay, leave) = std::mem::take(&mut head.listeners).into_iter().partition(stays);
             head.listeners = stay;
-            told += answer(leave, &Err(error.clone()));
+            notified += reply_to_all(leave, &Err(error.clone()));
         }
-        let trouble = StoreError::Unavailable(why);
-        self.refuse_impatient(now_ms, Some(&trouble));
-        (NextProposal::Wait(TROUBLE_MS), told)
+        let last_error = StoreError::Unavailable(why);
+        self.refuse_impatient(now_ms, Some(&last_error));
+        (NextProposal::Wait(RETRY_MS), notified)
     }
 
     /// Tells those who do not wait (any longer) who has the lock, or `otherwise` where that is not
@@ -188,7 +188,7 @@ impl Queue {
             let others = waiting - usize::from(entry.is_patient());
             let held = holder.and_then(|it| refusal(it, entry.request.lease_id, others, now_ms));
             if let Some(refusal) = held.or_else(|| otherwise.cloned()) {
-                answer(entry.take_impatient(), &Err(refusal));
+                reply_to_all(entry.take_impatient(), &Err(refusal));
             }
         }
     }
@@ -212,7 +212,7 @@ fn refusal(
 }
 
 /// What a caller whose patience is over is told.
-pub(super) enum LastWord {
+pub(super) enum FinalReply {
     /// This.
     Now(StoreError),
     /// Whatever the nodes say next.
@@ -221,21 +221,21 @@ pub(super) enum LastWord {
 
 impl QueuesState {
     /// The patience of a caller is over: takes it out, or lets it have the next answer.
-    pub(super) fn last_word(&mut self, lock: &LockName, number: u64, now_ms: u64) -> LastWord {
-        let Some(queue) = self.locks.get_mut(lock) else { return LastWord::Soon };
+    pub(super) fn final_reply(&mut self, lock: &LockName, number: u64, now_ms: u64) -> FinalReply {
+        let Some(queue) = self.locks.get_mut(lock) else { return FinalReply::Soon };
         let has = |entry: &Entry| entry.listeners.iter().any(|listener| listener.number == number);
         // Where it is not found, it was told already.
-        let Some(at) = queue.entries.iter().position(has) else { return LastWord::Soon };
+        let Some(at) = queue.entries.iter().position(has) else { return FinalReply::Soon };
         let lease = queue.entries[at].request.lease_id;
         let refusal = queue.refusal(lease, now_ms);
         let is_with_the_nodes = at == 0 && queue.proposing;
-        let unsure = queue.entries[at].unsure;
-        let trouble = queue.trouble.clone();
+        let possibly_granted = queue.entries[at].possibly_granted;
+        let last_error = queue.last_error.clone();
         let listeners = &mut queue.entries[at].listeners;
         let now = if is_with_the_nodes {
             None
-        } else if unsure {
-            Some(StoreError::Unknown(trouble.unwrap_or_default()))
+        } else if possibly_granted {
+            Some(StoreError::Unknown(last_error.unwrap_or_default()))
         } else {
             refusal
         };
@@ -248,7 +248,7 @@ impl QueuesState {
                 }
                 queue.wake.notify_one();
                 self.waiting -= 1;
-                LastWord::Now(error)
+                FinalReply::Now(error)
             }
             None => {
                 for listener in listeners.iter_mut().filter(|l| l.number == number) {
@@ -256,7 +256,7 @@ impl QueuesState {
                 }
                 queue.wake.notify_one();
                 self.waiting -= 1;
-                LastWord::Soon
+                FinalReply::Soon
             }
         }
     }

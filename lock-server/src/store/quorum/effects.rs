@@ -2,24 +2,24 @@
 
 use crate::store::StoreError;
 use crate::store::quorum::rules::NodeReply;
-use crate::store::quorum::rules::tally::{Heard, Round};
+use crate::store::quorum::rules::tally::{NodeAnswer, Round};
 
 /// Whether any round of a question may have been obeyed by a node. What one has left at a node is not
 /// gone because a later one, in another view, left nothing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Doubt {
+pub(super) struct PossibleEffects {
     changes: fn(&NodeReply) -> bool,
     is_open: bool,
 }
 
-impl Doubt {
+impl PossibleEffects {
     /// Before the first round; `changes` says which answers mean that the node did something.
     pub(super) fn new(changes: fn(&NodeReply) -> bool) -> Self {
         Self { changes, is_open: false }
     }
 
     /// Notes what a round may have left behind.
-    pub(super) fn note(&mut self, round: &Round) {
+    pub(super) fn record(&mut self, round: &Round) {
         self.is_open |= !left_nothing(round, self.changes);
     }
 
@@ -40,10 +40,10 @@ impl Doubt {
 
 /// Returns whether no node can have done anything in this round.
 fn left_nothing(round: &Round, changes: impl Fn(&NodeReply) -> bool) -> bool {
-    round.heard().iter().all(|heard| match heard {
-        Heard::NotAsked => true,
-        Heard::Replied(reply) => !changes(reply),
-        Heard::Waiting | Heard::Unanswered => false,
+    round.answers().iter().all(|answer| match answer {
+        NodeAnswer::NotSent => true,
+        NodeAnswer::Replied(reply) => !changes(reply),
+        NodeAnswer::Waiting | NodeAnswer::Unanswered => false,
     })
 }
 
@@ -74,39 +74,39 @@ mod tests {
     use super::*;
     use crate::store::quorum::rules::{Members, Refusal};
 
-    const NOTHING: Heard = Heard::Replied(NodeReply::Nothing { p: 9 });
+    const NOTHING: NodeAnswer = NodeAnswer::Replied(NodeReply::Nothing { p: 9 });
 
-    fn newer() -> Heard {
+    fn newer() -> NodeAnswer {
         let members: Members = std::iter::empty().collect();
-        Heard::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
+        NodeAnswer::Replied(NodeReply::Refused(Refusal::View { view: 2, members }))
     }
 
-    fn ended_now() -> Heard {
+    fn ended_now() -> NodeAnswer {
         let token = Token::new(7).unwrap();
         let owner = Owner::new("me").unwrap();
-        Heard::Replied(NodeReply::EndedNow { token, owner })
+        NodeAnswer::Replied(NodeReply::EndedNow { token, owner })
     }
 
-    fn round(heard: [Heard; 3]) -> Round {
+    fn round(answer: [NodeAnswer; 3]) -> Round {
         let mut round = Round::new(1, 3);
-        for (node, heard) in heard.into_iter().enumerate() {
-            round.hear(node, heard);
+        for (node, answer) in answer.into_iter().enumerate() {
+            round.record(node, answer);
         }
         round
     }
 
     /// The answer to a question of these rounds that were never decided.
-    fn after(changes: fn(&NodeReply) -> bool, rounds: &[[Heard; 3]]) -> StoreError {
-        let mut doubt = Doubt::new(changes);
-        for heard in rounds {
-            doubt.note(&round(heard.clone()));
+    fn after(changes: fn(&NodeReply) -> bool, rounds: &[[NodeAnswer; 3]]) -> StoreError {
+        let mut effects = PossibleEffects::new(changes);
+        for answer in rounds {
+            effects.record(&round(answer.clone()));
         }
-        doubt.error("it was not decided".to_owned())
+        effects.error("it was not decided".to_owned())
     }
 
     #[test]
     fn what_a_round_did_is_not_undone_by_the_next() {
-        let away = [Heard::NotAsked, Heard::NotAsked, Heard::NotAsked];
+        let away = [NodeAnswer::NotSent, NodeAnswer::NotSent, NodeAnswer::NotSent];
         let moved = [ended_now(), newer(), newer()];
         let none = [newer(), newer(), newer()];
         let unknown = after(changes_for_good, &[moved.clone(), away.clone()]);
@@ -120,11 +120,11 @@ mod tests {
 
     #[test]
     fn a_round_that_could_not_begin_says_what_was_done_before() {
-        let mut doubt = Doubt::new(changes);
+        let mut effects = PossibleEffects::new(changes);
         let error = StoreError::Unavailable("no view".to_owned());
-        assert_eq!(doubt.failed(error.clone()), error);
-        doubt.note(&round([Heard::Unanswered, newer(), newer()]));
-        assert_eq!(doubt.failed(error), StoreError::Unknown("no view".to_owned()));
+        assert_eq!(effects.failed(error.clone()), error);
+        effects.record(&round([NodeAnswer::Unanswered, newer(), newer()]));
+        assert_eq!(effects.failed(error), StoreError::Unknown("no view".to_owned()));
     }
 
     /// A node that says why it did nothing did nothing.
@@ -133,12 +133,12 @@ mod tests {
         let ended = NodeReply::Ended { reason: EndReason::Released, why: None };
         let conflict = NodeReply::Conflict { owner: Owner::new("you").unwrap() };
         for reply in [ended, conflict, NodeReply::Low { p: 3 }, NodeReply::Kept] {
-            let heard = [Heard::Replied(reply), NOTHING, Heard::NotAsked];
-            let renewal = after(changes, std::slice::from_ref(&heard));
-            assert!(matches!(renewal, StoreError::Unavailable(_)), "{heard:?}: {renewal:?}");
+            let answer = [NodeAnswer::Replied(reply), NOTHING, NodeAnswer::NotSent];
+            let renewal = after(changes, std::slice::from_ref(&answer));
+            assert!(matches!(renewal, StoreError::Unavailable(_)), "{answer:?}: {renewal:?}");
             // An end for good is remembered by the second node.
-            let end = after(changes_for_good, std::slice::from_ref(&heard));
-            assert!(matches!(end, StoreError::Unknown(_)), "{heard:?}: {end:?}");
+            let end = after(changes_for_good, std::slice::from_ref(&answer));
+            assert!(matches!(end, StoreError::Unknown(_)), "{answer:?}: {end:?}");
         }
     }
 }

@@ -9,7 +9,7 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local all = redis.call('HGETALL', KEYS[1])
 if #all == 0 then
-  return { 'LOOK', now, 0 }
+  return { 'PROBE', now, 0 }
 end
 local fields, buckets = {}, {}
 for at = 1, #all, 2 do
@@ -20,7 +20,7 @@ for at = 1, #all, 2 do
     fields[all[at]] = all[at + 1]
   end
 end
-local answer = { 'LOOK', now, 1 }
+local answer = { 'PROBE', now, 1 }
 for _, name in ipairs({
   'format', 'cluster', 'n', 'view', 'members', 'node', 'state', 'run_id', 'floor', 'ready_at', 'covered',
 }) do

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::super::nodes::{Node, Replies, Silence, ask, budget};
+use super::super::nodes::{Node, Replies, Silence, budget, submit_to_nodes};
 use super::super::replies::read_reply;
 use super::super::round::RoundResult;
 use super::super::{Current, QuorumStore};
 use super::ballot::Votes;
-use crate::store::quorum::rules::tally::Heard;
+use crate::store::quorum::rules::tally::NodeAnswer;
 use crate::store::quorum::rules::{End, NodeReply, Operation, TopUp, majority};
 
 /// The pauses after which a node is asked again that has not said that the vote is gone: a vote that
@@ -23,8 +23,8 @@ impl QuorumStore {
     /// they go to each node behind the votes; each goes out in every view in which
     /// a vote was asked for, and in the one in force. What it gives ends when most nodes have obeyed,
     /// or may not have heard.
-    pub(in super::super) fn take_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
-        votes.mark_taken_back();
+    pub(in super::super) fn roll_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
+        votes.mark_rolled_back();
         let (done, most) = oneshot::channel();
         if !votes.nodes.contains(&true) {
             return most;
@@ -32,14 +32,14 @@ impl QuorumStore {
         let sent = self.send_drops(&votes);
         let store = self.clone();
         self.inner.tasks.spawn(async move {
-            store.see_them_obeyed(&mut votes, sent, Some(done)).await;
+            store.await_drops(&mut votes, sent, Some(done)).await;
             for pause in AGAIN {
                 if !votes.nodes.contains(&true) {
                     return;
                 }
                 tokio::time::sleep(pause).await;
                 let sent = store.send_drops(&votes);
-                store.see_them_obeyed(&mut votes, sent, None).await;
+                store.await_drops(&mut votes, sent, None).await;
             }
         });
         most
@@ -65,13 +65,13 @@ impl QuorumStore {
             retention_ms: inner.options.limits.ended_retention_ms,
         };
         let holds = |node: &Node| votes.nodes.get(node.index) == Some(&true);
-        ask(&inner.nodes, view, budget(None), operation, holds, |_, value| {
+        submit_to_nodes(&inner.nodes, view, budget(None), operation, holds, |_, value| {
             read_reply(value).map_err(|error| Silence::Unknown(error.to_string()))
         })
     }
 
     /// Notes which nodes hold nothing of it any more.
-    async fn see_them_obeyed(
+    async fn await_drops(
         &self,
         votes: &mut Votes,
         sent: Vec<Replies<NodeReply>>,
@@ -102,7 +102,7 @@ impl QuorumStore {
     }
 
     /// The same for votes that may be taken back: none is brought anywhere after that.
-    pub(super) fn top_up_unless_taken_back<D: Send + 'static>(
+    pub(super) fn top_up_unless_rolled_back<D: Send + 'static>(
         &self,
         topup: TopUp,
         asked: RoundResult<D>,
@@ -111,9 +111,9 @@ impl QuorumStore {
         let store = self.clone();
         self.inner.tasks.spawn(async move {
             store.top_up(topup, asked, Some(&votes)).await;
-            if votes.are_taken_back() {
+            if votes.are_rolled_back() {
                 // Perhaps while it was on its way: then the order came before it.
-                store.take_back(votes);
+                store.roll_back(votes);
             }
         });
     }
@@ -121,30 +121,32 @@ impl QuorumStore {
     async fn top_up<D>(&self, topup: TopUp, mut asked: RoundResult<D>, votes: Option<&Votes>) {
         while let Some((node, reply)) = asked.late.next().await {
             if let Ok(reply) = reply {
-                asked.round.hear(node, Heard::Replied(reply));
+                asked.round.record(node, NodeAnswer::Replied(reply));
             }
         }
-        let lacks = |heard: &Heard| {
+        let lacks = |answer: &NodeAnswer| {
             matches!(
-                heard,
-                Heard::Replied(
+                answer,
+                NodeAnswer::Replied(
                     NodeReply::Held { .. } | NodeReply::Low { .. } | NodeReply::Nothing { .. }
                 )
             )
         };
-        let lacking: Vec<bool> = asked.round.heard().iter().map(lacks).collect();
+        let lacking: Vec<bool> = asked.round.answers().iter().map(lacks).collect();
         if !lacking.contains(&true) {
             return;
         }
         let Ok(current) = self.current() else { return };
-        if votes.is_some_and(Votes::are_taken_back) {
+        if votes.is_some_and(Votes::are_rolled_back) {
             return;
         }
         let lacks = |node: &Node| lacking.get(node.index) == Some(&true);
         let operation = Operation::TopUp(topup);
         // A node that cannot be topped up is one of the few that may be missing.
         let mut replies =
-            ask(&self.inner.nodes, &current, budget(None), operation, lacks, |_, _| Ok(()));
+            submit_to_nodes(&self.inner.nodes, &current, budget(None), operation, lacks, |_, _| {
+                Ok(())
+            });
         while replies.next().await.is_some() {}
     }
 }
