@@ -18,7 +18,7 @@ mod same_id;
 mod servers;
 mod sessions;
 mod split;
-mod told_time;
+mod reported_ttl;
 mod tools;
 
 use fence_tests::api::Locks;
@@ -31,10 +31,10 @@ use fence_tests::wait::until_true;
 /// A time to live that no test outlasts.
 const LONG_MS: u64 = 60_000;
 const WORKERS: usize = 6;
-/// How the keys of locks begin: in every commit of one, and not in signs of life.
+/// Prefix of the keys of locks: part of every commit of a lock, and of no sign of life.
 const LOCK_KEY: &str = "fencepost/default/l/";
 
-/// A lock server on this etcd, which gives up soon on what does not answer.
+/// A lock server on this etcd, with a short time-out for replies of etcd.
 fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&["--store-timeout", "1s"])
 }

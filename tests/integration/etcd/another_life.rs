@@ -40,8 +40,10 @@ async fn granted_at(
 /// server noticed nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revision_that_is_given_twice_is_not_the_same_lease() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
-    let (old, new) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
+    let old = lock_server(&etcd).await;
+    let new = lock_server(&etcd).await;
     let ask = json!({"ttl_ms": LONG_MS});
     // Both have looked at etcd, and write nothing by themselves from here on.
     next_token(&old.locks(), "warm").await;
@@ -61,7 +63,8 @@ async fn a_revision_that_is_given_twice_is_not_the_same_lease() {
     let other = granted_at(&etcd, &new, first + 10, "released", ask).await;
     etcd.grow_beyond(seen + 10).await;
     old.process.resume();
-    let (locks, well) = (old.locks(), new.locks());
+    let locks = old.locks();
+    let well = new.locks();
     let late = until("an answer", || async {
         let reply = locks.renew("renewed", renewed.lease_id).await;
         (!matches!(reply.status, 503 | 504)).then_some(reply)
@@ -73,10 +76,11 @@ async fn a_revision_that_is_given_twice_is_not_the_same_lease() {
     }
 }
 
-/// What is kept of the life before does not stand in the way of what is granted now.
+/// Keys left from the life before do not keep a lock from being granted now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_that_is_granted_anew_is_kept_anew() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let server = lock_server(&etcd).await;
     let locks = server.locks();
     locks.grant("warm", LONG_MS).await;
@@ -93,11 +97,11 @@ async fn a_lock_that_is_granted_anew_is_kept_anew() {
     assert!(holder.info.expires_in_ms < LONG_MS, "{holder:?}");
 }
 
-/// Tries for one token after another, each for a lock of its own, until it is told to stop. An answer
-/// that is open is asked for again.
-async fn try_on(locks: Locks, name: String, told: Arc<Told>) {
+/// Acquires one token after another, each for a lock of its own, until `stop` is set. A request of
+/// unknown outcome is retried.
+async fn try_on(locks: Locks, name: String, seen: Arc<SeenTokens>) {
     for number in 0.. {
-        if told.stop.load(Ordering::SeqCst) {
+        if seen.stop.load(Ordering::SeqCst) {
             return;
         }
         let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
@@ -107,18 +111,18 @@ async fn try_on(locks: Locks, name: String, told: Arc<Told>) {
             (!matches!(reply.status, 503 | 504)).then(|| reply.lease().token.get())
         })
         .await;
-        if told.is_later.load(Ordering::SeqCst) {
-            told.lowest_later.fetch_min(token, Ordering::SeqCst);
-            told.later.fetch_add(1, Ordering::SeqCst);
+        if seen.is_later.load(Ordering::SeqCst) {
+            seen.lowest_later.fetch_min(token, Ordering::SeqCst);
+            seen.later.fetch_add(1, Ordering::SeqCst);
         } else {
-            told.highest.fetch_max(token, Ordering::SeqCst);
+            seen.highest.fetch_max(token, Ordering::SeqCst);
         }
     }
 }
 
-/// What clients were told before and after an older backup was put back.
+/// Tokens that clients received before and after an older backup was put back.
 #[derive(Debug)]
-struct Told {
+struct SeenTokens {
     highest: AtomicU64,
     lowest_later: AtomicU64,
     later: AtomicU64,
@@ -130,17 +134,19 @@ const CLIENTS: u64 = 8;
 /// Far more revisions than all clients together use at one moment.
 const FAR: u64 = 200;
 
-/// The server stands still while the backup is put back, so that the grants that it was about to send
-/// reach the older state. Their tokens are too low, and nobody is told of them, asked once or twice.
+/// The server is paused while the backup is put back, so that the grants that it was about to send
+/// reach the older state. Their tokens are too low, so neither the first reply nor a retry reports
+/// them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_in_doubt_is_told_to_nobody() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+async fn a_possibly_granted_lease_is_reported_to_no_client() {
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let server = lock_server(&etcd).await;
     for round in 0..2 {
         next_token(&server.locks(), &format!("warm/{round}")).await;
         etcd.save(&backup.file()).await;
         let begin = etcd.revision().await;
-        let told = Arc::new(Told {
+        let seen = Arc::new(SeenTokens {
             highest: AtomicU64::new(0),
             lowest_later: AtomicU64::new(u64::MAX),
             later: AtomicU64::new(0),
@@ -151,33 +157,34 @@ async fn a_grant_in_doubt_is_told_to_nobody() {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let name = format!("{round}/{client}");
-                tokio::spawn(try_on(server.locks(), name, told.clone()))
+                tokio::spawn(try_on(server.locks(), name, seen.clone()))
             })
             .collect();
         until_true("tokens", || async { etcd.revision().await > begin + FAR + 40 }).await;
         server.process.pause();
         server.process.stopped().await;
-        told.is_later.store(true, Ordering::SeqCst);
+        seen.is_later.store(true, Ordering::SeqCst);
         etcd.restore(&backup.file()).await;
         etcd.start_again().await;
         server.process.resume();
         let enough = CLIENTS * 5;
-        until_true("tokens again", || async { told.later.load(Ordering::SeqCst) > enough }).await;
-        told.stop.store(true, Ordering::SeqCst);
+        until_true("tokens again", || async { seen.later.load(Ordering::SeqCst) > enough }).await;
+        seen.stop.store(true, Ordering::SeqCst);
         for client in clients {
             soon("a client", client).await.unwrap();
         }
         let (highest, lowest) =
-            (told.highest.load(Ordering::SeqCst), told.lowest_later.load(Ordering::SeqCst));
-        // What was granted before and told after may be a few below.
-        assert!(lowest + FAR / 2 > highest, "{lowest} was told after {highest}");
+            let highest = seen.highest.load(Ordering::SeqCst);
+        // A token granted before and reported after may be a few below.
+        assert!(lowest + FAR / 2 > highest, "{lowest} was reported after {highest}");
     }
 }
 
 /// A lift that etcd does not take answers no doubt.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_doubt_stays_until_the_lift_is_written() {
-    let (mut etcd, backup) = (Etcd::with(&["--quota-backend-bytes=1048576"]).await, Backup::new());
+    let mut etcd = Etcd::with(&["--quota-backend-bytes=1048576"]).await;
+    let backup = Backup::new();
     let server = lock_server(&etcd).await;
     let locks = server.locks();
     locks.grant("warm", LONG_MS).await;

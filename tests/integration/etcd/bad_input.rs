@@ -1,4 +1,4 @@
-//! What cannot work is told in one sentence, and nothing is lost by it.
+//! A setup that cannot work is reported in one sentence, and loses nothing.
 
 use std::convert::Infallible;
 
@@ -28,9 +28,9 @@ async fn refused(setup: Setup, words: &[&str]) {
     let output: Output = setup.refused().await;
     assert_eq!(output.code, 1, "{output:?}");
     assert!(output.stdout.is_empty(), "it said that it listens: {}", output.stdout);
-    let told = output.stderr.lines().last().unwrap_or_default();
+    let message = output.stderr.lines().last().unwrap_or_default();
     for word in words {
-        assert!(told.contains(word), "no {word:?} in\n{}", output.stderr);
+        assert!(message.contains(word), "no {word:?} in\n{}", output.stderr);
     }
 }
 
@@ -45,13 +45,13 @@ fn path(file: &NamedTempFile) -> &str {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_no_etcd_is_told() {
+async fn a_server_that_is_no_etcd_is_reported() {
     let guard = Setup::fenced_store("memory:").start().await;
     refused(setup(&format!("etcd://{}", guard.address())), &[&guard.address(), "etcd"]).await;
     let redis = Redis::start().await;
     refused(setup(&format!("etcd://{}", redis.address())), &[&redis.address(), "etcd"]).await;
-    let nobody = format!("127.0.0.1:{}", fence_tests::ports::unused());
-    refused(setup(&format!("etcd://{nobody}")), &[&nobody]).await;
+    let unused = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    refused(setup(&format!("etcd://{unused}")), &[&unused]).await;
 }
 
 /// The status of an etcd of version 3.3.27, as gRPC carries it.
@@ -66,7 +66,7 @@ fn old_status() -> Response<impl Body<Data = Bytes, Error = Infallible>> {
 
 /// No etcd so old is installed anywhere, so its words are all that is here of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_version_that_is_too_old_is_told() {
+async fn a_version_that_is_too_old_is_reported() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let _answering = AbortOnDropHandle::new(tokio::spawn(async move {
@@ -80,17 +80,18 @@ async fn a_version_that_is_too_old_is_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_knows_another_user_is_told() {
+async fn an_etcd_that_knows_another_user_is_reported() {
     let etcd = Etcd::start().await;
     etcd.enable_auth("locks", "secret", "fencepost/").await;
-    let (right, wrong) = (password("secret\n"), password("guess"));
+    let right = password("secret\n");
+    let wrong = password("guess");
     refused(setup(&etcd.url()), &[&etcd.address(), "--store-user"]).await;
     let url = format!("etcd://locks@{}", etcd.address());
     let as_user = |file| setup(&url).args(&["--store-password-file", path(file)]);
     refused(as_user(&wrong), &[&etcd.address(), "locks", "password"]).await;
-    let stranger = setup(&format!("etcd://nobody@{}", etcd.address()));
+    let stranger = setup(&format!("etcd://stranger@{}", etcd.address()));
     let stranger = stranger.args(&["--store-password-file", path(&right)]);
-    refused(stranger, &[&etcd.address(), "nobody"]).await;
+    refused(stranger, &[&etcd.address(), "stranger"]).await;
     let elsewhere = as_user(&right).args(&["--namespace", "default"]);
     let server = elsewhere.start().await;
     let lease = server.locks().grant("a", LONG_MS).await;
@@ -99,9 +100,9 @@ async fn an_etcd_that_knows_another_user_is_told() {
 
 /// The user may log in, and may not touch our keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_user_without_rights_is_told() {
+async fn a_user_without_rights_is_reported() {
     let etcd = Etcd::start().await;
-    etcd.enable_auth("locks", "secret", "somebody-elses/").await;
+    etcd.enable_auth("locks", "secret", "other-service/").await;
     let file = password("secret");
     let url = format!("etcd://locks@{}", etcd.address());
     let setup = setup(&url).args(&["--store-password-file", path(&file)]);
@@ -125,15 +126,16 @@ async fn a_login_that_ran_out_is_renewed() {
     let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     let waiting = tokio::spawn(async move { own.acquire("a", ask).await });
     locks.queue_of("a", 1).await;
-    // Longer than a token lives that nobody uses.
+    // Longer than an unused token lives.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
     locks.release("a", held.lease_id).await.expect(200);
     assert!(soon("the waiter", waiting).await.unwrap().lease().token > held.token);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificates_that_do_not_match_are_told() {
-    let (own, other) = (EtcdCertificates::new(), EtcdCertificates::new());
+async fn certificates_that_do_not_match_are_reported() {
+    let own = EtcdCertificates::new();
+    let other = EtcdCertificates::new();
     let etcd = Etcd::with_tls(&own).await;
     let with = |authority: &EtcdCertificates, client: Option<&EtcdCertificates>| {
         let mut setup = setup(&etcd.url()).args(&["--store-ca", &authority.file("ca.pem")]);
@@ -159,17 +161,18 @@ async fn certificates_that_do_not_match_are_told() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tls_where_etcd_speaks_none_is_told() {
-    let (etcd, certificates) = (Etcd::start().await, EtcdCertificates::new());
+async fn tls_where_etcd_speaks_none_is_reported() {
+    let etcd = Etcd::start().await;
+    let certificates = EtcdCertificates::new();
     let url = format!("etcds://{}", etcd.address());
     let setup = setup(&url).args(&["--store-ca", &certificates.file("ca.pem")]);
     refused(setup, &[&etcd.address()]).await;
 }
 
-/// An etcd that is full refuses to grow. What is held is held on until its time is over; when the
-/// operator has made room everything goes on.
+/// A full etcd refuses to grow. Held leases stay until they expire; once the operator has made
+/// room, all requests succeed again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_etcd_is_told_and_loses_nothing() {
+async fn a_full_etcd_is_reported_and_loses_nothing() {
     let etcd = Etcd::with(&["--quota-backend-bytes=1048576"]).await;
     let server = lock_server(&etcd).await;
     let locks = server.locks();
@@ -192,7 +195,7 @@ async fn a_full_etcd_is_told_and_loses_nothing() {
     assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
 }
 
-/// What etcd's documentation tells an operator to do.
+/// Compacts and defragments as etcd's documentation advises the operator of a full etcd.
 pub(super) async fn make_room(etcd: &Etcd) {
     let ballast = json!({"key": "YmFsbGFzdA=="});
     etcd.call("/v3/kv/deleterange", &ballast).await;
@@ -207,11 +210,11 @@ pub(super) async fn make_room(etcd: &Etcd) {
 
 /// One node of three is no cluster: it cannot say anything for sure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_without_a_leader_is_told() {
+async fn a_cluster_without_a_leader_is_reported() {
     let mut cluster = EtcdCluster::start(3).await;
     cluster.node_mut(1).kill();
     cluster.node_mut(2).kill();
-    until_true("nobody to lead", || async { !cluster.node(0).health().await }).await;
+    until_true("no leader", || async { !cluster.node(0).health().await }).await;
     refused(setup(&cluster.url()), &["leader", &cluster.node(0).address()]).await;
 }
 

@@ -1,4 +1,4 @@
-//! Holders, as they see it themselves: what each was told, and what the guard says of it.
+//! Holders by their own knowledge: the replies that each received, and the guard's verdict on them.
 
 use fence_protocol::Code;
 use fence_protocol::wire::lock::LeaseReply;
@@ -12,8 +12,8 @@ use tokio::task::JoinHandle;
 
 use super::LONG_MS;
 
-/// Asks once, and notes a grant as its holder sees it.
-pub(super) async fn ask(locks: &Locks, history: &History, lock: &str, ask: Value) -> Reply {
+/// Sends one request, and records a grant as its holder sees it.
+pub(super) async fn acquire_recorded(locks: &Locks, history: &History, lock: &str, ask: Value) -> Reply {
     let invoked_ns = history.now_ns();
     let reply = locks.acquire(lock, ask).await;
     if reply.status == 200 {
@@ -34,34 +34,35 @@ pub(super) async fn ask(locks: &Locks, history: &History, lock: &str, ask: Value
 /// A grant, as soon as etcd can be used.
 pub(super) async fn granted(locks: &Locks, history: &History, lock: &str) -> LeaseReply {
     until("a grant", || async {
-        let reply = ask(locks, history, lock, json!({"ttl_ms": LONG_MS})).await;
+        let reply = acquire_recorded(locks, history, lock, json!({"ttl_ms": LONG_MS})).await;
         (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
     })
     .await
 }
 
-/// Somebody who waits for a lock, for longer than any test.
+/// A waiter for a lock, for longer than any test.
 pub(super) fn waiting(locks: &Locks, lock: &str) -> JoinHandle<Reply> {
-    let (locks, lock) = (locks.clone(), lock.to_owned());
+    let locks = locks.clone();
+    let lock = lock.to_owned();
     let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     tokio::spawn(async move { locks.acquire(&lock, ask).await })
 }
 
-/// Both were told that they hold the lock, and the time of neither is over; but the tokens of all
-/// grants rise.
+/// Both clients received a grant of the lock, and neither lease has expired by its holder's clock;
+/// but the tokens of all grants rise.
 pub(super) fn two_believe(history: &History) {
     let grants = history.grants();
     tokens_rise(&grants).unwrap();
     assert_eq!(overlaps(&grants).len(), 1, "{grants:?}");
 }
 
-/// One who was told of the lock before, and one who is told of it now: as long as the newer one has
-/// not been at the guard, the older one may write; from then on it may not, and what the newer one
-/// wrote stays.
-pub(super) async fn the_guard_tells(old: &LeaseReply, new: &LeaseReply) {
+/// An older holder and a newer one: the older one may write until the newer one has written through
+/// the guard. From then on it is refused, and the newer one's value stays.
+pub(super) async fn the_guard_fences(old: &LeaseReply, new: &LeaseReply) {
     assert_eq!(old.lock, new.lock);
     let server = Setup::fenced_store("memory:").start().await;
-    let (guard, key) = (server.guard(), old.lock.as_str());
+    let guard = server.guard();
+    let key = old.lock.as_str();
     guard.put(key, &old.fencing_token, "old").await.expect(201);
     let read = guard.fenced_get(key, &new.fencing_token).await.expect(200);
     assert_eq!(read.body.as_ref(), b"old");

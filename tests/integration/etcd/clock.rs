@@ -1,5 +1,6 @@
 //! The wall clock of a lock server is set, forward and back, while it runs and between two starts.
-//! etcd has no part in it: Go does not ask the C library for the time, and so cannot be told another.
+//! etcd has no part in it: Go does not read the time through the C library, so its clock cannot be
+//! set.
 
 use fence_protocol::Code;
 use fence_tests::checks::{overlaps, tokens_rise};
@@ -10,7 +11,7 @@ use fence_tests::servers::Server;
 use fence_tests::wait::soon;
 use serde_json::json;
 
-use super::believers::{ask, granted, waiting};
+use super::believers::{acquire_recorded, granted, waiting};
 use super::restore::Backup;
 use super::{LONG_MS, lock_server, setup};
 
@@ -27,22 +28,26 @@ async fn server_with(etcd: &Etcd, clock: &OwnClock) -> Server {
     server
 }
 
-/// A lease ends when its time is over, not when a clock on the wall says so: neither earlier after a
-/// step forward, nor hours later after a step back; and no token is in doubt.
+/// A lease ends when its TTL has passed, not when a wall clock says so: neither earlier after a
+/// step forward, nor hours later after a step back; and no token is unverified.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
-    let (etcd, history, clock) = (Etcd::start().await, History::new(), OwnClock::at(0));
-    let (stepped, right) = (server_with(&etcd, &clock).await, lock_server(&etcd).await);
-    let (locks, other) = (stepped.locks(), right.locks());
+    let etcd = Etcd::start().await;
+    let history = History::new();
+    let clock = OwnClock::at(0);
+    let stepped = server_with(&etcd, &clock).await;
+    let right = lock_server(&etcd).await;
+    let locks = stepped.locks();
+    let other = right.locks();
     let kept = granted(&locks, &history, "kept").await;
     for (round, step) in [HOUR, -24 * HOUR, 24 * HOUR, 0].into_iter().enumerate() {
         let lock = format!("short/{round}");
-        let short = ask(&locks, &history, &lock, json!({"ttl_ms": 1_200})).await.lease();
+        let short = acquire_recorded(&locks, &history, &lock, json!({"ttl_ms": 1_200})).await.lease();
         clock.step(step);
         other.acquire("kept", json!({})).await.problem(Code::LockHeld);
         assert_eq!(locks.renew("kept", kept.lease_id).await.lease().token, kept.token);
         let wait = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
-        let asked = ask(&other, &history, &lock, wait);
+        let asked = acquire_recorded(&other, &history, &lock, wait);
         let next = soon("the end of a short lease", asked).await.lease();
         assert!(next.token > short.token);
         locks.renew(&lock, short.lease_id).await.problem(Code::LeaseLost);
@@ -56,10 +61,11 @@ async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
     }
 }
 
-/// Who waits is served by a server whose clock was set back, too.
+/// Waiters are served by a server whose clock was set back, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_served_whatever_the_wall_clock_says() {
-    let (etcd, clock) = (Etcd::start().await, OwnClock::at(0));
+    let etcd = Etcd::start().await;
+    let clock = OwnClock::at(0);
     let server = server_with(&etcd, &clock).await;
     let locks = server.locks();
     for step in [-HOUR, HOUR] {
@@ -78,7 +84,8 @@ async fn waiters_are_served_whatever_the_wall_clock_says() {
 /// rise as long as etcd is what it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn starts_with_clocks_set_back_lower_no_token() {
-    let (etcd, mut highest) = (Etcd::start().await, 0);
+    let etcd = Etcd::start().await;
+    let mut highest = 0;
     for behind in [0, -HOUR, -24 * HOUR, -HOUR] {
         let server = server_with(&etcd, &OwnClock::at(behind)).await;
         let token = server.locks().grant(&format!("back/{highest}"), LONG_MS).await.token.get();
@@ -91,7 +98,8 @@ async fn starts_with_clocks_set_back_lower_no_token() {
 /// back beyond that of the last one. The next one with the right time mends it, and so does a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_and_a_clock_set_back_lower_the_tokens() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let mut early = server_with(&etcd, &OwnClock::at(-2 * HOUR)).await;
     early.locks().grant("early", LONG_MS).await;
     etcd.save(&backup.file()).await;

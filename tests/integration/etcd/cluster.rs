@@ -92,10 +92,10 @@ async fn the_leader_dies_under_load() {
     site.judge().await;
 }
 
-/// A leader that stood still believes that it leads, until the others tell it. What it had not yet
-/// agreed on with them is not told to anybody as done.
+/// A paused leader believes that it leads until the other members correct it. A write that it had
+/// not yet agreed on with them is not acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_leader_stands_still_under_load_and_goes_on() {
+async fn the_leader_is_paused_under_load_and_resumes() {
     let mut site = Site::start("etcd::cluster::the_leader_stands_still_under_load").await;
     for _ in 0..rounds(2, 20) {
         site.a_while().await;
@@ -113,15 +113,16 @@ async fn the_leader_stands_still_under_load_and_goes_on() {
 /// A time to live and to wait that outlasts an outage, its elections and a busy machine.
 const OUTAGE_MS: u64 = 240_000;
 
-/// Without a majority nothing is granted, renewed or released, and everybody is told so in bounded
-/// time; when it is back, everything is as it was left.
+/// Without a majority nothing is granted, renewed or released, and every caller gets an error in
+/// bounded time; once the majority is back, the state is as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_nothing_is_done_and_nothing_is_lost() {
     let mut cluster = EtcdCluster::start(3).await;
     let server = setup(&cluster.url()).start().await;
     let locks = server.locks();
     let held: LeaseReply = locks.grant("a", OUTAGE_MS).await;
-    let (own, ask) = (locks.clone(), json!({"ttl_ms": OUTAGE_MS, "wait_ms": OUTAGE_MS}));
+    let own = locks.clone();
+    let ask = json!({"ttl_ms": OUTAGE_MS, "wait_ms": OUTAGE_MS});
     let waiting = tokio::spawn(async move { own.acquire("a", ask).await });
     locks.queue_of("a", 1).await;
     let leader = cluster.leader().await;
@@ -129,7 +130,7 @@ async fn without_a_majority_nothing_is_done_and_nothing_is_lost() {
     for node in others {
         cluster.node_mut(node).kill();
     }
-    until_true("nobody to lead", || async { !cluster.node(leader).health().await }).await;
+    until_true("no leader", || async { !cluster.node(leader).health().await }).await;
     for _ in 0..3 {
         let refused = soon("an answer", locks.acquire("b", json!({"ttl_ms": OUTAGE_MS}))).await;
         assert!(matches!(refused.status, 503 | 504), "{refused:?}");

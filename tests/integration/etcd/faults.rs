@@ -37,12 +37,13 @@ impl Site {
     }
 }
 
-/// The transaction ran, its reply was lost, and so was everything after it: nobody knows, and the
-/// repeat gets that very grant, at whichever server it asks.
+/// The transaction ran, and its reply and all traffic after it were lost: the outcome is unknown,
+/// and the retry gets that very grant, whichever server it reaches.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_whose_reply_was_lost_is_granted_once() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     for round in 0..3 {
         let lock = format!("lost/{round}");
         let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
@@ -70,11 +71,12 @@ async fn a_grant_whose_reply_was_lost_is_granted_once() {
     }
 }
 
-/// What was only read and not answered is told as not done.
+/// A lost reply to a read is reported as not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_to_a_reading_is_unavailable() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     site.proxy.set(Fault::DropReplies);
     let reply = soon("an answer", locks.0.get("/v1/locks/read")).await;
     reply.problem(Code::StoreUnavailable);
@@ -86,10 +88,12 @@ async fn a_lost_reply_to_a_reading_is_unavailable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiters_grant_whose_reply_was_lost_is_granted_once() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let held = other.grant("handed", LONG_MS).await;
     let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me", "wait_ms": LONG_MS});
-    let (own, asked) = (locks.clone(), ask.clone());
+    let own = locks.clone();
+    let asked = ask.clone();
     let waiting = tokio::spawn(async move { own.acquire("handed", asked).await });
     other.queue_of("handed", 1).await;
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
@@ -100,7 +104,7 @@ async fn a_waiters_grant_whose_reply_was_lost_is_granted_once() {
     .await;
     site.heal().await;
     let reply = soon("the waiter's answer", waiting).await.unwrap();
-    // It is told of its grant, or that nobody knows; then the repeat tells.
+    // The reply is the grant or an unknown outcome; then the retry settles it.
     assert!(matches!(reply.status, 200 | 504), "{reply:?}");
     let again = soon("the repeat", other.acquire("handed", ask)).await.lease();
     assert!(again.token > held.token);
@@ -127,7 +131,8 @@ async fn a_renewal_whose_reply_was_lost_is_unknown_and_can_be_repeated() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let lease = locks.grant("a", LONG_MS).await;
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.release("a", lease.lease_id)).await;
@@ -140,23 +145,24 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
     assert_eq!((history[0].lease_id, history[0].reason), (lease.lease_id, EndReason::Released));
 }
 
-/// Whoever gave no id cannot ask again, so nothing stays behind for it.
+/// A client that gave no id cannot retry, so no lease stays behind for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_without_an_id_leaves_no_lease() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.acquire("one", json!({"ttl_ms": 600_000}))).await;
     assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
     assert!(other.show("one").await.holder.is_some(), "it was granted all the same");
     site.heal().await;
-    until_true("the lease to be taken back", || async { other.show("one").await.holder.is_none() })
+    until_true("the lease to be rolled back", || async { other.show("one").await.holder.is_none() })
         .await;
 }
 
-/// Where nobody listens nothing was sent, and so it is certain that nothing was done.
+/// Where nothing listens nothing was sent, and so it is certain that nothing was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_is_away_is_unavailable_and_comes_back() {
+async fn an_unreachable_etcd_is_unavailable_and_comes_back() {
     let mut site = Site::start().await;
     let locks = site.well.locks();
     let lease = locks.grant("a", LONG_MS).await;
@@ -178,7 +184,7 @@ async fn an_etcd_that_is_away_is_unavailable_and_comes_back() {
     assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
 }
 
-/// Where a connection is taken and closed, a request may have arrived.
+/// A connection that is accepted and closed may have delivered the request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closed_connections_are_no_answer() {
     let site = Site::start().await;
@@ -193,7 +199,7 @@ async fn closed_connections_are_no_answer() {
     assert_eq!(locks.renew("a", lease.lease_id).await.lease().token, lease.token);
 }
 
-/// An etcd that says nothing, and one that stands still, cost their callers a bounded time.
+/// A silent etcd and a paused one cost their callers a bounded time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_etcd_is_unknown_in_bounded_time() {
     let site = Site::start().await;
@@ -217,7 +223,8 @@ async fn a_silent_etcd_is_unknown_in_bounded_time() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn cut_connections_lose_no_waiter() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let first = other.grant("a", LONG_MS).await;
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
@@ -229,7 +236,7 @@ async fn cut_connections_lose_no_waiter() {
         until_true("a renewal", || async { locks.renew("a", first.lease_id).await.status == 200 })
             .await;
     }
-    // What the watch would have told happens while nothing passes.
+    // The event that the watch would have reported happens while nothing passes.
     site.proxy.set(Fault::Refuse);
     other.release("a", first.lease_id).await.expect(200);
     site.proxy.set(Fault::None);
@@ -237,12 +244,13 @@ async fn cut_connections_lose_no_waiter() {
     assert!(next.token > first.token);
 }
 
-/// A place in the queue was given, and the answer lost; the caller is told so, and nobody is held up
-/// by it.
+/// A queue position was created, and its reply lost; the caller gets an unknown outcome, and the
+/// position holds no other waiter up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_whose_reply_was_lost_holds_nobody_up() {
+async fn a_queue_position_whose_reply_was_lost_holds_no_waiter_up() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let held = other.grant("a", LONG_MS).await;
     // So that the server knows of the holder, and takes the place at once.
     locks.acquire("a", json!({"ttl_ms": LONG_MS})).await.problem(Code::LockHeld);
@@ -257,11 +265,12 @@ async fn a_place_whose_reply_was_lost_holds_nobody_up() {
     other.grant("a", LONG_MS).await;
 }
 
-/// A waiter's patience ends while etcd is away: its place goes when etcd is back.
+/// A waiter times out while etcd is unreachable: its position goes when etcd is back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_place_that_could_not_be_given_up_is_given_up_later() {
+async fn a_queue_position_that_could_not_be_removed_is_removed_later() {
     let site = Site::start().await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let held = other.grant("a", LONG_MS).await;
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
@@ -277,12 +286,13 @@ async fn a_place_that_could_not_be_given_up_is_given_up_later() {
     other.grant("a", LONG_MS).await;
 }
 
-/// etcd's lease outlives ours, so a server that did not grant one is careful with what it tells of
-/// its time.
+/// etcd's lease outlives the fencepost lease, so a server that did not grant one reports a cautious
+/// TTL.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_elsewhere_is_not_told_more_time_than_there_is() {
+async fn a_retry_elsewhere_gets_no_longer_ttl_than_there_is() {
     let etcd = Etcd::start().await;
-    let (first, second) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    let first = lock_server(&etcd).await;
+    let second = lock_server(&etcd).await;
     for round in 0..3 {
         let lock = format!("short/{round}");
         let ask = json!({"lease_id": lease_id(), "ttl_ms": 2_100, "owner": "me"});
@@ -290,8 +300,8 @@ async fn a_repeat_elsewhere_is_not_told_more_time_than_there_is() {
         // A part of its time is over.
         tokio::time::sleep(std::time::Duration::from_millis(1_050)).await;
         let again = second.locks().acquire(&lock, ask).await.lease();
-        let told = std::time::Duration::from_millis(again.ttl_ms);
-        let until = tokio::time::Instant::now() + told;
+        let reported = std::time::Duration::from_millis(again.ttl_ms);
+        let until = tokio::time::Instant::now() + reported;
         assert_eq!(again.token, granted.token);
         let next = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
         let next = first.locks().acquire(&lock, next).await.lease();

@@ -1,17 +1,18 @@
-//! Somebody deletes keys by hand, under servers that run: all of them, the leases alone, or the
-//! counter alone.
+//! Keys deleted by hand, under running servers: all of them, the leases alone, or the counter
+//! alone.
 
 use fence_protocol::Code;
 use fence_tests::etcd_server::Etcd;
 use fence_tests::history::History;
 use fence_tests::wait::soon;
 
-use super::believers::{granted, the_guard_tells, two_believe, waiting};
+use super::believers::{granted, the_guard_fences, two_believe, waiting};
 use super::lock_server;
 
-/// What is deleted, the holder's key among it.
+/// Deletes these keys, the holder's among them.
 async fn leases_are_deleted(words: &[&str]) {
-    let (etcd, history) = (Etcd::start().await, History::new());
+    let etcd = Etcd::start().await;
+    let history = History::new();
     let servers = [lock_server(&etcd).await, lock_server(&etcd).await];
     let [one, two] = [servers[0].locks(), servers[1].locks()];
     let old = granted(&one, &history, "held").await;
@@ -21,8 +22,8 @@ async fn leases_are_deleted(words: &[&str]) {
     etcd.by_hand(&[&["del"], words].concat()).await;
     let new = granted(&two, &history, "held").await;
     two_believe(&history);
-    the_guard_tells(&old, &new).await;
-    // Nobody was told that it is free, and who waits is granted it all the same.
+    the_guard_fences(&old, &new).await;
+    // No watch reported that the lock is free, and its waiter is granted it all the same.
     let next = soon("the waiter", waiter).await.unwrap().lease();
     assert!(next.token > busy.token);
     for locks in [&one, &two] {
@@ -51,7 +52,8 @@ async fn holders_that_were_deleted_lower_no_token() {
 /// Tokens are lifted where the counter alone is gone, and every lease stays what it is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_that_was_deleted_is_made_anew_above() {
-    let (etcd, history) = (Etcd::start().await, History::new());
+    let etcd = Etcd::start().await;
+    let history = History::new();
     let servers = [lock_server(&etcd).await, lock_server(&etcd).await];
     let [one, two] = [servers[0].locks(), servers[1].locks()];
     let old = granted(&one, &history, "held").await;

@@ -62,13 +62,15 @@ async fn a_waiter_keeps_its_place_while_a_member_hangs() {
     let etcd = Etcd::start().await;
     let proxy = FaultProxy::before(&etcd.address()).await;
     let members = format!("etcd://{},{}", proxy.address(), etcd.address());
-    // Whoever asks one member after the other is late: a place lives for three seconds.
+    // A server that tries one member after the other is late: a queue position lives for three
+    // seconds.
     let hurt = Setup::lock_server(&members).args(&["--store-timeout", "4s"]).start().await;
     let well = lock_server(&etcd).await;
     let locks = well.locks();
     let held = locks.grant("a", LONG_MS).await;
     let waiting = tokio::spawn({
-        let (locks, ask) = (hurt.locks(), json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS}));
+        let locks = hurt.locks();
+        let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
         async move { locks.acquire("a", ask).await }
     });
     locks.queue_of("a", 1).await;

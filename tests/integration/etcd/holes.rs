@@ -1,6 +1,7 @@
 //! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that looks like the newest, so that
 //! no running server doubts it. Tokens fall then, as documented, until a lock server is started or a
-//! guard is asked. If one of these tests fails because they rise, the documents are to be mended.
+//! guard is asked. If one of these tests fails because they rise, the documents are to be
+//! corrected.
 
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::Etcd;
@@ -11,7 +12,7 @@ use fence_tests::wait::until_true;
 use super::restore::{Backup, next_token};
 use super::{lock_server, setup, until_ready};
 
-/// What others write to the same etcd between the backup and the end.
+/// Writes by others to the same etcd between the backup and the end.
 const OTHERS_WRITES: usize = 200;
 
 /// A server that runs and has seen nothing of what came after a backup, and the highest token that
@@ -25,8 +26,10 @@ struct Outwitted {
 impl Outwitted {
     /// `restore` puts the backup back.
     async fn new(restore: impl AsyncFnOnce(&mut Etcd, &Backup)) -> Self {
-        let (mut etcd, backup) = (Etcd::start().await, Backup::new());
-        let (watched, mut busy) = (lock_server(&etcd).await, lock_server(&etcd).await);
+        let mut etcd = Etcd::start().await;
+        let backup = Backup::new();
+        let watched = lock_server(&etcd).await;
+        let mut busy = lock_server(&etcd).await;
         next_token(&watched.locks(), "watched").await;
         // It stands in for one that looks a second too late.
         watched.process.pause();
@@ -66,7 +69,7 @@ async fn an_old_backup_that_looks_the_same_lowers_tokens_until_a_server_starts()
     assert!(after > next, "{after} after {next}");
 }
 
-/// The same with another cluster id, which is the only thing that tells.
+/// An old backup as above, but with another cluster id, which is the only difference to see.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_in_another_cluster_lowers_no_token() {
     let site = Outwitted::new(async |etcd, backup| {
@@ -90,7 +93,8 @@ struct Fresh {
 
 impl Fresh {
     async fn new() -> Self {
-        let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+        let mut etcd = Etcd::start().await;
+        let backup = Backup::new();
         let init = ["init", "--fresh", "--store", &etcd.url()];
         let output = fence_tests::process::run("lock-server", &init).await;
         assert_eq!(output.code, 0, "{output:?}");

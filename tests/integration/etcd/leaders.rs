@@ -1,4 +1,4 @@
-//! A leader of etcd stands still, and goes on as if it led.
+//! A leader of etcd that is paused, and resumes as if it still led.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use serde_json::json;
 
 use super::{LONG_MS, setup};
 
-/// Leases are renewed while the leader stands still. When it resumes, it ends none of them: before etcd
+/// Leases are renewed while the leader is paused. When it resumes, it ends none of them: before
+/// etcd
 /// 3.4.31 and 3.5.13 such a leader ends etcd leases by its own clock, and no lock hangs on one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_ends_when_an_old_leader_resumes() {
@@ -65,8 +66,8 @@ async fn renewed(locks: &Locks, lock: &str, lease: fence_protocol::LeaseId) {
     .await;
 }
 
-/// A follower that stood still, and is behind when it is asked in place of another, is no older state
-/// of etcd: tokens are lifted once, at the start.
+/// A follower that was paused, and lags when it is read in place of another, is no older state of
+/// etcd: tokens are lifted once, at the start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_follower_that_lags_lifts_nothing() {
     let cluster = EtcdCluster::start(3).await;
@@ -83,10 +84,11 @@ async fn a_follower_that_lags_lifts_nothing() {
             let lease = locks.grant(&format!("{round}/{number}"), LONG_MS).await;
             locks.release(lease.lock.as_str(), lease.lease_id).await.expect(200);
         }
-        // What is asked from now on waits for the follower, and is the first that it hears.
+        // Later requests wait for the follower, and are the first that it receives.
         proxy.set(Fault::Refuse);
         let asking = tokio::spawn({
-            let (locks, ask) = (locks.clone(), json!({"ttl_ms": 1_000, "wait_ms": 5_000}));
+            let locks = locks.clone();
+            let ask = json!({"ttl_ms": 1_000, "wait_ms": 5_000});
             async move { locks.acquire("next", ask).await.status }
         });
         tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,5 +1,6 @@
-//! etcd comes back and knows nothing: emptied, or another one at the same place. Leases are forgotten
-//! and nobody waits for them, so two may believe; tokens rise, and the guard tells the two apart.
+//! etcd comes back empty: emptied, or replaced by another one at the same address. Leases are
+//! forgotten and no grant waits for them, so two clients may believe that they hold a lock; tokens
+//! rise, and the guard distinguishes the two.
 
 use fence_protocol::Code;
 use fence_tests::etcd_server::Etcd;
@@ -7,12 +8,13 @@ use fence_tests::history::History;
 use fence_tests::session_client::Sessions;
 use fence_tests::wait::soon;
 
-use super::believers::{granted, the_guard_tells, two_believe, waiting};
+use super::believers::{granted, the_guard_fences, two_believe, waiting};
 use super::{LONG_MS, lock_server, until_ready};
 
 /// Two servers run all the while. `lose` takes everything from etcd, which is started again after.
 async fn everything_is_lost(lose: impl FnOnce(&mut Etcd)) {
-    let (mut etcd, history) = (Etcd::start().await, History::new());
+    let mut etcd = Etcd::start().await;
+    let history = History::new();
     let servers = [lock_server(&etcd).await, lock_server(&etcd).await];
     let [one, two] = [servers[0].locks(), servers[1].locks()];
     let session = Sessions(one.0.clone()).begin("process", LONG_MS).await.session_id;
@@ -22,14 +24,14 @@ async fn everything_is_lost(lose: impl FnOnce(&mut Etcd)) {
     one.queue_of("busy", 1).await;
     lose(&mut etcd);
     etcd.start_again().await;
-    // Nobody waits for what was forgotten: its time is longer than this test.
+    // No grant waits for the forgotten lease: its TTL is longer than this test.
     let new = granted(&two, &history, "held").await;
     two_believe(&history);
-    the_guard_tells(&old, &new).await;
+    the_guard_fences(&old, &new).await;
     let next = soon("the waiter", waiter).await.unwrap().lease();
     assert!(next.token > busy.token);
-    the_guard_tells(&busy, &next).await;
-    // Whoever asks is told that its lease is gone, by the server that granted it, too.
+    the_guard_fences(&busy, &next).await;
+    // Every caller learns that its lease is gone, from the server that granted it, too.
     for server in &servers {
         until_ready(server).await;
         server.locks().renew("held", old.lease_id).await.problem(Code::LeaseLost);

@@ -1,4 +1,4 @@
-//! Grants whose answer is lost while their id is asked for again: the one that was told stays.
+//! Grants whose reply is lost while their id is retried: the grant that was reported stays.
 
 use std::time::Duration;
 
@@ -31,7 +31,8 @@ impl Site {
         let beside = FaultProxy::before(&etcd.address()).await;
         let both = [proxy.address(), beside.address()];
         let url = format!("etcd://{}", both[..members].join(","));
-        let (hurt, well) = (setup(&url).start().await, lock_server(&etcd).await);
+        let hurt = setup(&url).start().await;
+        let well = lock_server(&etcd).await;
         hurt.locks().grant("warm", LONG_MS).await;
         Self { proxy, beside, hurt, well, _etcd: etcd }
     }
@@ -51,8 +52,8 @@ impl Site {
         until_ready(&self.hurt).await;
     }
 
-    /// Somebody asks the server that is hurt, and the grant is made and not answered.
-    async fn granted_unheard(&self, lock: &str, ask: &Value) -> JoinHandle<Reply> {
+    /// Sends a request to the cut-off server, whose grant is made without a reply.
+    async fn granted_unseen(&self, lock: &str, ask: &Value) -> JoinHandle<Reply> {
         self.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
         let asking = asking(&self.hurt.locks(), lock, ask);
         until_true("the grant", || async { self.well.locks().show(lock).await.holder.is_some() })
@@ -60,7 +61,7 @@ impl Site {
         asking
     }
 
-    /// It is this one's lease still, also after a moment, and nobody else's.
+    /// Asserts that the lease is this caller's still, also after a moment, and of no other.
     async fn stays(&self, lock: &str, token: u64, ask: &Value) {
         let other = self.well.locks();
         for _ in 0..5 {
@@ -75,7 +76,9 @@ impl Site {
 }
 
 fn asking(locks: &Locks, lock: &str, ask: &Value) -> JoinHandle<Reply> {
-    let (locks, lock, ask) = (locks.clone(), lock.to_owned(), ask.clone());
+    let locks = locks.clone();
+    let lock = lock.to_owned();
+    let ask = ask.clone();
     tokio::spawn(async move { locks.acquire(&lock, ask).await })
 }
 
@@ -92,25 +95,27 @@ fn own(extra: Value) -> Value {
 async fn a_client_that_leaves_does_not_end_its_own_grant() {
     let site = Site::start(1).await;
     for leaves_first in [false, true] {
-        let (lock, ask) = (format!("left/{leaves_first}"), own(json!({})));
-        let asking = site.granted_unheard(&lock, &ask).await;
+        let lock = format!("left/{leaves_first}");
+        let ask = own(json!({}));
+        let asking = site.granted_unseen(&lock, &ask).await;
         if leaves_first {
             asking.abort();
         }
-        let told = site.well.locks().acquire(&lock, ask.clone()).await.lease();
+        let reported = site.well.locks().acquire(&lock, ask.clone()).await.lease();
         asking.abort();
-        site.stays(&lock, told.token.get(), &ask).await;
+        site.stays(&lock, reported.token.get(), &ask).await;
         site.heal().await;
-        site.stays(&lock, told.token.get(), &ask).await;
+        site.stays(&lock, reported.token.get(), &ask).await;
     }
 }
 
-/// The ordinary reconnect: a waiter is granted the lock, its server does not hear of it, and another
-/// server tells the repeat before the first one reads back.
+/// The ordinary reconnect: a waiter is granted the lock, its server misses the event, and another
+/// server replies to the retry before the first one reads back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_waiters_grant_that_was_told_elsewhere_is_not_taken_back() {
+async fn a_waiters_grant_that_was_reported_elsewhere_is_not_rolled_back() {
     let site = Site::start(1).await;
-    let (lock, other) = ("handed", site.well.locks());
+    let lock = "handed";
+    let other = site.well.locks();
     let held = other.grant(lock, LONG_MS).await;
     let ask = own(json!({"wait_ms": LONG_MS}));
     let waiting = asking(&site.hurt.locks(), lock, &ask);
@@ -118,23 +123,25 @@ async fn a_waiters_grant_that_was_told_elsewhere_is_not_taken_back() {
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     other.release(lock, held.lease_id).await.expect(200);
     until_true("the grant", || async { other.show(lock).await.holder.is_some() }).await;
-    let told = soon("the repeat", other.acquire(lock, ask.clone())).await.lease();
+    let reported = soon("the repeat", other.acquire(lock, ask.clone())).await.lease();
     site.heal().await;
     let first = soon("the first answer", waiting).await.unwrap();
-    // It is told of the same lease, or that nobody knows.
+    // The reply is the same lease or an unknown outcome.
     assert!(matches!(first.status, 200 | 504), "{first:?}");
     if first.status == 200 {
-        assert_eq!(first.lease().token, told.token);
+        assert_eq!(first.lease().token, reported.token);
     }
-    site.stays(lock, told.token.get(), &ask).await;
+    site.stays(lock, reported.token.get(), &ask).await;
 }
 
-/// One member's answer is lost, and another one can be asked: what was done is told as done.
+/// One member's reply is lost, and another one can be read: the write is reported as done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_one_member_did_unheard_is_learnt_from_another() {
+async fn a_write_whose_reply_was_lost_is_learnt_from_another_member() {
     let site = Site::start(2).await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
-    let (ask, waits) = (own(json!({})), own(json!({"wait_ms": LONG_MS})));
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
+    let ask = own(json!({}));
+    let waits = own(json!({"wait_ms": LONG_MS}));
     site.lose_at_the_first(LOCK_KEY).await;
     let granted = soon("the grant", locks.acquire("a", ask.clone())).await.lease();
     site.stays("a", granted.token.get(), &ask).await;
@@ -158,15 +165,18 @@ async fn what_one_member_did_unheard_is_learnt_from_another() {
     assert!(site.proxy.dropped() > 0, "no answer was lost");
 }
 
-/// What one member did is done, whatever others did after it and before another member was asked.
+/// A write that one member committed is done, whatever others wrote after it and before another
+/// member was read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_done_unheard_stays_done_whatever_comes_after() {
+async fn a_write_whose_reply_was_lost_stays_done_whatever_comes_after() {
     let site = Site::start(2).await;
-    let (locks, other) = (site.hurt.locks(), site.well.locks());
+    let locks = site.hurt.locks();
+    let other = site.well.locks();
     let held = locks.grant("a", LONG_MS).await;
     site.lose_at_the_first(LOCK_KEY).await;
     let releasing = tokio::spawn({
-        let (locks, lease_id) = (locks.clone(), held.lease_id);
+        let locks = locks.clone();
+        let lease_id = held.lease_id;
         async move { locks.release("a", lease_id).await }
     });
     let next = other.acquire("a", json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS})).await.lease();

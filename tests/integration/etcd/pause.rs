@@ -1,4 +1,4 @@
-//! A holder stands still for longer than its lease lives, and writes when it goes on.
+//! A holder is paused for longer than its lease lives, and writes when it resumes.
 
 use fence_tests::etcd_server::Etcd;
 use fence_tests::process::{Process, command};
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{LONG_MS, lock_server};
 
-/// Stands still, knows nothing of it, writes what it computed, and says what it was answered.
+/// A holder that is paused without noticing, writes its result, and prints the reply.
 const HOLDER: &str = r#"
 kill -STOP $$
 curl --silent --show-error --output /dev/null --write-out '%{http_code}' \
@@ -20,12 +20,14 @@ fn holder(guard: &Server, fencing_token: &str) -> Process {
     Process::spawn("holder", command)
 }
 
-/// What a holder was answered that stood still until another one had the lock, and what is there in
-/// the end. `is_fenced` is whether the other one was at the guard before.
+/// Returns the reply to a holder that was paused until another one had the lock, and the value in
+/// the store at the end. `is_fenced` is whether the other one had written through the guard before.
 async fn late_write(is_fenced: bool) -> (String, String) {
-    let (etcd, guard) = (Etcd::start().await, Setup::fenced_store("memory:").start().await);
+    let etcd = Etcd::start().await;
+    let guard = Setup::fenced_store("memory:").start().await;
     let server = lock_server(&etcd).await;
-    let (locks, store) = (server.locks(), guard.guard());
+    let locks = server.locks();
+    let store = guard.guard();
     let old = locks.grant("paused", 1_500).await;
     store.put("paused", &old.fencing_token, "old").await.expect(201);
     let mut stalled = holder(&guard, &old.fencing_token);
@@ -37,10 +39,10 @@ async fn late_write(is_fenced: bool) -> (String, String) {
         store.put("paused", &new.fencing_token, "new").await.expect(204);
     }
     stalled.resume();
-    let told = stalled.ended().await;
-    assert_eq!(told.code, 0, "{told:?}");
+    let ended = stalled.ended().await;
+    assert_eq!(ended.code, 0, "{ended:?}");
     let found = store.fenced_get("paused", &new.fencing_token).await.expect(200);
-    (told.stdout, String::from_utf8_lossy(&found.body).into_owned())
+    (ended.stdout, String::from_utf8_lossy(&found.body).into_owned())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,6 +52,6 @@ async fn a_holder_that_stood_still_writes_too_late() {
 
 /// The control: it would have written, had the next holder not been at the guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_that_stood_still_would_write_where_nobody_was_before_it() {
+async fn a_paused_holder_would_write_where_no_newer_holder_has_written() {
     assert_eq!(late_write(false).await, ("204".to_owned(), "late".to_owned()));
 }

@@ -12,7 +12,7 @@ use fence_tests::wait::until;
 use serde_json::json;
 use tempfile::TempDir;
 
-use super::believers::{ask, granted, the_guard_tells, two_believe};
+use super::believers::{acquire_recorded, granted, the_guard_fences, two_believe};
 use super::{LONG_MS, lock_server, setup};
 
 pub(super) struct Backup(TempDir);
@@ -60,8 +60,9 @@ async fn outdated(etcd: &Etcd, server: &Server, backup: &Backup) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_running_server_goes_on_above_what_it_issued() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+async fn a_running_server_continues_above_the_tokens_it_issued() {
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let server = lock_server(&etcd).await;
     let highest = outdated(&etcd, &server, &backup).await;
     let kept = server.locks().grant("kept", LONG_MS).await;
@@ -70,14 +71,15 @@ async fn a_running_server_goes_on_above_what_it_issued() {
     let next = next_token(&server.locks(), "next").await;
     assert!(next > highest.max(kept.token.get()), "{next} after {highest} and {}", kept.token);
     assert!(issue(&server.locks(), 3).await > next);
-    // Its lease is gone, and nobody is told that it lives.
+    // Its lease is gone, and no reply says that it lives.
     let lost = server.locks().renew("kept", kept.lease_id).await;
     assert_eq!(lost.status, 410, "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_was_down_goes_on_above_what_was_issued() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+async fn a_server_that_was_down_continues_above_the_issued_tokens() {
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let mut server = lock_server(&etcd).await;
     let highest = outdated(&etcd, &server, &backup).await;
     server.process.kill();
@@ -92,10 +94,12 @@ async fn a_server_that_was_down_goes_on_above_what_was_issued() {
 /// The server that issued the tokens is gone; the one that is left only watched. What it can know of
 /// the others' tokens depends on whether anything was released, so both are tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_only_watched_goes_on_above_what_the_other_issued() {
+async fn a_server_that_only_watched_continues_above_the_others_tokens() {
     for releases in [true, false] {
-        let (mut etcd, backup) = (Etcd::start().await, Backup::new());
-        let (mut busy, idle) = (lock_server(&etcd).await, lock_server(&etcd).await);
+        let mut etcd = Etcd::start().await;
+        let backup = Backup::new();
+        let mut busy = lock_server(&etcd).await;
+        let idle = lock_server(&etcd).await;
         next_token(&idle.locks(), "idle").await;
         etcd.save(&backup.file()).await;
         let locks = busy.locks();
@@ -116,10 +120,11 @@ async fn a_server_that_only_watched_goes_on_above_what_the_other_issued() {
     }
 }
 
-/// The data folder of a node that stood still is as old as a backup, and more easily at hand.
+/// The data folder of a paused node is as old as a backup, and more easily at hand.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restored_twice_the_tokens_still_rise() {
-    let (mut etcd, backup) = (Etcd::start().await, Backup::new());
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
     let server = lock_server(&etcd).await;
     let mut highest = outdated(&etcd, &server, &backup).await;
     for round in 0..2 {
@@ -133,7 +138,8 @@ async fn restored_twice_the_tokens_still_rise() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_three_is_restored_under_two_servers() {
-    let (mut cluster, backup) = (EtcdCluster::start(3).await, Backup::new());
+    let mut cluster = EtcdCluster::start(3).await;
+    let backup = Backup::new();
     let setup = setup(&cluster.url());
     let servers = [setup.start().await, setup.start().await];
     let mut highest = outdated(cluster.node(0), &servers[0], &backup).await;
@@ -150,8 +156,11 @@ async fn a_cluster_of_three_is_restored_under_two_servers() {
 /// the next one has the higher token. A server that ran meanwhile or one that starts, it is the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token() {
-    let (mut etcd, backup, history) = (Etcd::start().await, Backup::new(), History::new());
-    let (running, mut dying) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
+    let history = History::new();
+    let running = lock_server(&etcd).await;
+    let mut dying = lock_server(&etcd).await;
     etcd.save(&backup.file()).await;
     let old = granted(&dying.locks(), &history, "held").await;
     dying.process.kill();
@@ -159,7 +168,7 @@ async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token
     etcd.start_again().await;
     let new = granted(&running.locks(), &history, "held").await;
     two_believe(&history);
-    the_guard_tells(&old, &new).await;
+    the_guard_fences(&old, &new).await;
     let started = lock_server(&etcd).await;
     for server in [&running, &started] {
         server.locks().renew("held", old.lease_id).await.problem(Code::LeaseLost);
@@ -171,7 +180,9 @@ async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token
 /// former holder's again, with the token that it had, while the later holder believes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_backup_brings_back_has_its_old_token() {
-    let (mut etcd, backup, history) = (Etcd::start().await, Backup::new(), History::new());
+    let mut etcd = Etcd::start().await;
+    let backup = Backup::new();
+    let history = History::new();
     let server = lock_server(&etcd).await;
     let locks = server.locks();
     let first = granted(&locks, &history, "held").await;
@@ -189,10 +200,10 @@ async fn a_lease_that_the_backup_brings_back_has_its_old_token() {
     })
     .await;
     locks.renew("held", second.lease_id).await.problem(Code::LeaseLost);
-    ask(&locks, &history, "held", json!({})).await.problem(Code::LockHeld);
+    acquire_recorded(&locks, &history, "held", json!({})).await.problem(Code::LockHeld);
     locks.release("held", first.lease_id).await.expect(200);
     let third = granted(&locks, &history, "held").await;
     two_believe(&history);
-    the_guard_tells(&first, &second).await;
-    the_guard_tells(&second, &third).await;
+    the_guard_fences(&first, &second).await;
+    the_guard_fences(&second, &third).await;
 }

@@ -1,4 +1,4 @@
-//! Two callers with one id at one server: whoever leaves takes nothing from the other.
+//! Two callers with one id at one server: the one that leaves withdraws nothing from the other.
 
 use fence_tests::api::{Locks, Reply};
 use fence_tests::etcd_server::Etcd;
@@ -12,7 +12,9 @@ use super::{LONG_MS, lock_server, setup};
 const ROUNDS: usize = 8;
 
 fn asking(locks: &Locks, lock: &str, ask: &Value) -> JoinHandle<Reply> {
-    let (locks, lock, ask) = (locks.clone(), lock.to_owned(), ask.clone());
+    let locks = locks.clone();
+    let lock = lock.to_owned();
+    let ask = ask.clone();
     tokio::spawn(async move { locks.acquire(&lock, ask).await })
 }
 
@@ -20,7 +22,7 @@ fn own() -> Value {
     json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me", "wait_ms": LONG_MS})
 }
 
-/// When the one of the two leaves.
+/// The moment at which one of the two leaves.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
     Before,
@@ -30,10 +32,13 @@ enum Leaves {
 
 async fn one_leaves(when: Leaves) {
     let etcd = Etcd::start().await;
-    let (server, other) = (setup(&etcd.url()).start().await, lock_server(&etcd).await);
-    let (locks, other) = (server.locks(), other.locks());
+    let server = setup(&etcd.url()).start().await;
+    let other = lock_server(&etcd).await;
+    let locks = server.locks();
+    let other = other.locks();
     for round in 0..ROUNDS {
-        let (lock, ask) = (format!("two/{round}"), own());
+        let lock = format!("two/{round}");
+        let ask = own();
         let held = other.grant(&lock, LONG_MS).await;
         let leaves = asking(&locks, &lock, &ask);
         let stays = asking(&locks, &lock, &ask);
@@ -79,20 +84,23 @@ async fn one_of_two_callers_leaves_after_the_grant() {
     one_leaves(Leaves::After).await;
 }
 
-/// A waiter leaves when its lock becomes free, and its client asks again without waiting: what it is
-/// told of is not withdrawn with the waiter.
+/// A waiter leaves when its lock becomes free, and its client retries without waiting: the lease
+/// reported to the retry is not withdrawn with the waiter.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
+async fn a_retry_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
     let etcd = Etcd::start().await;
-    let (server, other) = (setup(&etcd.url()).start().await, lock_server(&etcd).await);
-    let (locks, other) = (server.locks(), other.locks());
-    let mut told = 0;
+    let server = setup(&etcd.url()).start().await;
+    let other = lock_server(&etcd).await;
+    let locks = server.locks();
+    let other = other.locks();
+    let mut granted = 0;
     // How soon the repeat has to come depends on how busy the machine is.
     for round in 0..10 * ROUNDS {
-        if round >= ROUNDS && told > 0 {
+        if round >= ROUNDS && granted > 0 {
             break;
         }
-        let (lock, ask) = (format!("again/{round}"), own());
+        let lock = format!("again/{round}");
+        let ask = own();
         let held = other.grant(&lock, LONG_MS).await;
         let waiting = asking(&locks, &lock, &ask);
         other.queue_of(&lock, 1).await;
@@ -110,11 +118,11 @@ async fn a_repeat_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
             assert!(matches!(reply.status, 410 | 423 | 503), "{reply:?}");
             continue;
         }
-        told += 1;
+        granted += 1;
         let lease = reply.lease();
         other.grant(&format!("after/{round}"), LONG_MS).await;
         assert_eq!(locks.renew(&lock, lease.lease_id).await.lease().token, lease.token);
         assert_eq!(other.show(&lock).await.holder.unwrap().lease_id, lease.lease_id);
     }
-    assert!(told > 0, "no repeat was told of a grant");
+    assert!(granted > 0, "no retry was granted");
 }

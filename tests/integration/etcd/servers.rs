@@ -18,7 +18,8 @@ fn mortal(etcd: &Etcd) -> Setup {
 }
 
 fn wait_for(locks: &Locks, lock: &str) -> JoinHandle<Reply> {
-    let (locks, lock) = (locks.clone(), lock.to_owned());
+    let locks = locks.clone();
+    let lock = lock.to_owned();
     let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     // One that is killed answers nothing.
     tokio::spawn(async move { locks.try_acquire(&lock, ask).await.expect("an answer") })
@@ -42,7 +43,7 @@ async fn waiters_are_served_in_order_over_all_servers() {
     }
     for (number, waiter) in waiting.into_iter().enumerate() {
         let locks = servers[(number + 1) % 3].locks();
-        // Nobody overtakes those who wait.
+        // No client overtakes the waiters.
         let refused = locks.acquire("fifo", json!({"ttl_ms": LONG_MS})).await;
         assert_eq!(refused.status, 423, "{refused:?}");
         locks.release("fifo", held.lease_id).await.expect(200);
@@ -81,11 +82,12 @@ async fn each_may_die_under_load() {
     assert!(locks.0.answers().iter().all(|count| *count > 0), "a server took no part");
 }
 
-/// The first waiters' server dies. They are passed over, and whoever waits behind them is served.
+/// The first waiters' server dies. They are passed over, and the waiter behind them is served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_waiters_of_a_dead_server_are_passed_over() {
     let etcd = Etcd::start().await;
-    let (mut dying, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
+    let mut dying = mortal(&etcd).start().await;
+    let other = mortal(&etcd).start().await;
     let locks = other.locks();
     let held = locks.grant("passed", LONG_MS).await;
     let gone = [wait_for(&dying.locks(), "passed"), wait_for(&dying.locks(), "passed")];
@@ -104,7 +106,8 @@ async fn the_waiters_of_a_dead_server_are_passed_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leases_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;
-    let (mut dying, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
+    let mut dying = mortal(&etcd).start().await;
+    let other = mortal(&etcd).start().await;
     let short = dying.locks().grant("short", 1_000).await;
     let long = dying.locks().grant("long", LONG_MS).await;
     let waiting = wait_for(&other.locks(), "short");
@@ -114,7 +117,7 @@ async fn the_leases_of_a_dead_server_end_by_the_others_clocks() {
     let late = other.locks().renew("short", short.lease_id).await;
     assert_eq!(late.status, 410, "{late:?}");
     assert_eq!(late.json()["reason"], "expired");
-    // What has time left is kept, and renewed by whoever is asked.
+    // A lease with time left is kept, and any server renews it.
     let renewed = other.locks().renew("long", long.lease_id).await.lease();
     assert_eq!(renewed.token, long.token);
 }
@@ -128,12 +131,13 @@ async fn until_alone(etcd: &Etcd) {
     tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
 }
 
-/// A server stands still for longer than it counts as alive, and its waiter is passed over. When it
-/// resumes, it does not grant by what it knew: the lock is another's by now.
+/// A server is paused for longer than it counts as alive, and its waiter is passed over. When it
+/// resumes, it does not grant from what it had read: the lock is another's by now.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_waiter_of_a_server_that_stands_still_is_passed_over() {
+async fn the_waiter_of_a_paused_server_is_passed_over() {
     let etcd = Etcd::start().await;
-    let (still, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
+    let still = mortal(&etcd).start().await;
+    let other = mortal(&etcd).start().await;
     let locks = other.locks();
     let held = locks.grant("turn", LONG_MS).await;
     let first = wait_for(&still.locks(), "turn");
@@ -147,7 +151,7 @@ async fn the_waiter_of_a_server_that_stands_still_is_passed_over() {
     let now = granted(second).await;
     still.process.resume();
     until_ready(&still).await;
-    // It stands in the queue again, or its client was told that it does not.
+    // Its position is back in the queue, or its client has been refused.
     until_true("the first waiter to be settled", || async {
         first.is_finished() || locks.show("turn").await.queue_length == 1
     })
@@ -164,11 +168,13 @@ async fn the_waiter_of_a_server_that_stands_still_is_passed_over() {
     }
 }
 
-/// The same where the lock fell free meanwhile: nobody waits for a free lock.
+/// The server is paused as above, but the lock became free meanwhile: no waiter waits for a free
+/// lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stood_still_serves_its_waiters_on() {
+async fn a_paused_server_serves_its_waiters_when_it_resumes() {
     let etcd = Etcd::start().await;
-    let (still, other) = (mortal(&etcd).start().await, mortal(&etcd).start().await);
+    let still = mortal(&etcd).start().await;
+    let other = mortal(&etcd).start().await;
     let locks = other.locks();
     let held = locks.grant("free", LONG_MS).await;
     let waiting = wait_for(&still.locks(), "free");
@@ -186,7 +192,7 @@ async fn a_server_that_stood_still_serves_its_waiters_on() {
     }
 }
 
-/// A server that is asked to end gives its waiters up, and they hold nobody up.
+/// A server that shuts down removes its waiters, and they hold no other waiter up.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
     let etcd = Etcd::start().await;

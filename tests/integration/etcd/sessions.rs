@@ -1,4 +1,5 @@
-//! Sessions on etcd: begun at one server, renewed at another, and ended by etcd where nobody is left.
+//! Sessions on etcd: begun at one server, renewed at another, and ended by etcd when no server is
+//! left.
 
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
@@ -28,7 +29,7 @@ async fn two(url: &str) -> [Server; 2] {
 
 /// The server that had the last heartbeat watches a session's time, and no other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_heard_the_last_heartbeat_ends_the_session() {
+async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     let etcd = Etcd::start().await;
     let [one, two] = two(&etcd.url()).await;
     let session = sessions(&one).begin("process", 700).await.session_id;
@@ -79,10 +80,10 @@ async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
     assert_eq!((late.status, late.json()["reason"].clone()), (410, json!("expired")));
 }
 
-/// A server stands still while its sessions live on at another: when it goes on, it ends none of
-/// them by what it knew.
+/// A server is paused while its sessions are renewed at another: when it resumes, it ends none of
+/// them from what it had read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_stood_still_ends_no_session_of_another() {
+async fn a_paused_server_ends_no_session_of_another() {
     let etcd = Etcd::start().await;
     let [still, other] = two(&etcd.url()).await;
     let session = sessions(&still).begin("process", 1_500).await.session_id;

@@ -1,5 +1,6 @@
 //! The network between three nodes is split: one node, with one lock server, is cut off from the other
-//! two, which have another one. The side with a majority goes on, and the other one grants nothing.
+//! two, which have another one. The side with a majority continues, and the other one grants
+//! nothing.
 
 use std::sync::Arc;
 
@@ -14,17 +15,17 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::believers::{ask, granted, the_guard_tells};
+use super::believers::{acquire_recorded, granted, the_guard_fences};
 use super::{LONG_MS, until_ready};
 
-/// How many grants of a side show that it goes on.
+/// Number of grants of a side that show that it continues.
 const ENOUGH: usize = 5;
-/// How many refusals of the other one, each of which takes as long as its etcd is waited for.
+/// Number of refusals of the other side, each of which takes a time-out of its etcd.
 const REFUSALS: usize = 2;
 /// Between two requests of one side, in milliseconds.
 const PAUSE_MS: u64 = 20;
 
-/// A side: its lock server, and somebody who asks it for one lock after the other.
+/// A side: its lock server, and a client that acquires one lock after the other.
 struct Side {
     server: Server,
     name: &'static str,
@@ -36,7 +37,8 @@ struct Side {
 impl Side {
     async fn start(url: &str, name: &'static str, history: &Arc<History>) -> Self {
         let server = Setup::lock_server(url).args(&["--store-timeout", "500ms"]).start().await;
-        let (stop, history) = (CancellationToken::new(), history.clone());
+        let stop = CancellationToken::new();
+        let history = history.clone();
         let asking = keep_asking(server.locks(), name, history.clone(), stop.clone());
         Self { server, name, asking: tokio::spawn(asking), stop, history }
     }
@@ -59,7 +61,7 @@ impl Side {
     async fn grants_enough(&self) {
         let from_ns = self.history.now_ns();
         until_true("a side to grant", || async {
-            assert!(!self.asking.is_finished(), "whoever asks panicked; see above");
+            assert!(!self.asking.is_finished(), "the client panicked; see above");
             self.grants(from_ns, u64::MAX).len() >= ENOUGH
         })
         .await;
@@ -76,7 +78,7 @@ async fn keep_asking(locks: Locks, name: &str, history: Arc<History>, stop: Canc
     while !stop.is_cancelled() {
         number += 1;
         let lock = format!("{name}/{number}");
-        let reply = ask(&locks, &history, &lock, json!({"ttl_ms": LONG_MS})).await;
+        let reply = acquire_recorded(&locks, &history, &lock, json!({"ttl_ms": LONG_MS})).await;
         assert!(matches!(reply.status, 200 | 503 | 504), "{reply:?}");
         tokio::time::sleep(std::time::Duration::from_millis(PAUSE_MS)).await;
     }
@@ -93,9 +95,10 @@ struct Site {
 }
 
 impl Site {
-    /// Whether the node that is going to be cut off leads.
+    /// Starts both sides; `is_leader` is whether the node that is going to be cut off leads.
     async fn start(is_leader: bool) -> Self {
-        let (network, history) = (EtcdNetwork::start(3).await, Arc::new(History::new()));
+        let network = EtcdNetwork::start(3).await;
+        let history = Arc::new(History::new());
         let leader = network.cluster().leader().await;
         let lonely = if is_leader { leader } else { (leader + 1) % 3 };
         let pair = [(lonely + 1) % 3, (lonely + 2) % 3].map(|node| network.node(node).address());
@@ -109,11 +112,13 @@ impl Site {
         self.many.grants_enough().await;
     }
 
-    /// The few are told that it cannot be done, or that nobody knows, while the many go on.
+    /// The minority's client is refused or gets an unknown outcome, while the majority's is
+    /// granted.
     async fn only_the_many_go_on(&self, held: &LeaseReply) {
         for _ in 0..REFUSALS {
             self.many.grants_enough().await;
-            let (locks, lock) = (self.few.locks(), held.lock.as_str());
+            let locks = self.few.locks();
+            let lock = held.lock.as_str();
             let (acquired, renewed) =
                 tokio::join!(locks.acquire("free", json!({})), locks.renew(lock, held.lease_id));
             for reply in [acquired, renewed] {
@@ -124,7 +129,7 @@ impl Site {
         until_ready(&self.many.server).await;
     }
 
-    /// What holds of the whole run.
+    /// Asserts what holds of the whole run.
     async fn judge(self) {
         self.few.stop().await;
         self.many.stop().await;
@@ -161,13 +166,13 @@ async fn split(is_leader: bool) {
     });
     assert_eq!(renewed.await.token, kept.token);
     site.judge().await;
-    the_guard_tells(&short, &next).await;
+    the_guard_fences(&short, &next).await;
 }
 
 /// A grant of a side, as soon as there is one.
 async fn until_granted(side: &Side, lock: &str, body: Value) -> LeaseReply {
     until("a grant", || async {
-        let reply = ask(&side.locks(), &side.history, lock, body.clone()).await;
+        let reply = acquire_recorded(&side.locks(), &side.history, lock, body.clone()).await;
         (reply.status == 200).then(|| reply.lease())
     })
     .await

@@ -29,7 +29,7 @@ async fn an_older_backup_has_the_ids_and_not_the_revision() {
     assert_eq!(etcd.range("tools/").await.len(), 1);
 }
 
-/// Whether what comes back is another cluster is the test's choice, and what it holds, too.
+/// The test chooses whether etcd comes back as another cluster, and with which keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_etcd_comes_back_with_another_cluster_id_or_with_its_own() {
     let mut etcd = Etcd::start().await;

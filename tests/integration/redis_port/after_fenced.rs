@@ -10,7 +10,8 @@ use super::{Port, port, ports, setup};
 
 /// An old holder's client at the first guard, whose token was refused by the second.
 async fn handed_over(guards: &[Port], id: &str) -> (RespClient, Grant, Grant) {
-    let (old, new) = (Grant::new(10, id), Grant::new(20, id));
+    let old = Grant::new(10, id);
+    let new = Grant::new(20, id);
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     RespClient::fenced(&guards[1].address, &new.credential).await;
@@ -33,12 +34,14 @@ async fn the_rest_of_a_pipeline_is_refused_and_the_connection_closed() {
     let guards = ports(&redis, 2).await;
     let (mut client, old, _) = handed_over(&guards, "1").await;
     let last = Grant::new(30, "1");
-    let (a, b) = (old.key("a"), old.key("b"));
+    let a = old.key("a");
+    let b = old.key("b");
     let first = client.call(&["SET", &a, "late"]).await;
     assert!(is_refused(&first), "{first:?}");
     assert!(is_closed(&mut client).await);
     let (mut client, ..) = handed_over(&guards, "2").await;
-    let (a2, last) = (Grant::new(10, "2").key("a"), Grant { id: "2".to_owned(), ..last });
+    let a2 = Grant::new(10, "2").key("a");
+    let last = Grant { id: "2".to_owned(), ..last };
     let replies = client
         .pipeline(&[
             &["SET", &a2, "late"],
@@ -64,7 +67,8 @@ async fn the_rest_of_a_pipeline_is_refused_and_the_connection_closed() {
 async fn connections_with_the_same_token_are_closed_together() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let address = &guards[0].address;
     let mut pool = Vec::new();
     for _ in 0..8 {
@@ -93,8 +97,8 @@ async fn connections_with_the_same_token_are_closed_together() {
     assert_eq!(redis.run::<String>(&["GET", &old.key("a")]).await, "1");
 }
 
-/// What Lettuce 6 and go-redis 9 send on a new connection of a pool; both ask for the credentials each
-/// time.
+/// Commands that Lettuce 6 and go-redis 9 send on a new connection of a pool; both fetch the
+/// credentials each time.
 fn handshakes(credential: &str) -> [Vec<Vec<&str>>; 2] {
     let hello = vec!["HELLO", "3", "AUTH", "fence", credential];
     let named = [&hello[..], &["SETNAME", "worker"]].concat();
@@ -124,7 +128,8 @@ async fn pools_of_other_drivers_present_the_newest_lease() {
     for driver in 0..handshakes("").len() {
         let id = driver.to_string();
         let [old, between, new] = [10, 20, 30].map(|token| Grant::new(token, &id));
-        let (address, key) = (&guards[0].address, old.key("journal"));
+        let address = &guards[0].address;
+        let key = old.key("journal");
         let mut pool = Vec::new();
         for _ in 0..SIZE {
             let mut client = connected(address, &handshakes(&old.credential)[driver]).await;
@@ -150,7 +155,8 @@ async fn pools_of_other_drivers_present_the_newest_lease() {
 async fn what_was_answered_before_is_delivered() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     let large = "x".repeat(6 << 20);
     client.call(&["SET", &old.key("a"), &large]).await;
@@ -175,7 +181,8 @@ async fn what_was_answered_before_is_delivered() {
 async fn a_refused_token_that_the_connection_does_not_hold_closes_nothing() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &new.credential).await;
     let reply = client.call(&["FENCE", &old.credential, "SET", &old.key("a"), "late"]).await;
     reply.expect_error("FENCED");
@@ -188,7 +195,8 @@ async fn a_refused_token_that_the_connection_does_not_hold_closes_nothing() {
 async fn only_the_refusal_of_the_tokens_ends_the_connection() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     client.pipeline(&[&["MULTI"], &["SET", &old.key("a"), "late"]]).await;
     RespClient::fenced(&guards[1].address, &new.credential).await;
@@ -205,7 +213,8 @@ async fn a_guard_that_keeps_or_observes_closes_nothing() {
     for option in [["--after-fenced", "keep"], ["--mode", "observe"]] {
         let guard = port(&setup(&redis.url()).args(&option)).await;
         let id = option[1];
-        let (old, new) = (Grant::new(10, id), Grant::new(20, id));
+        let old = Grant::new(10, id);
+        let new = Grant::new(20, id);
         let mut client = RespClient::fenced(&guard.address, &old.credential).await;
         client.call(&["SET", &old.key("a"), "1"]).await;
         RespClient::fenced(&guard.address, &new.credential).await;

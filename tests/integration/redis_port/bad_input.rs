@@ -1,5 +1,5 @@
-//! What a client may send by mistake or by malice. The answer is an error in the protocol's own
-//! form; nothing is written; and nobody else notices.
+//! Commands that a client may send by mistake or by malice. The reply is an error in the protocol's
+//! own form; nothing is written; and no other client notices.
 
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::redis_server::Redis;
@@ -8,7 +8,7 @@ use fence_tests::resp_client::{Resp, RespClient, request};
 
 use super::{Port, port, ports, setup};
 
-/// Somebody else at the same guard, who must notice nothing.
+/// Another client of the same guard, which must notice nothing.
 struct Witness {
     redis: Redis,
     port: Port,
@@ -34,7 +34,7 @@ impl Witness {
         RespClient::connect(&self.port.address).await
     }
 
-    /// Its connection works, and nobody wrote what it did not.
+    /// Asserts that its connection works, and that no other client wrote to its key.
     async fn check(&mut self, what: &str) {
         self.writes += 1;
         let reply = self.client.call(&["INCR", &self.grant.key("n")]).await;
@@ -253,7 +253,7 @@ async fn one_key_under_two_rules_belongs_to_the_first() {
     client.call(&["SET", "a:2:b", "y"]).await.expect_error("NOTOKEN");
 }
 
-/// Whatever the rules say, nobody reaches the guard's own keys or the switches of Redis.
+/// Under any access rules, no client reaches the guard's own keys or the switches of Redis.
 #[tokio::test]
 async fn administration_and_the_guards_own_keys_are_denied() {
     let redis = Redis::start().await;

@@ -20,12 +20,13 @@ async fn writes_again(guard: &Port, grant: &Grant) {
     .await;
 }
 
-/// An error that says that nothing was done, or that nobody knows; or a closed connection.
+/// Asserts an error that says that nothing was done, or that the outcome is unknown; or a closed
+/// connection.
 #[track_caller]
-fn assert_told(reply: &std::io::Result<Resp>) {
+fn assert_reported(reply: &std::io::Result<Resp>) {
     if let Ok(reply) = reply {
-        let is_told = ["UNAVAILABLE", "UNKNOWN"].iter().any(|code| reply.is_error(code));
-        assert!(is_told, "{reply:?}");
+        let is_reported = ["UNAVAILABLE", "UNKNOWN"].iter().any(|code| reply.is_error(code));
+        assert!(is_reported, "{reply:?}");
     }
 }
 
@@ -37,11 +38,11 @@ async fn a_redis_that_is_down_and_comes_back() {
     let mut client = RespClient::fenced(&guards[0].address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &grant.key("a"), "1"]).await, Resp::simple("OK"));
     redis.kill();
-    assert_told(&client.try_call(&["SET", &grant.key("a"), "2"]).await);
-    assert_told(&client.try_call(&["SET", &grant.key("a"), "3"]).await);
+    assert_reported(&client.try_call(&["SET", &grant.key("a"), "2"]).await);
+    assert_reported(&client.try_call(&["SET", &grant.key("a"), "3"]).await);
     let mut other = RespClient::connect(&guards[0].address).await;
     let reply = other.try_call(&["AUTH", "fence", &grant.credential]).await;
-    assert_told(&reply);
+    assert_reported(&reply);
     redis.start_again().await;
     writes_again(&guards[0], &grant).await;
     // A connection that was not closed is as good as a new one.
@@ -71,13 +72,14 @@ async fn a_redis_that_stands_still_keeps_the_order() {
     }
 }
 
-/// Nothing can be registered in a Redis that takes no writes: no new token is admitted, and the
-/// old holder, whose mark was not passed, goes on reading.
+/// Nothing can be registered in a Redis that takes no writes: no new token is admitted, and the old
+/// holder, whose mark was not passed, continues to read.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_is_full() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(1, "1"), Grant::new(2, "1"));
+    let old = Grant::new(1, "1");
+    let new = Grant::new(2, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     let _: () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
@@ -98,9 +100,11 @@ async fn a_redis_that_is_full() {
 /// It was turned into a replica: whatever it says, nothing is admitted and nothing written.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_is_read_only() {
-    let (redis, master) = (Redis::start().await, Redis::start().await);
+    let redis = Redis::start().await;
+    let master = Redis::start().await;
     let guards = ports(&redis, 1).await;
-    let (old, new) = (Grant::new(1, "1"), Grant::new(2, "1"));
+    let old = Grant::new(1, "1");
+    let new = Grant::new(2, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     let address = master.address();
@@ -113,7 +117,7 @@ async fn a_redis_that_is_read_only() {
     }
     let mut next = RespClient::connect(&guards[0].address).await;
     let reply = next.try_call(&["AUTH", "fence", &new.credential]).await;
-    assert_told(&reply);
+    assert_reported(&reply);
 }
 
 #[tokio::test]

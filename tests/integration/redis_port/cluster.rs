@@ -28,7 +28,8 @@ async fn guarded() -> (RedisCluster, Port) {
 async fn a_connection_with_a_refused_token_is_closed() {
     let cluster = RedisCluster::start().await;
     let port = port(&setup(&cluster.url())).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let key = old.key("a");
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
@@ -67,7 +68,8 @@ fn keys(grant: &Grant, count: usize) -> Vec<String> {
 async fn what_one_token_touched_no_lower_one_changes() {
     let (cluster, port) = guarded().await;
     let other = super::port(&keeping_setup(&cluster.url())).await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&other.address, &new.credential).await;
     for (index, key) in keys(&old, 200).iter().enumerate() {
@@ -99,7 +101,8 @@ async fn what_one_token_touched_no_lower_one_changes() {
 #[tokio::test]
 async fn a_deleted_mark_is_noticed_in_its_slot() {
     let (cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let key = "orders:1:{half}:a";
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
@@ -123,7 +126,8 @@ async fn a_deleted_mark_is_noticed_in_its_slot() {
 #[tokio::test]
 async fn a_slot_that_was_not_touched_is_not_sealed() {
     let (_cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let keys = keys(&old, 2);
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
@@ -137,7 +141,8 @@ async fn a_slot_that_was_not_touched_is_not_sealed() {
 #[tokio::test]
 async fn an_equal_token_of_another_lease_collides() {
     let (_cluster, port) = guarded().await;
-    let (one, two) = (Grant::new(34, "1"), Grant::new(34, "1"));
+    let one = Grant::new(34, "1");
+    let two = Grant::new(34, "1");
     let key = one.key("a");
     let mut first = RespClient::fenced(&port.address, &one.credential).await;
     let mut second = RespClient::fenced(&port.address, &two.credential).await;
@@ -154,7 +159,8 @@ async fn a_command_over_two_locks_needs_both_tokens_and_checks_both() {
     let port = super::port(&keeping_setup(&cluster.url()).args(&rules)).await;
     let credential = |token, lock: &str| unsigned(token, lock, lease_id());
     let (a, b, b_new) = (credential(5, "acct/a"), credential(7, "acct/b"), credential(8, "acct/b"));
-    let (key_a, key_b) = ("acct:{t}:a", "acct:{t}:b");
+    let key_a = "acct:{t}:a";
+    let key_b = "acct:{t}:b";
     let mut client = RespClient::fenced(&port.address, &a).await;
     let move_it = ["MSET", key_a, "1", key_b, "1"];
     client.call(&move_it).await.expect_error("NOTOKEN");
@@ -195,9 +201,9 @@ async fn tokens_never_fall_in_any_slot() {
             })
         })
         .collect();
-    let mut told = Vec::new();
+    let mut acknowledged = Vec::new();
     for writer in writers {
-        told.extend(writer.await.unwrap());
+        acknowledged.extend(writer.await.unwrap());
     }
     let mut found = Vec::new();
     for list in lists.iter() {
@@ -208,9 +214,9 @@ async fn tokens_never_fall_in_any_slot() {
         assert_eq!(tokens.last(), Some(&12), "the highest is never refused");
         found.extend(entries.into_iter().map(|entry| (list.clone(), entry)));
     }
-    told.sort();
+    acknowledged.sort();
     found.sort();
-    assert_eq!(told, found, "what was answered as done was done, and nothing else");
+    assert_eq!(acknowledged, found, "each acknowledged write was done, and nothing else");
 }
 
 #[tokio::test]
@@ -218,7 +224,8 @@ async fn what_cannot_be_one_step_is_refused_with_its_reason() {
     let (cluster, port) = guarded().await;
     let grant = Grant::new(34, "1");
     let keys = keys(&grant, 2);
-    let (a, b) = (keys[0].as_str(), keys[1].as_str());
+    let a = keys[0].as_str();
+    let b = keys[1].as_str();
     let mut client = RespClient::fenced(&port.address, &grant.credential).await;
     for words in [
         &["BLPOP", a, "1"][..],
@@ -258,7 +265,7 @@ async fn what_cannot_be_one_step_is_refused_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_connection_tells_its_tokens_in_every_way() {
+async fn a_connection_presents_its_tokens_in_every_way() {
     let (_cluster, port) = guarded().await;
     let grant = Grant::new(34, "1");
     let key = grant.key("a");
@@ -302,7 +309,8 @@ async fn clients_have_the_limits_of_the_other_port() {
     let budget = ["--max-redis-buffer-bytes", "8388608", "--max-command-bytes", "8388608"];
     let port = port(&keeping_setup(&cluster.url()).args(&limits).args(&budget)).await;
     let grant = Grant::new(34, "1");
-    let (key, large) = (grant.key("a"), "x".repeat(2 << 20));
+    let key = grant.key("a");
+    let large = "x".repeat(2 << 20);
     let mut stranger = RespClient::connect(&port.address).await;
     let hello = ["HELLO", "3", "AUTH", "fence", &grant.credential, "SETNAME", "a b"];
     stranger.call(&hello).await.expect_error("ERR");
@@ -329,14 +337,15 @@ async fn clients_have_the_limits_of_the_other_port() {
 async fn observe_mode_counts_and_lets_pass() {
     let cluster = RedisCluster::start().await;
     let port = port(&keeping_setup(&cluster.url()).args(&["--mode", "observe"])).await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let key = new.key("a");
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
     assert_eq!(client.call(&["SET", &key, "1"]).await, Resp::simple("OK"));
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     assert_eq!(late.call(&["INCR", &key]).await, Resp::Integer(2));
-    let mut nobody = RespClient::connect(&port.address).await;
-    assert_eq!(nobody.call(&["INCR", &key]).await, Resp::Integer(3));
+    let mut anonymous = RespClient::connect(&port.address).await;
+    assert_eq!(anonymous.call(&["INCR", &key]).await, Resp::Integer(3));
     let reply = port.server.guard().0.get("/v1/stores").await.expect(200);
     let stores: StoresReply = reply.read();
     let counted: Vec<_> =
@@ -349,7 +358,8 @@ async fn observe_mode_counts_and_lets_pass() {
 async fn the_objects_follow_their_slot() {
     let (cluster, port) = guarded().await;
     let guard = port.server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &new, "new").await.expect(201);
     let slot = slot_of(b"{fence:default}");
     let from = cluster.owner(slot).await;

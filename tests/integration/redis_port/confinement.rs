@@ -29,7 +29,8 @@ async fn open_port(redis: &Redis) -> Port {
 async fn a_script_does_not_delete_the_guards_marks() {
     let redis = Redis::start().await;
     let guard = open_port(&redis).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut holder = RespClient::fenced(&guard.address, &new.credential).await;
     assert_eq!(holder.call(&["SET", &new.key("a"), "new"]).await, Resp::simple("OK"));
     let before: Vec<String> = redis.run(&["HGETALL", MARKS]).await;
@@ -68,7 +69,7 @@ async fn a_script_does_not_delete_a_lock_servers_record() {
     locks.locks().renew("orders/1", held.lease_id).await.expect(200);
 }
 
-/// What scripts may not run works from the client itself, before and behind a script.
+/// Commands that scripts may not run work from the client itself, before and after a script.
 #[tokio::test]
 async fn commands_that_are_computed_work_beside_scripts() {
     let redis = Redis::start().await;
@@ -147,7 +148,8 @@ async fn fencepost_s_own_channels_are_refused() {
 async fn a_stale_token_is_refused_when_it_is_presented_again() {
     let redis = Redis::start().await;
     let guards = super::ports(&redis, 2).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut late = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(late.call(&["AUTH", "fence", &old.credential]).await, Resp::simple("OK"));
     guards[1].server.guard().sealed("orders/1", &new.credential).await;

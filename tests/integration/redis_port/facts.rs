@@ -1,4 +1,4 @@
-//! What the design of the port stands on, asked of Redis itself: no guard is in these tests.
+//! Facts of Redis on which the design of the port rests, shown without a guard.
 
 use fence_tests::redis_server::Redis;
 use fence_tests::resp_client::{Resp, RespClient, request};

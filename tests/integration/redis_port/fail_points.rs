@@ -1,5 +1,5 @@
-//! A guard that stops, or dies, between any two steps of a hand-over. Another guard finishes what
-//! it began; and when it goes on, it does no harm.
+//! A guard that is paused, or dies, between any two steps of a hand-over. Another guard finishes
+//! what it began; and when it resumes, it does no harm.
 
 use fence_tests::redis_flood::Flood;
 use fence_tests::redis_holders::{entries, length};
@@ -11,16 +11,16 @@ use fence_tests::wait::until_true;
 
 use super::{Port, port, setup};
 
-/// How the guard under test is hurt at the point.
+/// The fault that hits the guard under test at the point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hurt {
     Stop,
     Kill,
 }
 
-/// Who comes after the holder whose guard was hurt, at the other guard.
+/// The holder after the one whose guard was hurt, at the other guard.
 #[derive(Clone, Copy, Debug)]
-enum Next {
+enum NewHolder {
     /// The same holder, with the same token and lease.
     Same,
     /// A new holder with a higher token.
@@ -63,14 +63,15 @@ impl Scene {
 }
 
 /// An old holder floods through a healthy guard. A new one comes through the failing guard, which
-/// is hurt at `point`; its client has no answer then. Next comes through the healthy one.
-async fn raise_over_a_flood(scene: &Scene, point: &str, hurt: Hurt, next: Next) {
+/// is hurt at `point`; its client has no answer then. NewHolder comes through the healthy one.
+async fn raise_over_a_flood(scene: &Scene, point: &str, hurt: Hurt, next: NewHolder) {
     let what = format!("{point} {hurt:?} {next:?}");
     let id = what.replace(' ', "-");
-    let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+    let old = Grant::new(10, &id);
+    let new = Grant::new(20, &id);
     let last = match next {
-        Next::Same => new.clone(),
-        Next::Higher => Grant::new(30, &id),
+        NewHolder::Same => new.clone(),
+        NewHolder::Higher => Grant::new(30, &id),
     };
     let client = RespClient::fenced(&scene.healthy.address, &old.credential).await;
     let flood = Flood::start(client, &old, 300_000);
@@ -96,7 +97,7 @@ async fn raise_over_a_flood(scene: &Scene, point: &str, hurt: Hurt, next: Next) 
 
     if hurt == Hurt::Stop {
         failing.server.process.resume();
-        goes_on(&mut waiting, next, &what).await;
+        assert_final_reply(&mut waiting, next, &what).await;
     }
     let reply = client.call(&["RPUSH", &last.journal(), &format!("{entry}-all")]).await;
     assert!(matches!(reply, Resp::Integer(_)), "{what}: {reply:?}");
@@ -104,18 +105,18 @@ async fn raise_over_a_flood(scene: &Scene, point: &str, hurt: Hurt, next: Next) 
     assert!(entries >= 500, "{what}: {entries} entries");
 }
 
-/// What the client of a guard that stood still is told in the end.
-async fn goes_on(waiting: &mut RespClient, next: Next, what: &str) {
+/// Asserts the final reply to the client of the guard that was paused.
+async fn assert_final_reply(waiting: &mut RespClient, next: NewHolder, what: &str) {
     let auth = patient(waiting.next()).await;
     let write = patient(waiting.next()).await;
     match next {
         // Its token is as good as that of the other connection.
-        Next::Same => {
+        NewHolder::Same => {
             assert_eq!(auth.unwrap(), Resp::simple("OK"), "{what}");
             assert!(matches!(write.unwrap(), Resp::Integer(_)), "{what}");
         }
         // Its token was the highest when it was sealed; by now it is not.
-        Next::Higher => {
+        NewHolder::Higher => {
             let is_ok = matches!(&auth, Ok(Resp::Simple(ok)) if ok == "OK");
             let was_sealed = what.starts_with("after-sealed");
             assert!(!is_ok || was_sealed, "{what}: {auth:?}");
@@ -127,7 +128,7 @@ async fn goes_on(waiting: &mut RespClient, next: Next, what: &str) {
 async fn all_of(point: &str) {
     let scene = Scene::new().await;
     for hurt in [Hurt::Stop, Hurt::Kill] {
-        for next in [Next::Same, Next::Higher] {
+        for next in [NewHolder::Same, NewHolder::Higher] {
             raise_over_a_flood(&scene, point, hurt, next).await;
         }
     }
@@ -158,13 +159,15 @@ async fn hurt_after_sealed() {
     all_of("after-sealed").await;
 }
 
-/// It is registered and its client is not told; a higher token comes elsewhere; it goes on.
+/// The token is registered and its client gets no reply; a higher token comes elsewhere; the guard
+/// resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hurt_after_register() {
     let scene = Scene::new().await;
     for hurt in [Hurt::Stop, Hurt::Kill] {
         let id = format!("{hurt:?}");
-        let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+        let old = Grant::new(10, &id);
+        let new = Grant::new(20, &id);
         let mut failing = scene.failing("after-register", hurt).await;
         let mut waiting = RespClient::connect(&failing.address).await;
         waiting.send(&["AUTH", "fence", &old.credential]).await;
@@ -177,10 +180,10 @@ async fn hurt_after_register() {
         if hurt == Hurt::Stop {
             failing.server.process.resume();
             for reply in [patient(waiting.next()).await, patient(waiting.next()).await] {
-                let is_told = reply.as_ref().map_or(true, |reply| reply.error().is_some());
+                let is_error = reply.as_ref().map_or(true, |reply| reply.error().is_some());
                 // AUTH may say OK: the token was the highest when it was registered.
                 let is_ok = matches!(&reply, Ok(Resp::Simple(ok)) if ok == "OK");
-                assert!(is_told || is_ok, "{reply:?}");
+                assert!(is_error || is_ok, "{reply:?}");
             }
         }
         let list = next.call(&["LRANGE", &new.journal(), "0", "-1"]).await;
@@ -188,14 +191,15 @@ async fn hurt_after_register() {
     }
 }
 
-/// A registration that was left behind by a connection that ended hurts nobody, neither the same
-/// token nor a higher one.
+/// A registration that was left behind by a connection that ended blocks neither the same token nor
+/// a higher one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hurt_before_retire() {
     let scene = Scene::new().await;
     for hurt in [Hurt::Stop, Hurt::Kill] {
         let id = format!("{hurt:?}");
-        let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+        let old = Grant::new(10, &id);
+        let new = Grant::new(20, &id);
         let mut failing = scene.failing("before-retire", hurt).await;
         let mut client = RespClient::fenced(&failing.address, &old.credential).await;
         // A connection of its own, so that it ends with its client.
@@ -222,7 +226,8 @@ async fn hurt_before_retire() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn registrations_are_removed_with_their_connections() {
     let scene = Scene::new().await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     for grant in [&old, &new] {
         let mut client = RespClient::fenced(&scene.healthy.address, &grant.credential).await;
         client.call(&["WATCH", &grant.key("a")]).await;

@@ -78,7 +78,8 @@ async fn a_flush_needs_a_token_of_every_rule() {
     let redis = Redis::start().await;
     let rules = ["--rule", "a:**=orders/1", "--rule", "b:**=orders/2", "--rule", "c:**=@open"];
     let guard = open_port(&redis, &rules).await;
-    let (one, two) = (Grant::new(5, "1"), Grant::new(5, "2"));
+    let one = Grant::new(5, "1");
+    let two = Grant::new(5, "2");
     redis.run::<()>(&["MSET", "a:x", "1", "c:x", "1"]).await;
     let mut client = RespClient::connect(&guard.address).await;
     client.call(&["FLUSHDB"]).await.expect_error("NOTOKEN");
@@ -105,7 +106,8 @@ async fn a_late_flush_is_fenced() {
     let redis = Redis::start().await;
     let guard = open_port(&redis, &["--rule", "**=orders/1"]).await;
     let guards = ports(&redis, 1).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut late = RespClient::fenced(&guard.address, &old.credential).await;
     assert_eq!(late.call(&["FLUSHDB"]).await, Resp::simple("OK"));
     let mut holder = RespClient::fenced(&guards[0].address, &new.credential).await;

@@ -16,9 +16,9 @@ use super::{port, ports, setup};
 #[track_caller]
 fn assert_ended(replies: &[Resp]) {
     for reply in replies {
-        let is_told = reply.is_error("FENCED") || reply.is_error("UNKNOWN");
+        let is_refused = reply.is_error("FENCED") || reply.is_error("UNKNOWN");
         let is_push = matches!(reply, Resp::Push(_));
-        assert!(is_told || is_push, "after the hand-over: {reply:?}");
+        assert!(is_refused || is_push, "after the hand-over: {reply:?}");
     }
 }
 
@@ -35,10 +35,11 @@ async fn entries(redis: &Redis, grant: &Grant) -> Vec<Entry> {
 }
 
 #[tokio::test]
-async fn a_stale_token_is_told_the_mark_and_writes_nothing() {
+async fn a_stale_token_is_refused_with_the_mark_and_writes_nothing() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     RespClient::fenced(&guards[0].address, &new.credential).await;
     let mut late = RespClient::connect(&guards[1].address).await;
     let replies = late
@@ -81,7 +82,8 @@ async fn an_equal_token_is_admitted_with_its_lease_alone() {
 async fn a_client_blocked_in_blpop_pops_nothing_after_the_hand_over() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let queue = old.key("queue");
     let mut blocked = RespClient::fenced(&guards[0].address, &old.credential).await;
     blocked.send(&["BLPOP", &queue, "0"]).await;
@@ -105,7 +107,8 @@ async fn a_client_blocked_in_blpop_pops_nothing_after_the_hand_over() {
 async fn a_transaction_across_the_hand_over_is_not_executed() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["WATCH", &old.key("a")]).await, Resp::simple("OK"));
     assert_eq!(client.call(&["MULTI"]).await, Resp::simple("OK"));
@@ -121,7 +124,8 @@ async fn a_transaction_across_the_hand_over_is_not_executed() {
 async fn a_subscriber_with_an_old_token_is_ended() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     client.call(&["SUBSCRIBE", &old.key("news")]).await;
     let mut next = RespClient::fenced(&guards[1].address, &new.credential).await;
@@ -134,7 +138,8 @@ async fn a_subscriber_with_an_old_token_is_ended() {
 
 /// One hand-over under a flood; everything is written down and judged.
 async fn flooded(redis: &Redis, first: &str, second: &str, id: &str) {
-    let (old, new) = (Grant::new(10, id), Grant::new(20, id));
+    let old = Grant::new(10, id);
+    let new = Grant::new(20, id);
     let client = RespClient::fenced(first, &old.credential).await;
     let flood = Flood::start(client, &old, 400_000);
     flood.answered(2_000).await;
@@ -154,7 +159,8 @@ async fn a_pipeline_stops_at_the_hand_over() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guards = ports(&redis, 2).await;
     for round in 0..rounds(4, 40) {
-        let (first, second) = (&guards[0].address, &guards[round % 2].address);
+        let first = &guards[0].address;
+        let second = &guards[round % 2].address;
         flooded(&redis, first, second, &round.to_string()).await;
     }
 }
@@ -167,7 +173,8 @@ async fn a_flood_that_was_hung_up_on_stops_before_it_is_forgotten() {
     let guards = ports(&redis, 2).await;
     for round in 0..rounds(3, 30) {
         let id = round.to_string();
-        let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+        let old = Grant::new(10, &id);
+        let new = Grant::new(20, &id);
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
         // A connection of its own, which ends with its client.
         assert_eq!(client.call(&["WATCH", &old.key("a")]).await, Resp::simple("OK"));
@@ -189,12 +196,13 @@ async fn a_flood_that_was_hung_up_on_stops_before_it_is_forgotten() {
         let at_seal = length(&redis.address(), &id).await;
         assert!(at_seal < 150, "the flood was over before: it shows nothing");
         for _ in 0..50 {
-            assert_eq!(length(&redis.address(), &id).await, at_seal, "it went on after the seal");
+            assert_eq!(length(&redis.address(), &id).await, at_seal, "a write after the seal");
         }
     }
 }
 
-/// The new holder's guard is far away: whoever admits before the kill is seen to.
+/// The new holder's guard is far away: its token is admitted only after the old one's connection
+/// was killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipeline_stops_before_the_new_holder_is_answered_over_a_slow_line() {
     use fence_tests::fault_proxy::{Fault, FaultProxy};
@@ -208,14 +216,15 @@ async fn a_pipeline_stops_before_the_new_holder_is_answered_over_a_slow_line() {
     }
 }
 
-/// The old holder's guard stands still with its commands, and goes on after the hand-over.
+/// The old holder's guard is paused with its commands, and resumes after the hand-over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_stopped_guard_still_holds_is_never_carried_out() {
+async fn a_command_that_a_paused_guard_still_holds_is_never_carried_out() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
     for round in 0..rounds(5, 50) {
         let id = round.to_string();
-        let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+        let old = Grant::new(10, &id);
+        let new = Grant::new(20, &id);
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
         client.call(&["RPUSH", &old.journal(), "10 first"]).await;
         guards[0].server.process.pause();
@@ -251,7 +260,8 @@ async fn no_key_of_the_guard_expires() {
 async fn a_connection_with_two_tokens_ends_when_either_is_stale() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (a, b) = (Grant::new(10, "a"), Grant::new(11, "b"));
+    let a = Grant::new(10, "a");
+    let b = Grant::new(11, "b");
     let mut client = RespClient::connect(&guards[0].address).await;
     for grant in [&a, &b] {
         let reply = client.call(&["FENCE", "SET", &grant.credential]).await;

@@ -28,7 +28,7 @@ fn judge(name: &str) {
     assert!(output.status.success(), "{name}: {}\n{text}\n{errors}", output.status);
 }
 
-/// Whether this program answers to `--version` with at least this major version.
+/// Returns whether this program answers to `--version` with at least this major version.
 fn is_there(program: &str, major: u32) -> bool {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());

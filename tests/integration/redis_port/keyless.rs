@@ -103,7 +103,7 @@ const EXACT: [&str; 10] = [
     "ROLE",
 ];
 
-/// What a connection was used for before, as commands.
+/// Earlier uses of a connection, as commands.
 const STATES: [(&str, &[&[&str]]); 7] = [
     ("fresh", &[]),
     ("transaction", &[&["MULTI"], &["SET", "open:a", "1"], &["EXEC"]]),
@@ -126,7 +126,8 @@ fn kind(reply: &Resp) -> String {
 fn every_listed_command_without_keys_is_sent() {
     let row = |line: &'static str| {
         let mut cells = line.split('|').map(str::trim).skip(2);
-        let (keys, names) = (cells.next()?, cells.next()?);
+        let keys = cells.next()?;
+        let names = cells.next()?;
         let is_keyless = keys.starts_with("none") || keys.starts_with("the names of all");
         (is_keyless && !names.is_empty()).then_some(names)
     };

@@ -20,7 +20,8 @@ impl Verifier for Anything {
 }
 
 async fn link(redis: &Redis) -> (RedisLink, Tasks) {
-    let (target, tasks) = (redis.url().parse().unwrap(), Tasks::new());
+    let target = redis.url().parse().unwrap();
+    let tasks = Tasks::new();
     let link = RedisLink::start(target, LinkOptions::default(), Arc::new(Anything), &tasks).await;
     (link.unwrap(), tasks)
 }
@@ -35,8 +36,8 @@ async fn id(link: &RedisLink) -> Option<Value> {
     link.call(&words(&["CLIENT", "ID"])).await.ok()
 }
 
-/// What is pinned stays on its connection over a new verification, and goes nowhere else after it
-/// is gone: not even where the same client id is given to somebody else after a restart.
+/// A pinned command stays on its connection over a new verification, and goes to no other once that
+/// connection is gone: not even to one that gets the same client id after a restart.
 #[tokio::test]
 async fn a_pinned_connection_moves_to_no_other() {
     let mut redis = Redis::start().await;

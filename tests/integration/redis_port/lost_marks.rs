@@ -144,7 +144,8 @@ async fn a_connection_whose_registration_is_gone_is_ended_all_the_same() {
     {
         let redis = Redis::start().await;
         let guard = port(&setup(&redis.url())).await;
-        let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+        let old = Grant::new(40, "1");
+        let new = Grant::new(50, "1");
         let mut late = RespClient::fenced(&guard.address, &old.credential).await;
         assert_eq!(late.call(&["SET", &old.key("a"), "old"]).await, Resp::simple("OK"));
         let _: redis::Value = redis.run(damage).await;

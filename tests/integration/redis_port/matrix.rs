@@ -75,7 +75,7 @@ async fn three_guards_and_many_holders() {
     undisturbed(3).await;
 }
 
-/// What the journal is worth: the same load without a guard breaks G1 and G2.
+/// The journal detects violations: the same load without a guard breaks G1 and G2.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_guard_tokens_fall() {
     let mut seed = Seed::of_run("redis_port::matrix::without_a_guard");
@@ -198,7 +198,7 @@ async fn a_redis_that_is_killed_and_started_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_stands_still_and_goes_on() {
+async fn a_redis_that_is_paused_and_resumes() {
     let mut seed = Seed::of_run("redis_port::matrix::a_redis_that_stands_still");
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let rigs = rigs(&redis, 2).await;

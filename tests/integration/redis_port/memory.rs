@@ -1,4 +1,4 @@
-//! What clients can make the guard keep is bounded.
+//! Memory that clients can make the guard keep is bounded.
 
 use std::time::Duration;
 
@@ -8,8 +8,8 @@ use fence_tests::resp_client::{Resp, RespClient, request};
 
 use super::{Port, port, setup};
 
-/// What the port may hold for all clients together, and what else the process may take by it:
-/// buffers of sockets that grow by doubling, and what the allocator keeps.
+/// The budget of the port for all clients together, and a margin for the process beside it: buffers
+/// of sockets that grow by doubling, and what the allocator keeps.
 const BUDGET_BYTES: u64 = 32 << 20;
 const SLACK_BYTES: u64 = 64 << 20;
 
@@ -51,7 +51,7 @@ async fn assert_alive(guard: &Port, token: u64) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn replies_that_nobody_reads() {
+async fn replies_that_no_client_reads() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guard = small(&redis).await;
     let grant = Grant::new(1, "1");
@@ -68,14 +68,14 @@ async fn replies_that_nobody_reads() {
         silent.push(client);
     }
     assert_alive(&guard, 2).await;
-    // Whoever shares their connection goes on, too, or is told; it does not hang for ever.
+    // A client that shares their connection is served, too, or gets an error; it does not hang.
     let reply = first.try_call(&["GET", &grant.key("b")]).await;
     assert!(reply.is_err() || matches!(reply, Ok(Resp::Null | Resp::Error(_))), "{reply:?}");
     assert_bounded(&guard, before, "GETs without reading, later");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn small_replies_that_nobody_reads() {
+async fn small_replies_that_no_client_reads() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guard = small(&redis).await;
     let grant = Grant::new(1, "1");
@@ -158,7 +158,8 @@ async fn a_command_that_is_too_large_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_command_above_the_default_passes_by_option() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
-    let (command, buffers) = ((101 << 20).to_string(), (202 << 20).to_string());
+    let command = (101 << 20).to_string();
+    let buffers = (202 << 20).to_string();
     let args = ["--max-command-bytes", &command, "--max-redis-buffer-bytes", &buffers];
     let guard = port(&setup(&redis.url()).args(&args)).await;
     let grant = Grant::new(1, "1");
@@ -174,8 +175,8 @@ async fn a_command_above_the_default_passes_by_option() {
     assert!(refused.stderr.contains("does not fit"), "{refused:?}");
 }
 
-/// Replies of the guard itself, behind a command that waits in Redis: a client that goes on is not
-/// read any further.
+/// Replies of the guard itself, behind a command that waits in Redis: a client that continues to
+/// send is not read any further.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_of_the_guard_behind_a_blocked_command() {
     let redis = Redis::start().await;
@@ -215,7 +216,7 @@ async fn keys_of_a_transaction_without_end() {
     client.call(&["EXEC"]).await.expect_error("EXECABORT");
 }
 
-/// What a command took is free once it was sent on, though its client stays.
+/// The memory of a command is free once it was sent on, though its client stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_memory_of_a_command_is_given_back() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
@@ -271,8 +272,8 @@ async fn a_refusal_is_short() {
     }
 }
 
-/// More scripts than anybody reads the replies of: good ones, refused ones, and some that change what
-/// the user may touch.
+/// More scripts than any client reads the replies of: good ones, refused ones, and some that change
+/// what the user may touch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scripts_without_end() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
@@ -304,7 +305,8 @@ async fn more_names_than_may_be_held() {
     let long = "x".repeat(500);
     let fill = format!("for n = 1, 5000 do redis.call('SET', 'orders:1:{long}' .. n, 1) end");
     redis.run::<()>(&["EVAL", &fill, "0"]).await;
-    let (one, pattern) = (format!("orders:1:{long}7"), format!("*{long}777"));
+    let one = format!("orders:1:{long}7");
+    let pattern = format!("*{long}777");
     let grant = Grant::new(1, "1");
     let mut shared = RespClient::fenced(&guard.address, &grant.credential).await;
     let mut own = RespClient::fenced(&guard.address, &grant.credential).await;

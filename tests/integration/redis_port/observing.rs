@@ -143,7 +143,8 @@ async fn scripts_are_not_confined() {
 async fn marks_outlive_a_flush() {
     let redis = Redis::start().await;
     let guard = observing(&redis).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut client = RespClient::fenced(&guard.address, &new.credential).await;
     let before: Vec<String> = redis.run(&["HGETALL", MARKS]).await;
     assert!(!before.is_empty());
@@ -153,7 +154,7 @@ async fn marks_outlive_a_flush() {
         assert_eq!(client.call(&["EXISTS", &new.key("a")]).await, Resp::Integer(0));
         assert_eq!(redis.run::<Vec<String>>(&["HGETALL", MARKS]).await, before);
     }
-    // The guard goes on, also with tokens and with users of Redis.
+    // The guard continues to serve, also with tokens and with users of Redis.
     assert_eq!(client.call(&["AUTH", &new.credential]).await, Resp::simple("OK"));
     let replies = client.pipeline(&[&["MULTI"], &["SET", &new.key("b"), "1"], &["EXEC"]]).await;
     assert_eq!(replies[2].items(), [Resp::simple("OK")]);
@@ -167,7 +168,8 @@ async fn marks_outlive_a_flush() {
 async fn a_token_is_presented_on_any_connection() {
     let redis = Redis::start().await;
     let guard = observing(&redis).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut client = RespClient::fenced(&guard.address, &new.credential).await;
     client.call(&["WATCH", &new.key("a")]).await;
     assert_eq!(client.call(&["AUTH", &old.credential]).await, Resp::simple("OK"));

@@ -1,5 +1,5 @@
-//! The objects API and the port share one record a lock: whoever raises the mark on one side ends
-//! the old holder on both.
+//! The objects API and the port share one record a lock: a higher mark on one side ends the old
+//! holder on both.
 
 use fence_protocol::Code;
 use fence_tests::redis_flood::Flood;
@@ -13,7 +13,7 @@ use fence_tests::seed::rounds;
 use super::ports;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum RecordStep {
     Put,
     Get,
     Delete,
@@ -26,20 +26,22 @@ async fn one_step_with_a_higher_token_ends_lower_connections_before_it_answers()
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guards = ports(&redis, 2).await;
     for round in 0..rounds(2, 10) {
-        for step in [Step::Put, Step::Get, Step::Delete, Step::Seal] {
+        for step in [RecordStep::Put, RecordStep::Get, RecordStep::Delete, RecordStep::Seal] {
             for guard in &guards {
                 let id = format!("{round}-{step:?}-{}", guard.server.process.pid());
-                let (old, new) = (Grant::new(10, &id), Grant::new(20, &id));
+                let old = Grant::new(10, &id);
+                let new = Grant::new(20, &id);
                 let client = RespClient::fenced(&guards[0].address, &old.credential).await;
                 let flood = Flood::start(client, &old, 400_000);
                 flood.answered(1_000).await;
                 let api = guard.server.guard();
-                let (key, token) = (format!("orders/{id}"), new.credential.as_str());
+                let key = format!("orders/{id}");
+                let token = new.credential.as_str();
                 match step {
-                    Step::Put => drop(api.put(&key, token, "x").await.expect(201)),
-                    Step::Get => drop(api.fenced_get(&key, token).await.expect(404)),
-                    Step::Delete => drop(api.delete(&key, token).await.expect(204)),
-                    Step::Seal => drop(api.seal(&key, token).await.expect(200)),
+                    RecordStep::Put => drop(api.put(&key, token, "x").await.expect(201)),
+                    RecordStep::Get => drop(api.fenced_get(&key, token).await.expect(404)),
+                    RecordStep::Delete => drop(api.delete(&key, token).await.expect(204)),
+                    RecordStep::Seal => drop(api.seal(&key, token).await.expect(200)),
                 }
                 let seal = Seal { token: 20, length: length(&redis.address(), &id).await };
                 let answers = flood.ended().await;
@@ -56,7 +58,8 @@ async fn one_step_with_a_higher_token_ends_lower_connections_before_it_answers()
 async fn a_connection_with_a_higher_token_makes_one_step_stale() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let api = guards[1].server.guard();
     api.put("orders/1", &old.credential, "old").await.expect(201);
     let mut client = RespClient::fenced(&guards[0].address, &new.credential).await;
@@ -75,7 +78,8 @@ async fn a_connection_with_a_higher_token_makes_one_step_stale() {
 async fn a_mark_of_the_objects_api_refuses_at_the_port() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     guards[0].server.guard().sealed("orders/1", &new.credential).await;
     for guard in &guards {
         let mut client = RespClient::connect(&guard.address).await;

@@ -15,7 +15,8 @@ async fn a_mixed_pipeline_keeps_its_order() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guards = ports(&redis, 1).await;
     let grant = Grant::new(10, "1");
-    let (n, list) = (grant.key("n"), grant.key("list"));
+    let n = grant.key("n");
+    let list = grant.key("list");
     for _ in 0..5 {
         let mut client = RespClient::fenced(&guards[0].address, &grant.credential).await;
         client.call(&["SET", &n, "0"]).await;
@@ -50,7 +51,9 @@ async fn a_mixed_pipeline_keeps_its_order() {
 async fn a_refused_connection_may_present_a_newer_token() {
     let redis = Redis::start().await;
     let guards = keeping_ports(&redis, 2).await;
-    let (old, new, last) = (Grant::new(10, "1"), Grant::new(20, "1"), Grant::new(30, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
+    let last = Grant::new(30, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     RespClient::fenced(&guards[1].address, &new.credential).await;
@@ -72,7 +75,8 @@ async fn a_refused_connection_may_present_a_newer_token() {
 async fn one_command_with_a_higher_token_ends_its_own_connections_token() {
     let redis = Redis::start().await;
     let guards = keeping_ports(&redis, 1).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     let reply = client.call(&["FENCE", &new.credential, "SET", &new.key("a"), "2"]).await;
@@ -83,12 +87,13 @@ async fn one_command_with_a_higher_token_ends_its_own_connections_token() {
     assert_eq!(client.call(&["GET", &new.key("a")]).await, Resp::bulk("2"));
 }
 
-/// The same tokens in another database are another connection to Redis, and end as well.
+/// Equal tokens in another database are another connection to Redis, and end as well.
 #[tokio::test]
 async fn a_token_ends_in_every_database() {
     let redis = Redis::start().await;
     let guards = keeping_ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut clients = Vec::new();
     for db in ["0", "3"] {
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
@@ -104,10 +109,10 @@ async fn a_token_ends_in_every_database() {
     }
 }
 
-/// Whoever hangs up while its replies wait to be read, and its next command waits for those before
-/// it, must not keep the guard's thread busy: others are served there, too.
+/// A client that hangs up while its replies wait to be read, and its next command waits for those
+/// before it, must not keep the guard's thread busy: others are served there, too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_client_that_hangs_up_in_a_full_pipeline_harms_nobody() {
+async fn a_client_that_hangs_up_in_a_full_pipeline_delays_no_other() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let guards = ports(&redis, 1).await;
     let grant = Grant::new(10, "1");

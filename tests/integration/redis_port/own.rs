@@ -1,4 +1,4 @@
-//! What a client's own connection may never do, however its client behaves.
+//! Limits of a client's own connection, however its client behaves.
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
@@ -7,7 +7,7 @@ use fence_tests::wait::until_true;
 
 use super::{port, setup};
 
-/// Whether a connection waits in BLPOP.
+/// Returns whether a connection waits in BLPOP.
 async fn is_blocked(redis: &Redis) -> bool {
     let list: String = redis.run(&["CLIENT", "LIST"]).await;
     list.contains(" cmd=blpop ")
@@ -18,8 +18,10 @@ async fn is_blocked(redis: &Redis) -> bool {
 async fn a_script_writes_nothing_that_was_checked_for_reading() {
     let redis = Redis::start().await;
     let guard = port(&setup(&redis.url()).args(&["--allow-unfenced-reads"])).await;
-    let (own, other) = (Grant::new(5, "1"), Grant::new(5, "2"));
-    let (key, foreign) = (own.key("a"), other.key("b"));
+    let own = Grant::new(5, "1");
+    let other = Grant::new(5, "2");
+    let key = own.key("a");
+    let foreign = other.key("b");
     let write = format!("return redis.call('SET', '{foreign}', 'unfenced')");
     let read = format!("return redis.call('GET', '{foreign}')");
     let mut client = RespClient::fenced(&guard.address, &own.credential).await;
@@ -35,7 +37,7 @@ async fn a_script_writes_nothing_that_was_checked_for_reading() {
     assert_eq!(client.call(&["SET", &key, "1"]).await, Resp::simple("OK"));
 }
 
-/// What was sent before RESET is answered before it, and nothing afterwards.
+/// Commands sent before RESET are answered before it, and nothing afterwards.
 #[tokio::test]
 async fn a_reset_comes_behind_what_was_sent_before() {
     let redis = Redis::start().await;
@@ -59,11 +61,12 @@ async fn a_reset_comes_behind_what_was_sent_before() {
 /// A client that leaves while a command of it waits in Redis leaves nothing there, whatever it has
 /// sent behind that command.
 #[tokio::test]
-async fn whoever_leaves_a_blocked_connection_is_noticed() {
+async fn a_client_that_leaves_a_blocked_connection_is_noticed() {
     let redis = Redis::start().await;
     let guard = port(&setup(&redis.url())).await;
     let grant = Grant::new(5, "1");
-    let (list, key) = (grant.key("list"), grant.key("n"));
+    let list = grant.key("list");
+    let key = grant.key("n");
     let many = request(&["GET", &key]).repeat(600);
     for behind in [many, request(&["SELECT", "1"])] {
         let mut client = RespClient::fenced(&guard.address, &grant.credential).await;

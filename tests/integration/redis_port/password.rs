@@ -40,7 +40,7 @@ impl Asking {
     }
 }
 
-/// The same before one Redis and before a cluster.
+/// Asserts that commands need a login, before one Redis and before a cluster alike.
 async fn commands_want_a_login(asking: &Asking) {
     let mut client = asking.client().await;
     for line in [
@@ -151,7 +151,8 @@ async fn a_client_has_small_limits_before_its_login() {
 async fn a_refused_token_is_no_login() {
     let redis = Redis::start().await;
     let asking = Asking::before(&redis.url()).await;
-    let (old, new) = (asking.credential(5), asking.credential(6));
+    let old = asking.credential(5);
+    let new = asking.credential(6);
     RespClient::fenced(&asking.guard.address, &new).await;
     let mut client = asking.client().await;
     client.call(&["AUTH", &old]).await.expect_error("FENCED");
@@ -196,7 +197,7 @@ async fn a_password_without_a_file_is_explained() {
     assert!(!line.expect_error("WRONGTOKEN").contains("--redis-password-file"), "{line:?}");
 }
 
-/// Where any program can make a credential, it would stand in for the password.
+/// If any program could make a credential, it would replace the password.
 #[tokio::test]
 async fn a_password_needs_signed_tokens() {
     let folder = tempfile::TempDir::new().unwrap();

@@ -27,15 +27,16 @@ async fn with_id(redis: &Redis, id: i64) -> RespClient {
     }
 }
 
-/// Its guard dies with its registration in Redis; Redis restarts, and the id of the registration
-/// is given to somebody else. The hand-over must not kill that one.
+/// Its guard dies with its registration in Redis; Redis restarts, and gives the id of the
+/// registration to another connection. The hand-over must not kill that one.
 #[tokio::test]
 async fn an_id_that_is_used_again_is_not_killed() {
     let mut redis = Redis::start().await;
     for _ in 0..300 {
         RespClient::connect(&redis.address()).await.call(&["PING"]).await;
     }
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut dying = port(&setup(&redis.url())).await;
     let mut client = RespClient::fenced(&dying.address, &old.credential).await;
     client.call(&["RPUSH", &old.journal(), "10 a"]).await;
@@ -57,12 +58,13 @@ async fn an_id_that_is_used_again_is_not_killed() {
     }
 }
 
-/// The holder goes on after a restart, on a new connection or the old one; nobody older does.
+/// After a restart the holder continues, on a new connection or the old one; no older holder does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_holder_goes_on_after_a_restart_and_older_ones_do_not() {
+async fn a_holder_continues_after_a_restart_and_older_ones_do_not() {
     let mut redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, now) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let now = Grant::new(20, "1");
     let mut first = RespClient::fenced(&guards[0].address, &now.credential).await;
     assert_eq!(first.call(&["RPUSH", &now.journal(), "20 a"]).await, Resp::Integer(1));
     redis.kill();
@@ -88,7 +90,8 @@ async fn a_holder_goes_on_after_a_restart_and_older_ones_do_not() {
 async fn a_connection_from_before_a_restart_registers_again() {
     let mut redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     client.call(&["RPUSH", &old.journal(), "10 a"]).await;
     redis.kill();
@@ -98,8 +101,8 @@ async fn a_connection_from_before_a_restart_registers_again() {
             match patient(client.try_call(&["RPUSH", &old.journal(), "10 b"])).await {
                 Ok(Resp::Integer(_)) | Err(_) => return,
                 Ok(reply) => {
-                    let is_away = reply.is_error("UNAVAILABLE") || reply.is_error("UNKNOWN");
-                    assert!(is_away, "{reply:?}");
+                    let is_refused = reply.is_error("UNAVAILABLE") || reply.is_error("UNKNOWN");
+                    assert!(is_refused, "{reply:?}");
                 }
             }
         }

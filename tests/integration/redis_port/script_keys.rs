@@ -125,7 +125,7 @@ const HIDING: [&str; 40] = [
 const NOT_FROM_SCRIPTS: [&str; 6] =
     ["EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"];
 
-/// Whatever command a script hides the other lock's key in.
+/// In any command, a script that hides the other lock's key is refused.
 #[tokio::test]
 async fn two_locks_do_not_reach_each_other() {
     let redis = Redis::start().await;
@@ -143,7 +143,8 @@ async fn two_locks_do_not_reach_each_other() {
     }
     let grants = [Grant::new(5, "1"), Grant::new(6, "2")];
     for (own, other) in [(&grants[0], &grants[1]), (&grants[1], &grants[0])] {
-        let (mine, theirs) = (own.key("a"), other.key("a"));
+        let mine = own.key("a");
+        let theirs = other.key("a");
         let mut client = RespClient::fenced(&guard.address, &own.credential).await;
         let mut holder = RespClient::fenced(&guard.address, &other.credential).await;
         assert_eq!(build(&mut holder, &format!("{}:kept", other.id)).await, ok());
@@ -166,12 +167,14 @@ async fn two_locks_do_not_reach_each_other() {
     }
 }
 
-/// What a script may touch follows the tokens, and only for scripts that are sent afterwards.
+/// The keys that a script may touch follow the tokens, and only for scripts that are sent
+/// afterwards.
 #[tokio::test]
 async fn a_login_widens_and_narrows() {
     let redis = Redis::start().await;
     let guard = port(&setup(&redis.url())).await;
-    let (one, two) = (Grant::new(5, "1"), Grant::new(6, "2"));
+    let one = Grant::new(5, "1");
+    let two = Grant::new(6, "2");
     let mut client = RespClient::fenced(&guard.address, &one.credential).await;
     let eval: &[&str] = &["EVAL", BUILD, "0", "2:a", "x"];
     let replies = client.pipeline(&[eval, &["FENCE", "SET", &two.credential], eval]).await;
@@ -285,7 +288,8 @@ async fn nothing_that_ran_before_matters() {
     let redis = Redis::start().await;
     let guard = port(&setup(&redis.url()).args(&["--allow-unfenced-reads"])).await;
     let grant = Grant::new(5, "1");
-    let (own, foreign) = (grant.key("a"), "orders:2:a");
+    let own = grant.key("a");
+    let foreign = "orders:2:a";
     let read = "return redis.call('EXISTS', 'orders:2:a')";
     let befores: [&[&[&str]]; 7] = [
         &[],
@@ -371,7 +375,8 @@ async fn an_open_default_opens_scripts() {
 async fn a_late_script_is_fenced() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(40, "1"), Grant::new(50, "1"));
+    let old = Grant::new(40, "1");
+    let new = Grant::new(50, "1");
     let mut late = RespClient::fenced(&guards[0].address, &old.credential).await;
     assert_eq!(build(&mut late, "1:a").await, ok());
     guards[1].server.guard().sealed("orders/1", &new.credential).await;
@@ -399,7 +404,7 @@ async fn a_script_that_may_only_read_stores_no_count() {
     assert_eq!(redis.run::<Vec<u8>>(&["GET", "visits:1"]).await, stored);
 }
 
-/// A Redis that runs a long script for somebody else refuses to make users only meanwhile.
+/// A Redis that runs a long script for another client refuses to make users only meanwhile.
 #[tokio::test]
 async fn scripts_work_again_when_redis_was_busy() {
     let redis = Redis::start().await;
@@ -417,7 +422,7 @@ async fn scripts_work_again_when_redis_was_busy() {
     })
     .await;
     assert!(build(&mut client, "1").await.error().is_some());
-    // A change that Redis refused is none, and its connection goes on as it was.
+    // A change that Redis refused is none, and its connection stays as it was.
     let sort = ["SORT", "orders:1:list"];
     confined.call(&sort).await.expect_error("UNAVAILABLE");
     let mut killer = RespClient::connect(&redis.address()).await;

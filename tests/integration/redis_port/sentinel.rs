@@ -16,9 +16,11 @@ async fn the_guard_follows_a_failover() {
     let group = SentinelGroup::start().await;
     let port = port(&setup(&group.url())).await;
     let guard = port.server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &new, "new").await.expect(201);
-    let (late, grant) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let late = Grant::new(33, "1");
+    let grant = Grant::new(34, "1");
     let key = grant.key("a");
     let mut client = RespClient::fenced(&port.address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &key, "1"]).await, Resp::simple("OK"));
@@ -51,7 +53,8 @@ async fn the_guard_follows_when_the_master_dies() {
     let mut group = SentinelGroup::start().await;
     let port = port(&setup(&group.url())).await;
     let guard = port.server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &new, "new").await.expect(201);
     group.redis_mut(0).kill();
     group.is_master(1).await;
@@ -63,7 +66,7 @@ async fn the_guard_follows_when_the_master_dies() {
 #[tokio::test]
 async fn what_the_sentinels_do_not_know_is_said() {
     let group = SentinelGroup::start().await;
-    let url = format!("redis-sentinel://{}/nobody", group.address());
+    let url = format!("redis-sentinel://{}/unknown", group.address());
     let said = Setup::fenced_store(&url).refused().await;
     assert!(said.stderr.contains("knows no such master"), "{}", said.stderr);
     let said = Setup::fenced_store("redis-sentinel://127.0.0.1:1/m").refused().await;

@@ -105,8 +105,10 @@ async fn refusals_are_the_same(clients: &mut Clients, grant: &Grant, other_key: 
 
 /// Login, tokens, names and protocol.
 async fn identity_is_the_same(one: &Port, cluster: &Port) {
-    let (grant, other) = (Grant::new(10, "1"), Grant::new(11, "2"));
-    let (key, other_key) = (grant.key("a"), other.key("a"));
+    let grant = Grant::new(10, "1");
+    let other = Grant::new(11, "2");
+    let key = grant.key("a");
+    let other_key = other.key("a");
     let mut clients = Clients::connect(one, cluster).await;
     let bad_name = ["HELLO", "3", "AUTH", "fence", &grant.credential, "SETNAME", "bad name"];
     clients.same(&bad_name).await.expect_error("ERR");
@@ -212,7 +214,7 @@ async fn observe_mode_is_the_same(one: &Port, cluster: &Port) {
     }
 }
 
-/// What Redis itself replies where no token is concerned.
+/// Asserts that Redis itself replies the same where no token is concerned.
 async fn redis_replies_alike(one: &Port, redis: &Redis) {
     let mut guarded = RespClient::connect(&one.address).await;
     let mut direct = RespClient::connect(&redis.address()).await;

@@ -65,7 +65,8 @@ async fn a_command_behind_a_large_one_is_sent() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
     let grant = Grant::new(5, "1");
-    let (key, value) = (grant.key("a"), "x".repeat(5 << 20));
+    let key = grant.key("a");
+    let value = "x".repeat(5 << 20);
     for is_own in [false, true] {
         let mut client = RespClient::fenced(&guards[0].address, &grant.credential).await;
         if is_own {
@@ -107,7 +108,8 @@ async fn a_guard_that_stops_removes_its_spares() {
 async fn a_higher_token_ends_spares() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(5, "1"), Grant::new(6, "1"));
+    let old = Grant::new(5, "1");
+    let new = Grant::new(6, "1");
     ask_for_own(&guards[0].address, &old).await;
     let spare = only_a_spare(&redis).await;
     let mut late = RespClient::fenced(&guards[0].address, &old.credential).await;
@@ -137,18 +139,20 @@ async fn a_spare_that_redis_closed_is_not_used() {
     assert_eq!(client.call(&["EXEC"]).await, Resp::Array(vec![Resp::simple("OK")]));
 }
 
-/// A client that gives up at the first error finds the replies to the rest of its pipeline with it.
+/// A client that stops at the first error finds the replies to the rest of its pipeline with it.
 #[tokio::test]
 async fn replies_of_a_pipeline_come_together() {
     const PAIRS: usize = 40;
     let redis = Redis::start().await;
     let guard = super::port(&setup(&redis.url())).await;
-    let (own, other) = (Grant::new(5, "1"), Grant::new(5, "2"));
+    let own = Grant::new(5, "1");
+    let other = Grant::new(5, "2");
     let mut stream = TcpStream::connect(&guard.address).await.unwrap();
     stream.write_all(&request(&["AUTH", "fence", &own.credential])).await.unwrap();
     let mut replies = vec![0; 16 * 1024];
     assert_eq!(stream.read(&mut replies).await.unwrap(), b"+OK\r\n".len());
-    let (key, foreign) = (own.key("a"), other.key("a"));
+    let key = own.key("a");
+    let foreign = other.key("a");
     let pair = [request(&["SET", &key, "1"]), request(&["SET", &foreign, "2"])].concat();
     stream.write_all(&pair.repeat(PAIRS)).await.unwrap();
     let length = stream.read(&mut replies).await.unwrap();

@@ -1,4 +1,5 @@
-//! What a connection holds at Redis, over a change of its tokens: it is kept, or the change is refused,
+//! State of a connection at Redis, over a change of its tokens: it is kept, or the change is
+//! refused,
 //! or EXEC fails. The table is in docs/reference/redis-connections.md.
 
 use fence_tests::redis_server::Redis;
@@ -32,7 +33,9 @@ async fn a_watch_that_was_lost_fails_the_transaction() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
     for (index, id) in ["auth", "set", "hello"].into_iter().enumerate() {
-        let (old, new, last) = (Grant::new(10, id), Grant::new(20, id), Grant::new(30, id));
+        let old = Grant::new(10, id);
+        let new = Grant::new(20, id);
+        let last = Grant::new(30, id);
         let key = old.key("a");
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
         assert_eq!(client.call(&["WATCH", &key]).await, Resp::simple("OK"));
@@ -60,7 +63,9 @@ async fn a_watch_that_was_lost_ends_as_any_other() {
     let (unwatch, reset): (&[&[&str]], &[&[&str]]) = (&[&["UNWATCH"]], &[&["RESET"]]);
     let discard: &[&[&str]] = &[&["MULTI"], &["DISCARD"]];
     for (id, ends) in [("unwatch", unwatch), ("discard", discard), ("reset", reset)] {
-        let (old, new, last) = (Grant::new(10, id), Grant::new(20, id), Grant::new(30, id));
+        let old = Grant::new(10, id);
+        let new = Grant::new(20, id);
+        let last = Grant::new(30, id);
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
         client.call(&["WATCH", &old.key("a")]).await;
         RespClient::fenced(&guards[1].address, &new.credential).await;
@@ -73,12 +78,13 @@ async fn a_watch_that_was_lost_ends_as_any_other() {
     }
 }
 
-/// Redis goes on watching when EXEC or DISCARD is refused for want of a MULTI.
+/// Redis continues to watch when EXEC or DISCARD is refused for want of a MULTI.
 #[tokio::test]
 async fn the_tokens_of_a_connection_that_watches_are_not_changed() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
     client.call(&["WATCH", &old.key("a")]).await;
     for refused in ["EXEC", "DISCARD"] {
@@ -100,7 +106,8 @@ async fn the_tokens_of_a_connection_that_watches_are_not_changed() {
 async fn what_would_be_lost_refuses_the_change() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let tracking: &[&[&str]] =
         &[&["CLIENT", "TRACKING", "ON", "OPTIN"], &["CLIENT", "CACHING", "YES"]];
     let subscription: &[&[&str]] = &[&["SUBSCRIBE", "news"]];
@@ -124,7 +131,9 @@ async fn what_would_be_lost_refuses_the_change() {
 async fn what_belongs_to_the_client_is_kept() {
     let redis = Redis::start().await;
     let guards = keeping_ports(&redis, 2).await;
-    let (old, new, last) = (Grant::new(10, "1"), Grant::new(20, "1"), Grant::new(30, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
+    let last = Grant::new(30, "1");
     let mut client = RespClient::connect(&guards[0].address).await;
     client.call(&["HELLO", "3", "AUTH", "fence", &old.credential, "SETNAME", "me"]).await;
     assert_eq!(client.call(&["SELECT", "3"]).await, Resp::simple("OK"));
@@ -148,7 +157,8 @@ async fn wait_counts_what_was_written_on_another_connection() {
     redis.run::<()>(&["CONFIG", "SET", "repl-diskless-sync-delay", "0"]).await;
     replica.run::<()>(&["REPLICAOF", &host, &at]).await;
     let guard = port(&setup(&redis.url()).args(&["--rule", "open:**=@open"])).await;
-    let (own, other) = (Grant::new(10, "1"), Grant::new(10, "2"));
+    let own = Grant::new(10, "1");
+    let other = Grant::new(10, "2");
     let mut plain = RespClient::connect(&guard.address).await;
     let mut fenced = RespClient::fenced(&guard.address, &own.credential).await;
     for client in [&mut plain, &mut fenced] {
@@ -178,7 +188,8 @@ async fn wait_counts_what_was_written_on_another_connection() {
 async fn clients_with_the_same_tokens_unblock_each_other() {
     let redis = Redis::start().await;
     let guard = &ports(&redis, 1).await[0].address;
-    let (one, two) = (Grant::new(10, "1"), Grant::new(10, "2"));
+    let one = Grant::new(10, "1");
+    let two = Grant::new(10, "2");
     let mut waits = RespClient::fenced(guard, &one.credential).await;
     let id = waits.call(&["CLIENT", "ID"]).await.integer().to_string();
     let mut same = RespClient::fenced(guard, &one.credential).await;
@@ -213,8 +224,8 @@ async fn clients_with_the_same_tokens_unblock_each_other() {
     .await;
 }
 
-/// What the guard knows of a client stands in the reply to EXEC; what it cannot queue is refused in words
-/// that fit, and the transaction runs nothing.
+/// The guard's own facts about a client stand in the reply to EXEC; a command that it cannot queue
+/// is refused in words that fit, and the transaction runs nothing.
 #[tokio::test]
 async fn look_ups_are_queued() {
     let redis = Redis::start().await;
@@ -268,7 +279,7 @@ async fn look_ups_are_queued() {
 
 /// HELLO does all that it was asked for, or nothing.
 #[tokio::test]
-async fn a_hello_with_a_bad_name_logs_nobody_in() {
+async fn a_hello_with_a_bad_name_logs_no_client_in() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
     let grant = Grant::new(10, "1");
@@ -284,7 +295,8 @@ async fn a_hello_with_a_bad_name_logs_nobody_in() {
 async fn an_equal_token_that_is_stale_by_now_is_refused() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (old, new) = (Grant::new(10, "1"), Grant::new(20, "1"));
+    let old = Grant::new(10, "1");
+    let new = Grant::new(20, "1");
     let client = RespClient::fenced(&guards[0].address, &old.credential).await;
     RespClient::fenced(&guards[1].address, &new.credential).await;
     let client = tokio::sync::Mutex::new(client);

@@ -1,4 +1,5 @@
-//! What a client reads is one stream: replies in their order, messages between them, nothing within.
+//! The stream that a client reads: replies in their order, messages between them, nothing within
+//! one.
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
@@ -49,7 +50,8 @@ async fn replies_and_messages_are_whole() {
             assert_eq!(direct.call(&["PUBLISH", "news", &message]).await, Resp::Integer(1));
         }
     });
-    let (mut messages, mut replies) = (0, Vec::new());
+    let mut messages = 0;
+    let mut replies = Vec::new();
     for _ in 0..4 {
         client.send(&["GET", &grant.key("a")]).await;
         client.send(&["CLIENT", "GETNAME"]).await;

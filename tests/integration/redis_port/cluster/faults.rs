@@ -16,7 +16,8 @@ use crate::redis_port::{keeping_setup, port, setup};
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_moves_while_it_is_written() {
     let (cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let list = format!("orders:1:{{{}}}:list", "moving");
     let slot = slot_of(list.as_bytes());
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
@@ -27,14 +28,17 @@ async fn a_slot_moves_while_it_is_written() {
         assert_eq!(client.call(&["SET", &key, "x"]).await, Resp::simple("OK"));
     }
     let stop = Arc::new(AtomicBool::new(false));
-    let (stopped, key) = (Arc::clone(&stop), list.clone());
+    let stopped = Arc::clone(&stop);
+    let key = list.clone();
     let writer = tokio::spawn(async move {
-        let (mut told, mut refused, mut n) = (vec!["first".to_owned()], 0_u64, 0_u64);
+        let mut acknowledged = vec!["first".to_owned()];
+        let mut refused = 0_u64;
+        let mut n = 0_u64;
         while !stopped.load(Ordering::Relaxed) {
             n += 1;
             let entry = n.to_string();
             match client.call(&["RPUSH", &key, &entry]).await {
-                Resp::Integer(_) => told.push(entry),
+                Resp::Integer(_) => acknowledged.push(entry),
                 other => assert!(other.is_error("TRYAGAIN"), "{other:?}"),
             }
             let reply = late.call(&["RPUSH", &key, "late"]).await;
@@ -43,7 +47,7 @@ async fn a_slot_moves_while_it_is_written() {
                 false => assert!(reply.is_error("TRYAGAIN"), "{reply:?}"),
             }
         }
-        (told, refused)
+        (acknowledged, refused)
     });
     let mut from = cluster.owner(slot).await;
     for _ in 0..6 {
@@ -52,17 +56,19 @@ async fn a_slot_moves_while_it_is_written() {
         from = to;
     }
     stop.store(true, Ordering::Relaxed);
-    let (told, refused) = writer.await.unwrap();
-    assert!(told.len() > 20 && refused > 20, "{} written, {refused} refused", told.len());
+    let (acknowledged, refused) = writer.await.unwrap();
+    assert!(acknowledged.len() > 20 && refused > 20, "{} written, {refused} refused", acknowledged.len());
     let found: Vec<String> = cluster.run(&list, &["LRANGE", &list, "0", "-1"]).await;
-    assert_eq!(found, told, "each once, in order, and nothing else");
+    assert_eq!(found, acknowledged, "each once, in order, and nothing else");
 }
 
-/// Whichever of mark and key has gone ahead, no script runs where it would miss the other.
+/// Between the move of the mark and the move of the key, in either order, no script runs where it
+/// would miss the other.
 #[tokio::test]
 async fn a_mark_on_the_other_side_is_not_missed() {
     let (cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let key = "orders:1:{half}:a";
     let slot = slot_of(key.as_bytes());
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
@@ -98,7 +104,8 @@ async fn a_mark_on_the_other_side_is_not_missed() {
 #[tokio::test]
 async fn scripts_that_were_flushed_are_loaded_again() {
     let (cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let mut late = RespClient::fenced(&port.address, &old.credential).await;
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
     for key in keys(&new, 12) {
@@ -117,7 +124,8 @@ async fn scripts_that_were_flushed_are_loaded_again() {
 #[tokio::test]
 async fn a_node_dies_and_comes_back() {
     let (mut cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let all = keys(&new, 30);
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
     for key in &all {
@@ -136,8 +144,8 @@ async fn a_node_dies_and_comes_back() {
         match lost.contains(key) {
             false => assert_eq!(reply, Resp::Integer(2), "{key}"),
             true => {
-                let told = ["UNAVAILABLE", "UNKNOWN", "CLUSTERDOWN"];
-                assert!(told.iter().any(|code| reply.is_error(code)), "{reply:?}");
+                let codes = ["UNAVAILABLE", "UNKNOWN", "CLUSTERDOWN"];
+                assert!(codes.iter().any(|code| reply.is_error(code)), "{reply:?}");
             }
         }
     }
@@ -154,11 +162,12 @@ async fn a_node_dies_and_comes_back() {
     }
 }
 
-/// A command whose reply does not come is told as unknown, and never sent twice.
+/// A command whose reply does not come is reported as unknown, and never sent twice.
 #[tokio::test]
 async fn a_node_that_stalls_leaves_the_outcome_unknown() {
     let (cluster, port) = guarded().await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let list = new.key("list");
     let owner = cluster.owner(slot_of(list.as_bytes())).await;
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
@@ -185,7 +194,8 @@ async fn a_replica_takes_over() {
     let mut cluster = RedisCluster::start().await;
     let replica = cluster.add_replica(0).await;
     let port = port(&keeping_setup(&cluster.url())).await;
-    let (old, new) = (Grant::new(33, "1"), Grant::new(34, "1"));
+    let old = Grant::new(33, "1");
+    let new = Grant::new(34, "1");
     let mut client = RespClient::fenced(&port.address, &new.credential).await;
     let mut ours = None;
     for key in keys(&new, 30) {
@@ -211,7 +221,7 @@ async fn a_replica_takes_over() {
     late.call(&["SET", &key, "late"]).await.expect_error("FENCED");
 }
 
-/// What cannot be a guard's cluster is refused at the start, with the reason.
+/// A setup that cannot be a guard's cluster is refused at the start, with the reason.
 #[tokio::test]
 async fn a_cluster_that_cannot_be_trusted_is_refused() {
     let plain = fence_tests::redis_server::Redis::start().await;

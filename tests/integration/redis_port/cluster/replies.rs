@@ -101,17 +101,20 @@ async fn same_replies(protocol: &str) {
     let (_cluster, port) = guarded().await;
     let plain = Redis::start().await;
     let grant = Grant::new(34, "1");
-    let (mut guarded, mut direct) =
-        (Wire::connect(&port.address).await, Wire::connect(&plain.address()).await);
+    let mut guarded = Wire::connect(&port.address).await;
+    let mut direct = Wire::connect(&plain.address()).await;
     guarded.call(&["HELLO", protocol, "AUTH", "fence", &grant.credential]).await;
     direct.call(&["HELLO", protocol]).await;
     let prefix = "orders:1:{tag}:";
-    let (mut seen, mut different) = (0, Vec::new());
+    let mut seen = 0;
+    let mut different = Vec::new();
     for line in COMMANDS.split(['\n', '|']).map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<String> = line.split(' ').map(|word| key_or_word(word, prefix)).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (expected, found) = (direct.call(&words).await, guarded.call(&words).await);
-        let (expected, found) = (canonical(&expected), canonical(&found));
+        let expected = direct.call(&words).await;
+        let found = guarded.call(&words).await;
+        let expected = canonical(&expected);
+        let found = canonical(&found);
         if expected != found {
             different.push(format!("{line}\nRedis: {expected:?}\nguard: {found:?}"));
         }

@@ -1,4 +1,4 @@
-//! What a holder is told of its time is never more than there is: whoever is next is granted after it,
+//! The TTL that a holder receives is never more than there is: the next holder is granted after it,
 //! whatever happened to etcd and to the servers between.
 
 use std::time::Duration;
@@ -18,20 +18,21 @@ use super::{LOCK_KEY, LONG_MS, lock_server, until_ready};
 /// The answers are on their way for a moment, and the machine is busy.
 const LATE_MS: u128 = 200;
 
-/// Waits for a lock, and for whoever is told that it has it until then: it must not be granted much
+/// Acquires a lock that a holder believes to have until `believed`: it must not be granted much
 /// before.
-async fn granted_after(told: Instant, locks: &Locks, lock: &str) {
+async fn granted_after(believed: Instant, locks: &Locks, lock: &str) {
     let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS, "owner": "next"});
     let next = soon("the next holder", locks.acquire(lock, ask)).await.lease();
-    let early = told.saturating_duration_since(Instant::now());
+    let early = believed.saturating_duration_since(Instant::now());
     assert!(early.as_millis() < LATE_MS, "{} was granted {early:?} early", next.token);
 }
 
 /// Another server gave a lease less time; the one that granted it keeps a longer one yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_after_a_shorter_renewal_elsewhere_is_told_the_shorter_time() {
+async fn a_retry_after_a_shorter_renewal_elsewhere_gets_the_shorter_ttl() {
     let etcd = Etcd::start().await;
-    let (first, second) = (lock_server(&etcd).await, lock_server(&etcd).await);
+    let first = lock_server(&etcd).await;
+    let second = lock_server(&etcd).await;
     let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
     let granted = first.locks().acquire("a", ask.clone()).await.lease();
     let shorter = json!({"lease_id": granted.lease_id, "ttl_ms": 2_000});
@@ -40,14 +41,14 @@ async fn a_repeat_after_a_shorter_renewal_elsewhere_is_told_the_shorter_time() {
     let again = first.locks().acquire("a", ask).await.lease();
     assert!(again.ttl_ms <= 2_000, "{again:?}");
     assert_eq!(again.token, granted.token);
-    let told = Instant::now() + Duration::from_millis(again.ttl_ms);
-    granted_after(told, &second.locks(), "a").await;
+    let believed = Instant::now() + Duration::from_millis(again.ttl_ms);
+    granted_after(believed, &second.locks(), "a").await;
 }
 
-/// etcd begins its time anew where it is started again; the watch of the server that heard the last
-/// heartbeat does not.
+/// etcd restarts a lease's time where it is started again; the watch of the server that received
+/// the last heartbeat does not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_bound_lease_is_not_told_more_time_than_its_session_has() {
+async fn a_bound_lease_gets_no_longer_ttl_than_its_session() {
     let mut etcd = Etcd::start().await;
     let servers: [Server; 2] = [lock_server(&etcd).await, lock_server(&etcd).await];
     let session = Sessions(servers[0].locks().0).begin("me", 6_000).await.session_id;
@@ -60,15 +61,15 @@ async fn a_bound_lease_is_not_told_more_time_than_its_session_has() {
         (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
     })
     .await;
-    let told = Instant::now() + Duration::from_millis(bound.ttl_ms);
+    let believed = Instant::now() + Duration::from_millis(bound.ttl_ms);
     until_ready(&servers[0]).await;
-    granted_after(told, &servers[0].locks(), "s").await;
+    granted_after(believed, &servers[0].locks(), "s").await;
 }
 
 /// A renewal was done and its answer lost. It is done once more, because what etcd has left of it is
 /// not known; then its server dies, and etcd alone decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_renewal_whose_answer_was_lost_is_told_the_time_that_etcd_gives() {
+async fn a_renewal_whose_reply_was_lost_gets_the_ttl_of_etcd() {
     let etcd = Etcd::start().await;
     let proxy = FaultProxy::before(&etcd.address()).await;
     let setup = Setup::lock_server(&format!("etcd://{}", proxy.address()));
@@ -81,7 +82,7 @@ async fn a_renewal_whose_answer_was_lost_is_told_the_time_that_etcd_gives() {
     until_true("the answer to be lost", || async { proxy.dropped() > 0 }).await;
     proxy.set(Fault::None);
     let renewed = soon("an answer", renewing).await.unwrap().lease();
-    let told = Instant::now() + Duration::from_millis(renewed.ttl_ms);
+    let believed = Instant::now() + Duration::from_millis(renewed.ttl_ms);
     hurt.process.kill();
-    granted_after(told, &well.locks(), "a").await;
+    granted_after(believed, &well.locks(), "a").await;
 }
