@@ -30,7 +30,8 @@ async fn hold_all(
 ) -> Vec<LeaseReply> {
     let mut clients = JoinSet::new();
     for client in 0..AT_ONCE {
-        let (locks, prefix) = (locks.clone(), prefix.to_owned());
+        let locks = locks.clone();
+        let prefix = prefix.to_owned();
         clients.spawn(async move {
             let mut held = Vec::new();
             for number in (client..count).step_by(AT_ONCE) {

@@ -154,7 +154,8 @@ impl Api {
             request = request.header(*name, *value);
         }
         let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
-        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let status = reply.status().as_u16();
+        let headers = reply.headers().clone();
         let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
         base.answers.fetch_add(1, Ordering::Relaxed);
         Ok(Reply { status, headers, body })

@@ -44,7 +44,8 @@ struct Place {
 
 impl Place {
     fn new(number: usize) -> Self {
-        let (port, peer_port) = (ports::unused(), ports::unused());
+        let port = ports::unused();
+        let peer_port = ports::unused();
         Self { name: format!("n{number}"), port, peer_port, known_port: peer_port }
     }
 
@@ -133,7 +134,8 @@ impl Etcd {
     /// Starts it again on the same ports and folder; nothing is known yet of how it goes.
     pub fn launch_again(&mut self) {
         self.process.kill();
-        let (folder, members) = (&self.folder, &self.members);
+        let folder = &self.folder;
+        let members = &self.members;
         self.process =
             launch(&self.place, self.scheme(), folder, members, &self.token, &self.options);
     }

@@ -62,7 +62,8 @@ impl EventStream {
     pub async fn next_or_end(&mut self) -> Option<Event> {
         loop {
             while let Some((block, rest)) = self.text.split_once("\n\n") {
-                let (block, rest) = (block.to_owned(), rest.to_owned());
+                let block = block.to_owned();
+                let rest = rest.to_owned();
                 self.text = rest;
                 let field = |name: &str| {
                     block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)

@@ -172,7 +172,8 @@ async fn accept(
     control: Control,
 ) {
     while let Ok((client, peer)) = listener.accept().await {
-        let (cut, strand) = (cut.borrow().clone(), strand.borrow().clone());
+        let cut = cut.borrow().clone();
+        let strand = strand.borrow().clone();
         let control = Control { source: peer.ip(), cut, strand, ..control.clone() };
         let source = control.source;
         if control.faults.borrow().of(source) == Fault::Refuse {

@@ -106,7 +106,8 @@ impl Default for History {
 impl History {
     /// An empty one; its clock starts now.
     pub fn new() -> Self {
-        let (grants, operations) = (Mutex::default(), Mutex::default());
+        let grants = Mutex::default();
+        let operations = Mutex::default();
         Self { origin: Instant::now(), grants, operations }
     }
 

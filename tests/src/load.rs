@@ -50,7 +50,8 @@ impl Load {
     /// renews, releases, and sometimes writes once more with the token of the lease that it no
     /// longer has. Every request without an answer is repeated with the same lease id.
     pub fn start(rig: &Rig, workers: usize, seed: &mut Seed) -> Self {
-        let (history, cycles) = (Arc::new(History::new()), Arc::new(AtomicU64::new(0)));
+        let history = Arc::new(History::new());
+        let cycles = Arc::new(AtomicU64::new(0));
         let stop = CancellationToken::new();
         let tasks = (0..workers).map(|number| {
             let worker = Worker {
@@ -283,7 +284,8 @@ impl Worker {
 /// # Panics
 /// Where an invariant is broken; the message shows where.
 pub fn check(history: &History, finally: &BTreeMap<String, Option<String>>) {
-    let (grants, operations) = (history.grants(), history.operations());
+    let grants = history.grants();
+    let operations = history.operations();
     let applied = operations.iter().filter(|op| op.outcome == Outcome::Applied).count();
     eprintln!("{} grants, {applied} of {} operations applied", grants.len(), operations.len());
     crate::checks::tokens_rise(&grants).unwrap();

@@ -111,7 +111,8 @@ impl SteppedRedis {
     /// Where libfaketime is not installed, or the clock of Redis does not follow it.
     pub async fn running(rate: u32) -> Self {
         let redis = Self::with(OwnClock::running(rate)).await;
-        let (begin, shown_ms) = (Instant::now(), redis.now_ms().await);
+        let begin = Instant::now();
+        let shown_ms = redis.now_ms().await;
         until("its clock to be ahead", || async {
             let passed_ms = u128::from(redis.now_ms().await - shown_ms);
             (passed_ms > begin.elapsed().as_millis() + 500).then_some(())
@@ -121,7 +122,8 @@ impl SteppedRedis {
     }
 
     async fn with(clock: OwnClock) -> Self {
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder for redis"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder for redis");
         let redis = Self { port, process: spawn(port, &folder, &clock), clock, _folder: folder };
         until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
         redis

@@ -175,7 +175,9 @@ impl RedisCluster {
 
     /// Begins to move a slot: from now on new keys are taken by `to`.
     pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let slot = slot.to_string();
+        let from = &self.nodes[from];
+        let to = &self.nodes[to];
         let _: () = to.redis.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.id]).await;
         let _: () = from.redis.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to.id]).await;
     }
@@ -183,7 +185,8 @@ impl RedisCluster {
     /// Moves one key of the slot that is on its way, or the first that there is; `false` when
     /// there is none left.
     pub async fn move_key(&self, slot: u16, from: usize, to: usize, key: Option<&str>) -> bool {
-        let (text, source) = (slot.to_string(), &self.nodes[from].redis);
+        let text = slot.to_string();
+        let source = &self.nodes[from].redis;
         let key = match key {
             Some(key) => key.to_owned(),
             None => {
@@ -200,7 +203,8 @@ impl RedisCluster {
 
     /// Gives the slot to `to`, once all keys are there.
     pub async fn finish_move(&self, slot: u16, from: usize, to: usize) {
-        let (text, id) = (slot.to_string(), &self.nodes[to].id);
+        let text = slot.to_string();
+        let id = &self.nodes[to].id;
         for index in [to, from] {
             let node = &self.nodes[index].redis;
             let _: () = node.run(&["CLUSTER", "SETSLOT", &text, "NODE", id]).await;

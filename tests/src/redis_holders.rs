@@ -167,7 +167,8 @@ impl Holder {
         while !self.stop.is_cancelled() {
             let ops = self.ops();
             let (told, end) = write(&mut client, way, &self.grant, &ops).await;
-            let (last, any) = (told.last().copied(), told.contains(&Told::Applied));
+            let last = told.last().copied();
+            let any = told.contains(&Told::Applied);
             self.note(ops, told);
             if any && self.seed.below(8) == 0 {
                 self.sealed().await;
@@ -242,7 +243,8 @@ pub async fn entries(redis: &str, id: &str) -> Vec<Entry> {
     let mut direct = RespClient::connect(redis).await;
     let mut all: Vec<Entry> = Vec::new();
     loop {
-        let (first, last) = (all.len().to_string(), (all.len() + PAGE - 1).to_string());
+        let first = all.len().to_string();
+        let last = (all.len() + PAGE - 1).to_string();
         let page = direct.call(&["LRANGE", &journal(id), &first, &last]).await;
         all.extend(page.items().iter().map(|item| item.text().parse::<Entry>().unwrap()));
         if page.items().len() < PAGE {

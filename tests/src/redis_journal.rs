@@ -89,7 +89,8 @@ impl Journal {
     pub fn never_falls(&self) -> Result<(), String> {
         match self.entries.windows(2).position(|two| two[1].token < two[0].token) {
             Some(at) => {
-                let (before, after) = (&self.entries[at], &self.entries[at + 1]);
+                let before = &self.entries[at];
+                let after = &self.entries[at + 1];
                 Err(format!("G1: the tokens fall at {at}: {before:?} then {after:?}"))
             }
             None => Ok(()),

@@ -46,7 +46,8 @@ impl SentinelGroup {
         let master = redis[0].address();
         let (host, master_port) = master.split_once(':').expect("host:port");
         let _: () = redis[1].run(&["REPLICAOF", host, master_port]).await;
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder");
         let config = format!(
             "port {port}\nbind 127.0.0.1\ndir {dir}\nsentinel monitor {MASTER} {host} {master_port} 1\n\
              sentinel down-after-milliseconds {MASTER} 1000\n\
@@ -99,7 +100,8 @@ impl SentinelGroup {
     /// then it is sent what is written, up to a second after it has its copy.
     pub async fn replicates(&self, index: usize) {
         until_true("the replica to be in step", || async {
-            let (info, of) = (self.replication(index).await, self.replication(1 - index).await);
+            let info = self.replication(index).await;
+            let of = self.replication(1 - index).await;
             info.contains("role:slave")
                 && info.contains("master_link_status:up")
                 && of.contains("state=online")

@@ -75,7 +75,8 @@ impl Way {
     }
 
     fn bytes(self, grant: &Grant, op: &str) -> Vec<u8> {
-        let (journal, count) = (grant.journal(), grant.key("count"));
+        let journal = grant.journal();
+        let count = grant.key("count");
         let entry = format!("{} {op}", grant.token);
         match self {
             Self::Plain => request(&["RPUSH", &journal, &entry]),

@@ -55,7 +55,8 @@ impl WholeGroup {
     /// # Panics
     /// Where they do not find each other.
     pub async fn start() -> Self {
-        let (mut nodes, mut sentinels) = (Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
+        let mut sentinels = Vec::new();
         for number in 0..SIZE {
             nodes.push(Node::start(number).await);
         }
@@ -273,7 +274,8 @@ impl Sentinel {
     /// waiting most of the time.
     async fn start(number: u8, host: &str, master_port: &str) -> Self {
         let source = IpAddr::V4(Ipv4Addr::new(127, 0, 1, number + 1));
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder");
         let proxy = FaultProxy::before(&format!("127.0.0.1:{port}")).await;
         let (own_host, own_port) = split(&proxy.address());
         let config = format!(

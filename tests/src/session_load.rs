@@ -57,7 +57,8 @@ impl SessionLoad {
         seed: &mut Seed,
         takes_over: bool,
     ) -> Self {
-        let (history, rounds) = (Arc::new(History::new()), Arc::new(AtomicU64::new(0)));
+        let history = Arc::new(History::new());
+        let rounds = Arc::new(AtomicU64::new(0));
         let stop = CancellationToken::new();
         let tasks = (0..workers).map(|number| {
             let worker = Worker {

@@ -176,7 +176,8 @@ impl Crowd {
     async fn at(locks: &Locks, prefix: &str, from: usize) -> Self {
         let mut waiting = Vec::new();
         for number in (from..LEASES).step_by(10) {
-            let (own, lock) = (locks.clone(), format!("{prefix}/{number}"));
+            let own = locks.clone();
+            let lock = format!("{prefix}/{number}");
             let task = async move {
                 // A grant that its server could not claim in time, because Redis was away, is over;
                 // whoever waited for it starts over with another id, as the SDK does.
@@ -223,7 +224,8 @@ async fn a_death_in_the_middle(test: &str, redis_dies: bool) {
         let mut redis = Redis::start().await;
         let (mut one, two) =
             (lock_server(&redis.url()).start().await, lock_server(&redis.url()).start().await);
-        let (ending, locks) = (one.locks(), two.locks());
+        let ending = one.locks();
+        let locks = two.locks();
         let session = sessions(&ending).begin("worker", TTL_MS).await.session_id;
         let held = hold_all(&ending, session, "torn", LEASES).await;
         let highest = held.iter().map(|lease| lease.token.get()).max().unwrap();

@@ -70,7 +70,8 @@ impl Client {
 
     /// Another task of this client.
     fn fork(&mut self) -> Self {
-        let (seed, owner) = (self.seed.fork(), self.owner.clone());
+        let seed = self.seed.fork();
+        let owner = self.owner.clone();
         Self {
             owner,
             seed,
@@ -97,7 +98,8 @@ impl Client {
     }
 
     fn id(&mut self) -> Uuid {
-        let (high, low) = (self.seed.next_u64(), self.seed.next_u64());
+        let high = self.seed.next_u64();
+        let low = self.seed.next_u64();
         Uuid::from_u64_pair(high | 1, low)
     }
 
@@ -254,7 +256,8 @@ impl Client {
         if !Faults::strikes(&mut self.seed, repeated) {
             return self.ask_at(place, wish, path, body).await;
         }
-        let (mut twin, again) = (self.fork(), body.clone());
+        let mut twin = self.fork();
+        let again = body.clone();
         let second = async move {
             sleep(twin.seed.time_ms(0, 300)).await;
             twin.ask_at(place, wish, path, again).await
@@ -290,13 +293,15 @@ impl Client {
                 remaining_ms: lease["ttl_ms"].as_u64().unwrap(),
                 invoked_ms,
             };
-            let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
+            let now_ms = self.world.now_ms();
+            let engine_ms = self.world.engine_ms();
             self.world.state().audit.told_lease(now_ms, engine_ms, &told);
         }
     }
 
     fn told_refusal(&self, wish: &Wish, code: &str, body: &Value, invoked_ms: u64) {
-        let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
+        let now_ms = self.world.now_ms();
+        let engine_ms = self.world.engine_ms();
         let audit = &mut self.world.state().audit;
         audit.told_nothing(wish.lease);
         let first = wish.locks[0];
@@ -336,7 +341,8 @@ impl Client {
     }
 
     async fn renew(&mut self, lock: &str, wish: &Wish) {
-        let (path, invoked_ms) = (format!("/v1/locks/{lock}/renew"), self.world.now_ms());
+        let path = format!("/v1/locks/{lock}/renew");
+        let invoked_ms = self.world.now_ms();
         match self.call(Method::POST, &path, json!({ "lease_id": wish.lease })).await {
             Outcome::Done(body) => {
                 let told = Told {
@@ -346,7 +352,8 @@ impl Client {
                     remaining_ms: body["ttl_ms"].as_u64().unwrap(),
                     invoked_ms,
                 };
-                let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
+                let now_ms = self.world.now_ms();
+                let engine_ms = self.world.engine_ms();
                 self.world.state().audit.told_lease(now_ms, engine_ms, &told);
             }
             Outcome::Refused(code, body) => {
@@ -411,7 +418,8 @@ impl Client {
 
     fn told_session(&self, id: SessionId, body: &Value, invoked_ms: u64) {
         let remaining_ms = body["expires_in_ms"].as_u64().unwrap();
-        let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
+        let now_ms = self.world.now_ms();
+        let engine_ms = self.world.engine_ms();
         let told = (remaining_ms, invoked_ms);
         self.world.state().audit.told_session(now_ms, engine_ms, id, told);
     }

@@ -72,7 +72,8 @@ impl Faults {
     pub(crate) fn calm(seed: &mut Seed) -> Self {
         let direct = [0, 500, 1_000][seed.below(3) as usize];
         let delay_ms = 1 + seed.below(12);
-        let (hang_ups, repeated) = (seed.below(2) * 150, seed.below(2) * 100);
+        let hang_ups = seed.below(2) * 150;
+        let repeated = seed.below(2) * 100;
         Self { delay_ms, direct, hang_ups, repeated, ..Self::NONE }
     }
 

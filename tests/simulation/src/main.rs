@@ -80,13 +80,15 @@ fn replay(seed: u64) -> ExitCode {
 
 fn run_all(options: &Options) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (began, sum) = (Instant::now(), Sum::default());
+    let began = Instant::now();
+    let sum = Sum::default();
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.unwrap_or(cores) {
             scope.spawn(|| work(options, &sum, began));
         }
     });
-    let (passed, failed) = (sum.passed.into_inner(), sum.failed.into_inner());
+    let passed = sum.passed.into_inner();
+    let failed = sum.failed.into_inner();
     let mut failed = failed.unwrap_or_else(PoisonError::into_inner);
     failed.sort_unstable();
     let counts = sum.counts.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -135,7 +135,8 @@ impl SimRecords {
         }
         self.moves().await;
         let (answer, reply) = oneshot::channel();
-        let (world, link) = (self.world.clone(), self.link.clone());
+        let world = self.world.clone();
+        let link = self.link.clone();
         tokio::spawn(async move {
             sleep(way.there).await;
             if link.is_alone && link.is_dead.load(Ordering::Relaxed) {
@@ -150,7 +151,8 @@ impl SimRecords {
                 Fate::RequestLost => {}
                 Fate::ReplyLost => drop(work(&world, sent)),
                 Fate::Answered => {
-                    let (result, shown_ms) = (work(&world, sent), world.engine_ms());
+                    let result = work(&world, sent);
+                    let shown_ms = world.engine_ms();
                     sleep(way.back).await;
                     // Its sender may have stopped waiting.
                     let _ = answer.send((result, shown_ms));
@@ -181,7 +183,8 @@ impl SimRecords {
         shown_ms: u64,
         sent_ms: u64,
     ) -> Result<T, StoreError> {
-        let (now_ms, lineage) = (self.link.clock.monotonic_ms(), self.world.lineage());
+        let now_ms = self.link.clock.monotonic_ms();
+        let lineage = self.world.lineage();
         self.known(|known| {
             if result.is_ok() {
                 known.saw(shown_ms, sent_ms, now_ms);
@@ -243,7 +246,8 @@ impl RecordStore for SimRecords {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
-        let (key, after) = (key.clone(), after.map(ToOwned::to_owned));
+        let key = key.clone();
+        let after = after.map(ToOwned::to_owned);
         self.look(move |engine| ready(engine.items(&key, after.as_deref(), limit))).await
     }
 

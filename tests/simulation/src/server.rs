@@ -69,7 +69,9 @@ impl Server {
         let kit = Kit::new("lock-server").with_clock(clock.clone());
         let is_alone = kind == Kind::Alone;
         let records = SimRecords::new(world.clone(), format!("server {life}"), clock, is_alone);
-        let (engine, limits, id) = (Arc::new(records.clone()), Limits::default(), ServerId(life));
+        let engine = Arc::new(records.clone());
+        let limits = Limits::default();
+        let id = ServerId(life);
         let driver = match kind {
             Kind::Shared => {
                 let driver = Driver::shared(engine, id, LIVENESS, limits, &kit);

@@ -144,7 +144,8 @@ impl World {
         let State { seed, faults, audit, .. } = &mut *self.state();
         if faults.direct == 1_000 {
             // Nothing is drawn, so that an engine for the conformance suites needs no seed.
-            let (there, back) = (Duration::ZERO, Duration::ZERO);
+            let there = Duration::ZERO;
+            let back = Duration::ZERO;
             return Way { is_direct: true, there, back, fate: Fate::Answered };
         }
         let fate = match seed.below(1_000) {
@@ -154,7 +155,8 @@ impl World {
             _ => Fate::Answered,
         };
         let is_direct = fate == Fate::Answered && Faults::strikes(seed, faults.direct);
-        let (there, back) = (faults.way(seed), faults.way(seed));
+        let there = faults.way(seed);
+        let back = faults.way(seed);
         let most = Duration::from_millis(faults.delay_ms);
         if fate != Fate::Answered || there.max(back) > most {
             audit.trouble(now_ms, RECOVERY_MS);
@@ -169,7 +171,8 @@ impl World {
         sent: Sent,
         batch: Batch,
     ) -> Result<Committed, StoreError> {
-        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+        let now_ms = self.now_ms();
+        let engine_ms = self.engine_ms();
         self.state().commit(from, sent, batch, now_ms, engine_ms)
     }
 
@@ -260,7 +263,8 @@ impl World {
 
     /// Looks at what should happen by itself: see [`Audit::look`].
     pub(crate) fn look(&self) {
-        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+        let now_ms = self.now_ms();
+        let engine_ms = self.engine_ms();
         let state = &mut *self.state();
         let is_paused = state.paused_until_ms > now_ms;
         let State { audit, engine, .. } = state;
@@ -365,7 +369,8 @@ impl State {
             if late > Duration::from_millis(faults.delay_ms) {
                 audit.trouble(now_ms, MESSAGE_MS);
             }
-            let (sender, key) = (sender.clone(), key.clone());
+            let sender = sender.clone();
+            let key = key.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
                 // A server that is gone needs no message.

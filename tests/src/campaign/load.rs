@@ -61,7 +61,8 @@ impl Notes {
 impl Clients {
     /// Sets `count` clients to work; each uses one of the servers, and stays with it.
     pub fn start(servers: &[Locks], count: usize, seed: &mut Seed) -> Self {
-        let (notes, stop) = (Arc::new(Notes::default()), CancellationToken::new());
+        let notes = Arc::new(Notes::default());
+        let stop = CancellationToken::new();
         let workers = (0..count).map(|number| {
             let client = Client {
                 number,

@@ -113,7 +113,8 @@ type Waiting = JoinHandle<Result<Grant, StoreError>>;
 /// Starts a request that must wait, and returns when it has its place in the queue; or its answer,
 /// where what it should wait for was over before.
 async fn enqueue(store: &Store, request: Acquire) -> Waiting {
-    let (lock, lease) = (request.lock.clone(), request.lease_id);
+    let lock = request.lock.clone();
+    let lease = request.lease_id;
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request).await });
     until_true("a place in the queue", || async {

@@ -49,7 +49,8 @@ impl Audit {
         }
         for (lease, locks) in granted {
             let Some(request) = self.requests.get(&lease) else { continue };
-            let (asked, got) = (request.locks.len(), locks.len());
+            let asked = request.locks.len();
+            let got = locks.len();
             // One of its locks may be known as ended from before a loss of memory.
             let is_lost = |lock: &LockName| {
                 self.grants.get(&(lock.clone(), lease)).is_some_and(|grant| grant.is_lost)

@@ -119,7 +119,8 @@ impl Audit {
         self.check_promise(engine_ms, told, grant);
         let Some(request) = self.requests.get_mut(lease) else { return };
         let is_new = !std::mem::replace(&mut request.is_received, true);
-        let (mode, session) = (request.mode, request.session);
+        let mode = request.mode;
+        let session = request.session;
         let was_released = request.released.contains(lock);
         let counted_ms = now_ms - told.invoked_ms.max(grant.at_ms);
         let until_ms = (now_ms + remaining_ms).saturating_sub(counted_ms);

@@ -163,7 +163,8 @@ pub async fn the_last_names_are_kept(store: &Store) {
 
 /// What is open has names too, each key its own.
 pub async fn open_operations_can_be_named(store: &Store) {
-    let (write, other) = (put("open/a", "a"), put("open/b", "b"));
+    let write = put("open/a", "a");
+    let other = put("open/b", "b");
     let apply = async |operation: &Operation| {
         let once = Once::new(None, "w", operation);
         store.apply_once(None, again(operation), Some(once)).await.unwrap()
@@ -183,13 +184,15 @@ pub async fn racing_repeats_do_it_once(store: &Store) {
         let at = format!("racing-names/{round}");
         let operation = put(&at, "once");
         let attempts = (0..ATTEMPTS).map(|_| {
-            let (store, operation) = (Arc::clone(store), again(&operation));
+            let store = Arc::clone(store);
+            let operation = again(&operation);
             tokio::spawn(async move {
                 named(&store, &fence("racing-names", 1), &round.to_string(), operation).await
             })
         });
         let attempts: Vec<_> = attempts.collect();
-        let (mut now, mut before) = (0, Vec::new());
+        let mut now = 0;
+        let mut before = Vec::new();
         for attempt in attempts {
             match attempt.await.expect("no panic") {
                 Outcome::Applied { .. } => now += 1,

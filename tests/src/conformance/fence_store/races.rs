@@ -20,7 +20,9 @@ pub async fn race(stores: &[Store], name: &str) {
     let history = Arc::new(History::new());
     let workers = (0..8_u64).map(|worker| {
         let store = stores[usize::try_from(worker).expect("small") % stores.len()].clone();
-        let (history, seed, name) = (history.clone(), seed.fork(), name.to_owned());
+        let history = history.clone();
+        let seed = seed.fork();
+        let name = name.to_owned();
         tokio::spawn(async move { write_on(store, history, seed, name, worker).await })
     });
     for worker in workers.collect::<Vec<_>>() {

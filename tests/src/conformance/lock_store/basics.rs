@@ -180,7 +180,8 @@ pub async fn pages_are_complete_and_in_order(store: &Store) {
 pub async fn many_tasks_on_many_locks_keep_the_tokens_unique(store: &Store) {
     let history = Arc::new(History::new());
     let workers = (0..8).map(|worker| {
-        let (store, history) = (store.clone(), history.clone());
+        let store = store.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for round in 0..15 {
                 work_once(&store, &history, &format!("many/{worker}/{}", round % 2)).await;
@@ -199,7 +200,9 @@ pub async fn contenders_never_hold_at_once(store: &Store) {
     let history = Arc::new(History::new());
     let busy = Arc::new(AtomicBool::new(false));
     let workers = (0..8).map(|_| {
-        let (store, history, busy) = (store.clone(), history.clone(), busy.clone());
+        let store = store.clone();
+        let history = history.clone();
+        let busy = busy.clone();
         tokio::spawn(async move {
             for _ in 0..8 {
                 let grant = ask(&store, &history, "contended").await;

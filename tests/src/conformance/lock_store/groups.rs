@@ -33,7 +33,8 @@ async fn take_all(store: &Store, parts: Vec<Acquire>) -> Vec<Grant> {
 
 /// Starts a group that must wait, and returns when it has its places.
 pub(super) async fn enqueue_all(store: &Store, parts: Vec<Acquire>) -> WaitingGroup {
-    let (lock, lease) = (parts[0].lock.clone(), parts[0].lease_id);
+    let lock = parts[0].lock.clone();
+    let lease = parts[0].lease_id;
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire_all(parts).await });
     until_true("the group's places", || async {

@@ -54,7 +54,9 @@ pub async fn a_stream_of_readers_starves_no_writer(store: &Store) {
     let done = Arc::new(AtomicBool::new(false));
     let readings = Arc::new(AtomicU64::new(0));
     let readers = (0..4).map(|_| {
-        let (store, done, readings) = (store.clone(), done.clone(), readings.clone());
+        let store = store.clone();
+        let done = done.clone();
+        let readings = readings.clone();
         tokio::spawn(async move {
             let mut held = take(&store, shared("stream", LONG_MS, LONG_MS)).await;
             while !done.load(Ordering::SeqCst) {
@@ -102,7 +104,8 @@ pub async fn readers_are_let_in_together(store: &Store) {
     released(store, "together", first.lease_id).await;
     let shown = store.show(&name("together")).await.unwrap();
     assert_eq!((shown.lease_count, shown.queue_length), (2, 2));
-    let (one, two) = (granted(one).await, granted(two).await);
+    let one = granted(one).await;
+    let two = granted(two).await;
     assert!(first.token < one.token && one.token < two.token);
     released(store, "together", one.lease_id).await;
     assert_eq!(queue_length(store, "together").await, 2, "a writer beside a reader");
@@ -139,7 +142,9 @@ pub async fn readers_and_writers_never_meet(store: &Store) {
     let inside = Arc::new(AtomicI64::new(0));
     let history = Arc::new(History::new());
     let workers = (0..9).map(|worker| {
-        let (store, inside, history) = (store.clone(), inside.clone(), history.clone());
+        let store = store.clone();
+        let inside = inside.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for _ in 0..12 {
                 let (asked, weight) = match worker % 3 {

@@ -33,7 +33,9 @@ pub async fn permits_never_exceed_the_size(store: &Store) {
     let inside = Arc::new(AtomicI64::new(0));
     let history = Arc::new(History::new());
     let workers = (0..12).map(|_| {
-        let (store, inside, history) = (store.clone(), inside.clone(), history.clone());
+        let store = store.clone();
+        let inside = inside.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for _ in 0..10 {
                 let lease = note(&store, &history, permit("pool", 3, LONG_MS)).await;

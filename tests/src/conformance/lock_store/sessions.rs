@@ -129,7 +129,8 @@ pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
 /// Everything of the session is free in the step that ends it, and its waiters are woken: those of
 /// others get the locks, its own are refused.
 pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
-    let (session, other) = (begin(store, LONG_MS).await, begin(store, LONG_MS).await);
+    let session = begin(store, LONG_MS).await;
+    let other = begin(store, LONG_MS).await;
     let mut held = Vec::new();
     let mut waiting = Vec::new();
     for number in 0..30 {
@@ -267,7 +268,8 @@ pub async fn a_session_belongs_to_its_owner(store: &Store) {
 
 /// Locks are handed from one session to another, and each ends what is its own.
 pub async fn sessions_hand_locks_to_each_other(store: &Store) {
-    let (first, second) = (begin(store, LONG_MS).await, begin(store, LONG_MS).await);
+    let first = begin(store, LONG_MS).await;
+    let second = begin(store, LONG_MS).await;
     hold(store, first, "relay").await;
     let waiting = enqueue(store, bound(second, "relay", LONG_MS)).await;
     store.end_session(first).await.unwrap();

@@ -23,7 +23,8 @@ fn life(lock: &str, incarnation: &str, takeover: Takeover, wait_ms: u64) -> Acqu
 
 /// Starts it when all of the barrier's parties are there.
 fn together(store: &Store, barrier: &Arc<Barrier>, request: Acquire) -> Waiting {
-    let (store, barrier) = (store.clone(), barrier.clone());
+    let store = store.clone();
+    let barrier = barrier.clone();
     tokio::spawn(async move {
         barrier.wait().await;
         store.acquire(request).await
@@ -122,7 +123,9 @@ pub async fn a_takeover_races_a_release(store: &Store) {
         let barrier = Arc::new(Barrier::new(2));
         let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)][race % 2];
         let heir = together(store, &barrier, life(&lock, "boot 2", by, 0));
-        let (own, gate, id) = (store.clone(), barrier.clone(), first.clone());
+        let own = store.clone();
+        let gate = barrier.clone();
+        let id = first.clone();
         let releasing = tokio::spawn(async move {
             gate.wait().await;
             own.release(&id.lock, id.lease_id).await
@@ -169,7 +172,8 @@ pub async fn a_takeover_races_an_expiry(store: &Store) {
             ..life(&lock, "boot 1", Takeover::Never, 0)
         };
         let old = store.acquire(first.clone()).await.unwrap();
-        let (own, by) = (store.clone(), [Takeover::EarlierSelf, Takeover::Of(first.lease_id)]);
+        let own = store.clone();
+        let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)];
         let after_ms = SHORT_MS - 10 + 20 * race as u64 / RACES as u64;
         races.push(tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
@@ -210,7 +214,8 @@ pub async fn a_takeover_races_the_end_of_the_session(store: &Store) {
         let barrier = Arc::new(Barrier::new(2));
         let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)][race % 2];
         let heir = together(store, &barrier, life(&lock, "boot 2", by, 0));
-        let (own, gate) = (store.clone(), barrier.clone());
+        let own = store.clone();
+        let gate = barrier.clone();
         let ending = tokio::spawn(async move {
             gate.wait().await;
             own.end_session(session).await

@@ -7,7 +7,8 @@ use super::*;
 /// The counter before a batch stands beside each value that the batch wrote. It may jump, and no token is
 /// taken twice.
 pub async fn tokens_follow_the_counter((store, other): &Servers) {
-    let (a, b) = (lock("a"), lock("b"));
+    let a = lock("a");
+    let b = lock("b");
     let (_, start) = store.read(&[]).await.unwrap();
     let groups = vec![
         group(&[(&a, Version::ABSENT)], vec![put(&a, "1")]),

@@ -27,7 +27,9 @@ pub async fn philosophers_never_starve(store: &Store) {
     let forks: Arc<Vec<AtomicBool>> = Arc::new((0..5).map(|_| AtomicBool::new(false)).collect());
     let history = Arc::new(History::new());
     let tasks = (0..5_usize).map(|seat| {
-        let (store, forks, history) = (store.clone(), forks.clone(), history.clone());
+        let store = store.clone();
+        let forks = forks.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             // Each takes its own fork first: the order in which plain locks run into a circle.
             let mine = [seat, (seat + 1) % 5];
@@ -71,7 +73,9 @@ pub async fn groups_and_single_waiters_get_on(store: &Store) {
     let rounds = Arc::new(AtomicU64::new(0));
     let inside: Arc<Vec<AtomicBool>> = Arc::new((0..4).map(|_| AtomicBool::new(false)).collect());
     let tasks = (0..8_usize).map(|task| {
-        let (store, rounds, inside) = (store.clone(), rounds.clone(), inside.clone());
+        let store = store.clone();
+        let rounds = rounds.clone();
+        let inside = inside.clone();
         tokio::spawn(async move {
             for round in 0..15_usize {
                 let first = (task + round) % 4;

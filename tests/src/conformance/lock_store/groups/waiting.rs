@@ -46,7 +46,8 @@ pub async fn a_waiting_group_that_repeats_keeps_its_places(store: &Store) {
     let asked = parts(LONG_MS, &["again/a", "again/b"]);
     let original = enqueue_all(store, asked.clone()).await;
     let behind = enqueue_all(store, parts(LONG_MS, &["again/a", "again/b"])).await;
-    let (own, same) = (store.clone(), asked.clone());
+    let own = store.clone();
+    let same = asked.clone();
     let mut repeat = Box::pin(async move { own.acquire_all(same).await });
     tokio::select! {
         biased;
