@@ -58,7 +58,7 @@ async fn bonds(redis: &Redis, session: SessionId) -> Vec<String> {
     items.iter().filter_map(lock).collect()
 }
 
-/// Whether the session has ended, straight from Redis.
+/// `true` if the session has ended, straight from Redis.
 async fn has_ended(redis: &Redis, session: SessionId) -> bool {
     let record = ["GET", &format!("{{fence:default}}:session:{session}")];
     let record: Option<Vec<u8>> = redis.run(&record).await;

@@ -106,10 +106,10 @@ pub struct Told {
 /// hears of each round.
 ///
 /// # Errors
-/// Where nothing was granted for long, or a lock server ended.
+/// If nothing was granted for long, or a lock server ended.
 ///
 /// # Panics
-/// Where a tool of the harness fails, or the engine does not come back.
+/// If a tool of the harness fails, or the engine does not come back.
 pub async fn run(
     row: &Row,
     rounds: usize,

@@ -58,10 +58,10 @@ struct Control {
     source: IpAddr,
     faults: watch::Receiver<Faults>,
     cut: CancellationToken,
-    /// Whether the connections of this time are stranded.
+    /// `true` if the connections of this time are stranded.
     strand: CancellationToken,
     dropped: Arc<AtomicU64>,
-    /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
+    /// `true` if the request of [`Fault::DropRepliesAfter`] has passed.
     has_passed: Arc<AtomicBool>,
 }
 
@@ -82,7 +82,7 @@ impl FaultProxy {
     /// Stands before `upstream` (`127.0.0.1:PORT`).
     ///
     /// # Panics
-    /// Where no port is free.
+    /// If no port is free.
     pub async fn before(upstream: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");

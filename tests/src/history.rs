@@ -15,7 +15,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether this call had its answer before the other one began.
+    /// `true` if this call had its answer before the other one began.
     pub fn before(&self, other: &Self) -> bool {
         self.returned_ns < other.invoked_ns
     }
@@ -127,7 +127,7 @@ impl History {
     /// Notes a grant.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn granted(&self, grant: Granted) {
         self.grants.lock().unwrap().push(grant);
     }
@@ -135,7 +135,7 @@ impl History {
     /// Notes that the holder of `lease` is about to release it.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn releasing(&self, lease: LeaseId) {
         let now = self.now_ns();
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
@@ -147,7 +147,7 @@ impl History {
     /// so for `ttl_ms` from then.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn kept(&self, lease: LeaseId, invoked_ns: u64, ttl_ms: u64) {
         let until_ns = invoked_ns + ttl_ms * 1_000_000;
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
@@ -159,7 +159,7 @@ impl History {
     /// where nobody was told of it.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn until_ns(&self, lease: LeaseId) -> u64 {
         let grants = self.grants.lock().unwrap();
         let known = grants.iter().rev().find(|grant| grant.lease == lease);
@@ -169,7 +169,7 @@ impl History {
     /// Notes an operation at the guard.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn operation(&self, operation: Operation) {
         self.operations.lock().unwrap().push(operation);
     }
@@ -177,7 +177,7 @@ impl History {
     /// All grants so far.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn grants(&self) -> Vec<Granted> {
         self.grants.lock().unwrap().clone()
     }
@@ -185,7 +185,7 @@ impl History {
     /// All operations so far.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn operations(&self) -> Vec<Operation> {
         self.operations.lock().unwrap().clone()
     }

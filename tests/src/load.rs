@@ -72,7 +72,7 @@ impl Load {
     /// Waits until the clients have completed so many more rounds together.
     ///
     /// # Panics
-    /// Where one of them panicked, or they stand still.
+    /// If one of them panicked, or they stand still.
     pub async fn progress(&self, rounds: u64) {
         let goal = self.cycles.load(Ordering::SeqCst) + rounds;
         until_true("the clients to make progress", || async {
@@ -86,7 +86,7 @@ impl Load {
     /// Lets every client finish its round, then reads what every key holds in the end.
     ///
     /// # Panics
-    /// Where a client panicked or does not come to an end.
+    /// If a client panicked or does not come to an end.
     pub async fn stop(self) -> (Arc<History>, BTreeMap<String, Option<String>>) {
         self.stop.cancel();
         for worker in self.workers {
@@ -108,7 +108,7 @@ impl Load {
 #[derive(Debug)]
 struct Answer {
     reply: Reply,
-    /// Whether an earlier try may have been carried out, too.
+    /// `true` if an earlier try may have been carried out, too.
     is_repeat: bool,
 }
 
@@ -282,7 +282,7 @@ impl Worker {
 /// Everything that DESIGN promises of such a run.
 ///
 /// # Panics
-/// Where an invariant is broken; the message shows where.
+/// If an invariant is broken; the message shows where.
 pub fn check(history: &History, finally: &BTreeMap<String, Option<String>>) {
     let grants = history.grants();
     let operations = history.operations();

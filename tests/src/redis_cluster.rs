@@ -12,7 +12,7 @@ use crate::wait::until_true;
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Node>,
-    /// Whether the network between them can be split.
+    /// `true` if the network between them can be split.
     is_apart: bool,
 }
 
@@ -30,7 +30,7 @@ impl RedisCluster {
     /// So many masters. Nodes that are left over after one died go on with their own slots.
     ///
     /// # Panics
-    /// Where they do not find each other.
+    /// If they do not find each other.
     pub async fn of(masters: u16) -> Self {
         Self::built(masters, false).await
     }
@@ -117,7 +117,7 @@ impl RedisCluster {
     /// Which node owns a slot, as the nodes say themselves.
     ///
     /// # Panics
-    /// Where none says that it does.
+    /// If none says that it does.
     pub async fn owner(&self, slot: u16) -> usize {
         match self.try_owner(slot).await {
             Some(index) => index,
@@ -135,12 +135,12 @@ impl RedisCluster {
         None
     }
 
-    /// Whether a node says that it owns a slot.
+    /// `true` if a node says that it owns a slot.
     pub async fn claims(&self, index: usize, slot: u16) -> bool {
         self.names(index, slot, index).await
     }
 
-    /// Whether a node says that `owner` owns a slot. A new master knows that it was chosen a moment
+    /// `true` if a node says that `owner` owns a slot. A new master knows that it was chosen a moment
     /// before the others do, and they send clients to the old one until then.
     pub async fn names(&self, index: usize, slot: u16, owner: usize) -> bool {
         let Ok(Value::Array(rows)) = self.nodes[index].redis.try_run(&["CLUSTER", "SLOTS"]).await
@@ -167,7 +167,7 @@ impl RedisCluster {
     /// Runs a command directly, at the node that owns the slot of `key`.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn run<T: FromRedisValue>(&self, key: &str, words: &[&str]) -> T {
         let owner = self.owner(slot_of(key.as_bytes())).await;
         self.nodes[owner].redis.run(words).await

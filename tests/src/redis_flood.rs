@@ -56,7 +56,7 @@ impl Flood {
     /// Waits for its end: every write with what was told of it.
     ///
     /// # Panics
-    /// Where it does not end, or a write was applied after another was not.
+    /// If it does not end, or a write was applied after another was not.
     pub async fn ended(self) -> Vec<Answer> {
         let told = soon("the flood to be heard out", self.reading).await.expect("no panic");
         let writer = soon("the flood to end", self.writing).await.expect("no panic");

@@ -85,7 +85,7 @@ impl Holders {
     /// Waits until so many more writes were applied, and the newest holder made one of them.
     ///
     /// # Panics
-    /// Where the newest holder ended, or nothing is applied.
+    /// If the newest holder ended, or nothing is applied.
     pub async fn progress(&self, writes: u64) {
         let goal = self.seen.applied.load(Ordering::SeqCst) + writes;
         until_true("the newest holder to make progress", || async {
@@ -108,7 +108,7 @@ impl Holders {
     /// Ends all holders, and returns what happened.
     ///
     /// # Panics
-    /// Where a holder panicked or does not end.
+    /// If a holder panicked or does not end.
     pub async fn stop(self, redis: &Redis) -> Journal {
         self.stop.cancel();
         for task in self.tasks {
@@ -212,7 +212,7 @@ impl Holder {
     }
 }
 
-/// Whether an answer to AUTH says that the token is stale. Others say that Redis is away.
+/// `true` if an answer to AUTH says that the token is stale. Others say that Redis is away.
 fn is_stale(reply: &Resp) -> bool {
     refusal(reply);
     reply.is_error("FENCED")
@@ -221,7 +221,7 @@ fn is_stale(reply: &Resp) -> bool {
 /// How long the journal of `orders/{id}` is now; asked of Redis itself.
 ///
 /// # Panics
-/// Where Redis does not answer for long.
+/// If Redis does not answer for long.
 pub async fn length(redis: &str, id: &str) -> usize {
     let key = journal(id);
     until("Redis to say how long the journal is", || async {
@@ -237,7 +237,7 @@ pub async fn length(redis: &str, id: &str) -> usize {
 /// The journal of `orders/{id}`, read in pages.
 ///
 /// # Panics
-/// Where Redis does not answer, or there is something else in the list.
+/// If Redis does not answer, or there is something else in the list.
 pub async fn entries(redis: &str, id: &str) -> Vec<Entry> {
     const PAGE: usize = 2_000;
     let mut direct = RespClient::connect(redis).await;

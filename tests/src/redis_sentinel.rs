@@ -29,7 +29,7 @@ impl SentinelGroup {
     /// The first Redis is the master, and the second one in step with it.
     ///
     /// # Panics
-    /// Where they do not find each other.
+    /// If they do not find each other.
     pub async fn start() -> Self {
         Self::of([Redis::with(QUICK).await, Redis::with(QUICK).await]).await
     }
@@ -37,7 +37,7 @@ impl SentinelGroup {
     /// The same; the clock of the second one is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where libfaketime is not installed, or they do not find each other.
+    /// If libfaketime is not installed, or they do not find each other.
     pub async fn with_clock(seconds: i64) -> Self {
         Self::of([Redis::with(QUICK).await, Redis::with_clock(QUICK, seconds).await]).await
     }

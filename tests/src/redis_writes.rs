@@ -65,7 +65,7 @@ impl Way {
     /// All ways.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Multi, Self::Script, Self::OneShot];
 
-    /// Whether the connection presents its token before.
+    /// `true` if the connection presents its token before.
     pub fn logs_in(self) -> bool {
         self != Self::OneShot
     }
@@ -99,7 +99,7 @@ const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.call('RPUSH', KEY
 /// leaves the rest unknown.
 ///
 /// # Panics
-/// Where a reply is one that no write may get.
+/// If a reply is one that no write may get.
 pub async fn write(
     client: &mut RespClient,
     way: Way,
@@ -159,7 +159,7 @@ fn is_unknown(reply: &Resp) -> bool {
 /// What an error says of its command.
 ///
 /// # Panics
-/// Where it is no error, or not one of the port's.
+/// If it is no error, or not one of the port's.
 pub fn refusal(reply: &Resp) -> Told {
     let text = reply.error().unwrap_or_else(|| panic!("no error: {reply:?}"));
     match text.split(' ').next().unwrap_or_default() {

@@ -15,7 +15,7 @@ use crate::redis_sentinel::{MASTER, NOT_HEARD_OF};
 use crate::redis_server::Redis;
 use crate::wait::{until_true, until_within};
 
-/// How many Redis there are, and how many sentinels.
+/// Number of Redis, and how many sentinels.
 const SIZE: u8 = 3;
 
 /// A failover that was not agreed on is tried again after seconds, more than once on a busy machine.
@@ -53,7 +53,7 @@ impl WholeGroup {
     /// The first Redis is the master, and the other two are in step with it.
     ///
     /// # Panics
-    /// Where they do not find each other.
+    /// If they do not find each other.
     pub async fn start() -> Self {
         let mut nodes = Vec::new();
         let mut sentinels = Vec::new();
@@ -138,7 +138,7 @@ impl WholeGroup {
     /// Has the sentinels choose another master, and returns its number.
     ///
     /// # Panics
-    /// Where there is no master now.
+    /// If there is no master now.
     pub async fn fail_over(&self) -> usize {
         let old = self.master().await.expect("a master");
         until_true("a sentinel to begin a failover", || async {

@@ -54,7 +54,7 @@ impl Hold {
     /// Waits until the write is at the upstream.
     ///
     /// # Panics
-    /// Where it never comes.
+    /// If it never comes.
     pub async fn arrived(&mut self) {
         let seen = soon("the write to reach the upstream", self.arrived.wait_for(|seen| *seen));
         assert!(*seen.await.expect("the upstream lives"));
@@ -78,7 +78,7 @@ impl Upstream {
     /// Starts one.
     ///
     /// # Panics
-    /// Where no port is free.
+    /// If no port is free.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));

@@ -145,7 +145,7 @@ impl Audit {
         Self { kind: Some(kind), ..Self::default() }
     }
 
-    /// Whether anything is checked.
+    /// `true` if anything is checked.
     pub fn is_on(&self) -> bool {
         self.kind.is_some()
     }
@@ -283,12 +283,12 @@ impl Audit {
         back_ms.unwrap_or(0) + others.map(|(_, ms)| *ms).sum::<u64>()
     }
 
-    /// Whether nothing has gone wrong yet.
+    /// `true` if nothing has gone wrong yet.
     fn is_calm(&self) -> bool {
         self.calm_from_ms == 0
     }
 
-    /// Whether others may take a server for dead. After a step of the clock that is any server: one that
+    /// `true` if others may take a server for dead. After a step of the clock that is any server: one that
     /// was told before the step who lives takes another that began after it for one that is not listed,
     /// until it is told again, which a server that stands still is late. No lease depends on that: what a
     /// waiter loses is its place, and its server asks again.
@@ -302,7 +302,7 @@ impl Audit {
         })
     }
 
-    /// Whether others must know that a server is dead.
+    /// `true` if others must know that a server is dead.
     fn is_dead(&self, now_ms: u64, server: u32) -> bool {
         let server = self.servers.get(&server);
         server.is_some_and(|server| server.is_stopped && server.until_ms + DEAD_MS <= now_ms)
@@ -318,7 +318,7 @@ impl Audit {
 /// A record with its queue, as it stands in the engine.
 ///
 /// # Panics
-/// Where it cannot be read.
+/// If it cannot be read.
 fn record_of(snapshot: &Snapshot) -> Record {
     let Key::Lock(lock) = &snapshot.key else { return Record::default() };
     if snapshot.version == Version::ABSENT {

@@ -29,13 +29,13 @@ pub(crate) struct Faults {
     pub(crate) wakeup_late: u64,
     /// Between two faults of a whole process, ms; 0 for none.
     pub(crate) pause_ms: u64,
-    /// Whether servers stop and start.
+    /// `true` if servers stop and start.
     pub(crate) stops: bool,
-    /// Whether servers stand still for seconds.
+    /// `true` if servers stand still for seconds.
     pub(crate) stalls: bool,
-    /// Whether the engine loses what was not durable.
+    /// `true` if the engine loses what was not durable.
     pub(crate) losses: bool,
-    /// Whether the engine's clock steps, back and forward.
+    /// `true` if the engine's clock steps, back and forward.
     pub(crate) steps: bool,
     /// Calls that a client hangs up on.
     pub(crate) hang_ups: u64,
@@ -112,7 +112,7 @@ impl Faults {
         }
     }
 
-    /// Whether something happens that happens so often.
+    /// `true` if something happens that happens so often.
     pub(crate) fn strikes(seed: &mut Seed, of_thousand: u64) -> bool {
         of_thousand > 0 && seed.below(1_000) < of_thousand
     }

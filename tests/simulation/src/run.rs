@@ -52,7 +52,7 @@ fn watch_panics() {
 /// build.
 ///
 /// # Panics
-/// Where no runtime can be made.
+/// If no runtime can be made.
 pub fn run(seed: u64, is_traced: bool) -> History {
     watch_panics();
     PANIC.take();

@@ -156,7 +156,7 @@ impl Fleet {
         work(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How many servers there are, running or not.
+    /// Number of servers, running or not.
     pub(crate) fn count(&self) -> usize {
         self.places(|places| places.servers.len())
     }

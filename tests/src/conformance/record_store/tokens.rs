@@ -44,7 +44,7 @@ pub async fn tokens_are_above_a_batch_under_way((store, other): &Servers) {
     assert_eq!(take(other, 1).await.unwrap().base, start + 12);
 }
 
-/// Whether or not its tokens are lost.
+/// `true` if the engine keeps its tokens.
 pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     let key = lock("a");
     must_put(store, Version::ABSENT, put(&key, "x")).await;
