@@ -32,7 +32,7 @@ fn about<'a>(checks: &'a [(String, String, String)], what: &str) -> (&'a str, &'
     (verdict, text)
 }
 
-async fn ask<T: FromRedisValue>(redis: &Redis, words: &str) -> T {
+async fn command<T: FromRedisValue>(redis: &Redis, words: &str) -> T {
     redis.run(&words.split(' ').collect::<Vec<_>>()).await
 }
 
@@ -112,9 +112,9 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
     for user in
         ["keys on >x ~orders/* +@all", "unset on >x ~* +@all -set", "reader on >x ~* +@read"]
     {
-        let _: () = ask(&redis, &format!("ACL SETUSER {user}")).await;
+        let _: () = command(&redis, &format!("ACL SETUSER {user}")).await;
     }
-    let _: () = ask(&redis, "SET orders/1 paid").await;
+    let _: () = command(&redis, "SET orders/1 paid").await;
     let user = |name| User { redis: &redis, name, password: "x" };
 
     let (_, checks) = user("keys").tries(&[]).await;
@@ -138,7 +138,7 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
 #[tokio::test]
 async fn an_application_that_is_shut_out_is_well() {
     let redis = Redis::start().await;
-    let _: () = ask(&redis, "CONFIG SET requirepass guards-own").await;
+    let _: () = command(&redis, "CONFIG SET requirepass guards-own").await;
     let (code, checks) = doctor(&["--direct", &redis.url(), "--strict"]).await;
     assert_eq!(code, 0, "{checks:?}");
     assert!(about(&checks, "direct write").1.contains("NOAUTH"), "{checks:?}");
@@ -156,8 +156,8 @@ async fn an_application_that_is_shut_out_is_well() {
 #[tokio::test]
 async fn rights_that_the_port_needs_are_named() {
     let redis = Redis::start().await;
-    let _: () = ask(&redis, "ACL SETUSER poor on >x ~* &* +@all -acl -client|kill").await;
-    let users: Vec<String> = ask(&redis, "ACL USERS").await;
+    let _: () = command(&redis, "ACL SETUSER poor on >x ~* &* +@all -acl -client|kill").await;
+    let users: Vec<String> = command(&redis, "ACL USERS").await;
     let poor = User { redis: &redis, name: "poor", password: "x" };
     let (code, checks) = doctor(&["--redis", &poor.url(), "--strict"]).await;
     assert_eq!(code, 1, "{checks:?}");

@@ -48,7 +48,7 @@ struct Faults {
 }
 
 impl Faults {
-    fn of(&self, source: IpAddr) -> Fault {
+    fn fault_for(&self, source: IpAddr) -> Fault {
         self.from.get(&source).copied().unwrap_or(self.everyone)
     }
 }
@@ -176,7 +176,7 @@ async fn accept(
         let strand = strand.borrow().clone();
         let control = Control { source: peer.ip(), cut, strand, ..control.clone() };
         let source = control.source;
-        if control.faults.borrow().of(source) == Fault::Refuse {
+        if control.faults.borrow().fault_for(source) == Fault::Refuse {
             continue;
         }
         let upstream = upstream.borrow().clone();
@@ -223,11 +223,11 @@ async fn pump(
             continue;
         }
         let source = control.source;
-        let fault = control.faults.borrow_and_update().of(source);
+        let fault = control.faults.borrow_and_update().fault_for(source);
         match (fault, direction) {
             (Fault::Blackhole, _) | (Fault::HoldReplies, Direction::Reply) => {
                 // What was read is held, in order, until the fault is over; so is a close.
-                let over = control.faults.wait_for(|all| all.of(source) != fault);
+                let over = control.faults.wait_for(|all| all.fault_for(source) != fault);
                 if over.await.is_err() {
                     return;
                 }

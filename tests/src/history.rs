@@ -59,7 +59,7 @@ pub struct Operation {
     /// What it was.
     pub action: Action,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: OperationResult,
     /// When it was asked and answered. Where no answer came, when the caller gave up.
     pub span: Span,
 }
@@ -80,7 +80,7 @@ pub enum Action {
 
 /// How an operation ended, as far as its caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OperationResult {
     /// It was answered with success.
     Applied,
     /// It was answered with a refusal: nothing was done.

@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Guard, Locks, Reply};
-use crate::history::{Action, Granted, History, Operation, Outcome};
+use crate::history::{Action, Granted, History, Operation, OperationResult};
 use crate::key_file::lease_id;
 use crate::seed::Seed;
 use crate::wait::{PATIENCE, soon, until_true};
@@ -262,12 +262,12 @@ impl Worker {
         let outcome = match self.guard.0.attempt(method, &path, &headers, body).await {
             Ok(reply) => match reply.status {
                 // A read that finds nothing was admitted, too.
-                200..=299 | 404 => Outcome::Applied,
-                412 | 503 => Outcome::Refused,
-                504 => Outcome::Unknown,
+                200..=299 | 404 => OperationResult::Applied,
+                412 | 503 => OperationResult::Refused,
+                504 => OperationResult::Unknown,
                 _ => panic!("{action:?}: {reply:?}"),
             },
-            Err(_) => Outcome::Unknown,
+            Err(_) => OperationResult::Unknown,
         };
         self.history.operation(Operation {
             lock: name.to_owned(),
@@ -286,7 +286,7 @@ impl Worker {
 pub fn check(history: &History, finally: &BTreeMap<String, Option<String>>) {
     let grants = history.grants();
     let operations = history.operations();
-    let applied = operations.iter().filter(|op| op.outcome == Outcome::Applied).count();
+    let applied = operations.iter().filter(|op| op.outcome == OperationResult::Applied).count();
     eprintln!("{} grants, {applied} of {} operations applied", grants.len(), operations.len());
     crate::checks::tokens_rise(&grants).unwrap();
     crate::checks::one_grant_an_id(&grants).unwrap();

@@ -59,7 +59,7 @@ impl OwnClock {
     /// # Panics
     /// If libfaketime is not installed.
     #[must_use]
-    pub fn of(&self, setup: Setup) -> Setup {
+    pub fn applied_to(&self, setup: Setup) -> Setup {
         let environment = self.environment();
         environment.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
     }

@@ -19,7 +19,7 @@ pub struct RedisCluster {
 impl RedisCluster {
     /// Three masters.
     pub async fn start() -> Self {
-        Self::of(3).await
+        Self::with_masters(3).await
     }
 
     /// The same, with a network between them that can be split.
@@ -31,7 +31,7 @@ impl RedisCluster {
     ///
     /// # Panics
     /// If they do not find each other.
-    pub async fn of(masters: u16) -> Self {
+    pub async fn with_masters(masters: u16) -> Self {
         Self::built(masters, false).await
     }
 
@@ -264,7 +264,7 @@ impl RedisCluster {
     }
 
     /// What one node answers to one command.
-    pub async fn ask(&self, index: usize, words: &[&str]) -> Resp {
+    pub async fn call_node(&self, index: usize, words: &[&str]) -> Resp {
         self.raw(index).await.call(words).await
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::redis_journal::{Answer, Entry, Journal, Seal, Told};
+use crate::redis_journal::{Answer, Entry, Journal, Seal, WriteReport};
 use crate::redis_server::Redis;
 use crate::redis_writes::{Grant, Way, journal, patient, refusal, write};
 use crate::resp_client::{Resp, RespClient};
@@ -116,13 +116,13 @@ impl Holders {
         }
         let mut journal = std::mem::take(&mut *self.journal.lock().unwrap());
         journal.entries = entries(&redis.address(), &self.target.id).await;
-        let told = |told| journal.answers.iter().filter(|answer| answer.told == told).count();
+        let told = |told| journal.answers.iter().filter(|answer| answer.report == told).count();
         eprintln!(
             "{} entries; {} applied, {} refused, {} unknown; {} seals",
             journal.entries.len(),
-            told(Told::Applied),
-            told(Told::Refused),
-            told(Told::Unknown),
+            told(WriteReport::Applied),
+            told(WriteReport::Refused),
+            told(WriteReport::Unknown),
             journal.seals.len()
         );
         journal
@@ -168,13 +168,13 @@ impl Holder {
             let ops = self.ops();
             let (told, end) = write(&mut client, way, &self.grant, &ops).await;
             let last = told.last().copied();
-            let any = told.contains(&Told::Applied);
-            self.note(ops, told);
+            let any = told.contains(&WriteReport::Applied);
+            self.record(ops, told);
             if any && self.seed.below(8) == 0 {
                 self.sealed().await;
             }
-            if end.is_err() || last != Some(Told::Applied) {
-                return last == Some(Told::Refused);
+            if end.is_err() || last != Some(WriteReport::Applied) {
+                return last == Some(WriteReport::Refused);
             }
         }
         false
@@ -192,12 +192,12 @@ impl Holder {
         (first..self.ops).map(|number| format!("{}-{number}", self.grant.token)).collect()
     }
 
-    fn note(&self, ops: Vec<String>, told: Vec<Told>) {
+    fn record(&self, ops: Vec<String>, report: Vec<WriteReport>) {
         let count = |kind| told.iter().filter(|told| **told == kind).count() as u64;
         let token = self.grant.token;
-        self.seen.applied.fetch_add(count(Told::Applied), Ordering::SeqCst);
-        self.seen.refused.fetch_add(count(Told::Refused), Ordering::SeqCst);
-        if told.contains(&Told::Applied) {
+        self.seen.applied.fetch_add(count(WriteReport::Applied), Ordering::SeqCst);
+        self.seen.refused.fetch_add(count(WriteReport::Refused), Ordering::SeqCst);
+        if told.contains(&WriteReport::Applied) {
             self.seen.highest_applied.fetch_max(token, Ordering::SeqCst);
         }
         let answers = ops.into_iter().zip(told).map(|(op, told)| Answer { token, op, told });

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::key_file::{lease_id, unsigned};
-use crate::redis_journal::Told;
+use crate::redis_journal::WriteReport;
 use crate::resp_client::{Resp, RespClient, request};
 
 /// How long a client waits for a reply before it gives the connection up.
@@ -105,9 +105,9 @@ pub async fn write(
     way: Way,
     grant: &Grant,
     ops: &[String],
-) -> (Vec<Told>, io::Result<()>) {
+) -> (Vec<WriteReport>, io::Result<()>) {
     let bytes: Vec<u8> = ops.iter().flat_map(|op| way.bytes(grant, op)).collect();
-    let mut told = vec![Told::Unknown; ops.len()];
+    let mut told = vec![WriteReport::Unknown; ops.len()];
     if let Err(error) = patient(client.try_send_raw(&bytes)).await {
         return (told, Err(error));
     }
@@ -133,20 +133,20 @@ pub async fn patient<T>(call: impl Future<Output = io::Result<T>>) -> io::Result
 }
 
 /// What the replies to one write say.
-fn judge(way: Way, replies: &[Resp]) -> Told {
+fn judge(way: Way, replies: &[Resp]) -> WriteReport {
     match (way, replies) {
         (Way::Multi, [begin, _, _, done]) => {
             let executed = replies.iter().filter(|reply| matches!(reply, Resp::Integer(_)));
             assert_eq!(executed.count(), 0, "a piece of a transaction was executed: {replies:?}");
             match done {
-                Resp::Array(_) => Told::Applied,
-                _ if replies.iter().any(is_unknown) => Told::Unknown,
+                Resp::Array(_) => WriteReport::Applied,
+                _ if replies.iter().any(is_unknown) => WriteReport::Unknown,
                 _ if begin.error().is_some() => refusal(begin),
-                _ if done.is_error("EXECABORT") => Told::Refused,
+                _ if done.is_error("EXECABORT") => WriteReport::Refused,
                 _ => refusal(done),
             }
         }
-        (_, [Resp::Integer(_)]) => Told::Applied,
+        (_, [Resp::Integer(_)]) => WriteReport::Applied,
         (_, [other]) => refusal(other),
         _ => panic!("{way:?}: {replies:?}"),
     }
@@ -160,13 +160,13 @@ fn is_unknown(reply: &Resp) -> bool {
 ///
 /// # Panics
 /// If it is no error, or not one of the port's.
-pub fn refusal(reply: &Resp) -> Told {
+pub fn refusal(reply: &Resp) -> WriteReport {
     let text = reply.error().unwrap_or_else(|| panic!("no error: {reply:?}"));
     match text.split(' ').next().unwrap_or_default() {
-        "UNKNOWN" => Told::Unknown,
+        "UNKNOWN" => WriteReport::Unknown,
         // What was on its way when the hand-over ended the connection.
-        "FENCED" if text.contains("is not known") => Told::Unknown,
-        "FENCED" | "NOTOKEN" | "UNAVAILABLE" => Told::Refused,
+        "FENCED" if text.contains("is not known") => WriteReport::Unknown,
+        "FENCED" | "NOTOKEN" | "UNAVAILABLE" => WriteReport::Refused,
         _ => panic!("no write may get this: {text}"),
     }
 }

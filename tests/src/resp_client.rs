@@ -186,7 +186,7 @@ impl RespClient {
     }
 
     /// `true` if anything can be read within `time_ms`: for what must *not* come.
-    pub async fn hears_within(&mut self, time_ms: u64) -> bool {
+    pub async fn receives_within(&mut self, time_ms: u64) -> bool {
         let time = std::time::Duration::from_millis(time_ms);
         let reader = &self.reader;
         !reader.buffer.is_empty()

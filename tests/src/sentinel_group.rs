@@ -142,7 +142,7 @@ impl WholeGroup {
     pub async fn fail_over(&self) -> usize {
         let old = self.master().await.expect("a master");
         until_true("a sentinel to begin a failover", || async {
-            self.sentinels[0].ask(&["FAILOVER", MASTER]).await.is_some()
+            self.sentinels[0].command(&["FAILOVER", MASTER]).await.is_some()
         })
         .await;
         self.another_master(old).await
@@ -215,8 +215,8 @@ impl WholeGroup {
     async fn know_each_other(&self) {
         for sentinel in &self.sentinels {
             until_true("the sentinels to know each other", || async {
-                let others = sentinel.ask(&["SENTINELS", MASTER]).await;
-                let replicas = sentinel.ask(&["REPLICAS", MASTER]).await;
+                let others = sentinel.command(&["SENTINELS", MASTER]).await;
+                let replicas = sentinel.command(&["REPLICAS", MASTER]).await;
                 let count = |reply: Option<redis::Value>| match reply {
                     Some(redis::Value::Array(rows)) => rows.len(),
                     _ => 0,
@@ -228,7 +228,7 @@ impl WholeGroup {
     }
 
     async fn named_by(&self, sentinel: &Sentinel) -> Option<usize> {
-        let reply = sentinel.ask(&["GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
+        let reply = sentinel.command(&["GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
         let (_, port): (String, String) = redis::from_redis_value(reply).ok()?;
         self.nodes.iter().position(|node| split(&node.proxy.address()).1 == port)
     }
@@ -299,13 +299,15 @@ impl Sentinel {
         // a pause of the whole machine it would do nothing for half a minute.
         let rhythm = "DEBUG INFO-PERIOD 500 PUBLISH-PERIOD 250 PING-PERIOD 300 TILT-PERIOD 1000";
         let rhythm: Vec<&str> = rhythm.split(' ').collect();
-        until_true("the sentinel to answer", || async { sentinel.ask(&rhythm).await.is_some() })
-            .await;
+        until_true("the sentinel to answer", || async {
+            sentinel.command(&rhythm).await.is_some()
+        })
+        .await;
         sentinel
     }
 
     /// What it answers to `SENTINEL …`; `None` for an error.
-    async fn ask(&self, words: &[&str]) -> Option<redis::Value> {
+    async fn command(&self, words: &[&str]) -> Option<redis::Value> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()

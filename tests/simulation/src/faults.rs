@@ -1,4 +1,4 @@
-//! How often what fails.
+//! Rates of the faults of a simulation.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub(crate) struct Faults {
     pub(crate) slow: u64,
     /// The longest way, ms.
     pub(crate) slow_ms: u64,
-    /// Requests that never arrive, and whose sender is told that nothing was done.
+    /// Requests that never arrive, and whose sender gets a refusal.
     pub(crate) refused: u64,
-    /// Requests that never arrive, and whose sender learns nothing.
+    /// Requests that never arrive, and whose sender gets no reply.
     pub(crate) request_lost: u64,
     /// Requests that are carried out without a reply.
     pub(crate) reply_lost: u64,
@@ -117,7 +117,7 @@ impl Faults {
         of_thousand > 0 && seed.below(1_000) < of_thousand
     }
 
-    /// How long one way takes.
+    /// Transit time of one message.
     pub(crate) fn way(&self, seed: &mut Seed) -> Duration {
         let most_ms = if Self::strikes(seed, self.slow) { self.slow_ms } else { self.delay_ms };
         Duration::from_millis(seed.below(most_ms + 1))

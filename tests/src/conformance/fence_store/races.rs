@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::checks;
-use crate::history::{Action, History, Operation as Event, Outcome as Known};
+use crate::history::{Action, History, Operation as Event, OperationResult};
 use crate::seed::Seed;
 use crate::wait::soon;
 
@@ -32,7 +32,8 @@ pub async fn race(stores: &[Store], name: &str) {
     checks::nothing_stale(&operations).unwrap();
     let finally = BTreeMap::from([(name.to_owned(), text_at(&stores[0], name).await)]);
     checks::nothing_lost(&operations, &finally).unwrap();
-    let highest = operations.iter().filter(|op| op.outcome == Known::Applied).map(|op| op.token);
+    let highest =
+        operations.iter().filter(|op| op.outcome == OperationResult::Applied).map(|op| op.token);
     let mark = mark_of(&stores[0], name).await.expect("a mark").token.get();
     assert_eq!(Some(mark), highest.max(), "the mark is the highest token that was admitted");
 }
@@ -52,10 +53,10 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
             (write, store.apply(Some(fence), put(&name, &value)).await)
         };
         let outcome = match outcome.expect("the store works") {
-            Outcome::Applied { .. } => Known::Applied,
+            Outcome::Applied { .. } => OperationResult::Applied,
             Outcome::Stale { mark } => {
                 assert!(mark.token.get() > token);
-                Known::Refused
+                OperationResult::Refused
             }
             other => panic!("{other:?}"),
         };

@@ -93,7 +93,7 @@ pub async fn a_stream_of_readers_starves_no_writer(store: &Store) {
     until_free(store, "stream").await;
 }
 
-/// Those at the front that can be beside each other are granted in one step, and nobody from behind
+/// Compatible waiters at the front are granted in one step, and none from behind
 /// a writer.
 pub async fn readers_are_let_in_together(store: &Store) {
     let first = take(store, request("together", LONG_MS, 0)).await;
@@ -116,7 +116,7 @@ pub async fn readers_are_let_in_together(store: &Store) {
     granted(last).await;
 }
 
-/// However a waiting writer goes away, the readers behind it need not wait for what it waited for.
+/// A waiting writer that leaves, for any reason, no longer holds up the readers behind it.
 pub async fn a_writer_that_leaves_lets_the_readers_in(store: &Store) {
     let reader = take(store, shared("gone", LONG_MS, 0)).await;
     for way in ["caller", "patience", "release"] {
@@ -136,7 +136,7 @@ pub async fn a_writer_that_leaves_lets_the_readers_in(store: &Store) {
     assert_eq!(store.show(&name("gone")).await.unwrap().lease_count, 1);
 }
 
-/// L2 for both kinds of lease at once: never a writer beside anybody, and all get through.
+/// L2 for both kinds of lease at once: never a writer beside another holder, and all are granted.
 pub async fn readers_and_writers_never_meet(store: &Store) {
     // Readers count up by one, a writer counts down by a thousand.
     let inside = Arc::new(AtomicI64::new(0));
@@ -151,7 +151,7 @@ pub async fn readers_and_writers_never_meet(store: &Store) {
                     0 => (request("meet", LONG_MS, LONG_MS), -1_000),
                     _ => (shared("meet", LONG_MS, LONG_MS), 1),
                 };
-                let lease = note(&store, &history, asked).await;
+                let lease = acquire_recorded(&store, &history, asked).await;
                 let before = inside.fetch_add(weight, Ordering::SeqCst);
                 let alone = if weight < 0 { before == 0 } else { before >= 0 };
                 assert!(alone, "{weight} beside {before}");
@@ -168,8 +168,8 @@ pub async fn readers_and_writers_never_meet(store: &Store) {
     checks::tokens_rise(&history.grants()).unwrap();
 }
 
-/// Acquires, and notes the grant.
-pub(super) async fn note(store: &Store, history: &History, asked: Acquire) -> LeaseId {
+/// Acquires, and records the grant.
+pub(super) async fn acquire_recorded(store: &Store, history: &History, asked: Acquire) -> LeaseId {
     let invoked_ns = history.now_ns();
     let lock = asked.lock.as_str().to_owned();
     let grant = store.acquire(asked).await.expect("a grant in time");
@@ -251,8 +251,8 @@ fn kind_of<T: std::fmt::Debug>(outcome: Result<T, StoreError>) -> Kind {
     }
 }
 
-/// One lock is of one kind while it is in use, and whoever thinks otherwise changes nothing, also
-/// if willing to wait.
+/// One lock is of one kind while it is in use, and a request for another kind changes nothing, also
+/// if it would wait.
 pub async fn another_kind_is_refused(store: &Store) {
     let three = Mode::Permit { size: 3 };
     let semaphore = Kind::Semaphore { size: 3 };
@@ -284,7 +284,7 @@ pub async fn another_kind_is_refused(store: &Store) {
     }
 }
 
-/// Who waits says what the lock is, also where the last holder has gone: a group that waits for
+/// A waiter keeps the kind of the lock, also after the last holder has gone: a group that waits for
 /// another lock too is then alone with its place.
 pub async fn a_waiting_kind_is_a_kind(store: &Store) {
     let held = take(store, permit("waiting-kind", 1, 0)).await;
@@ -304,7 +304,7 @@ pub async fn a_waiting_kind_is_a_kind(store: &Store) {
     super::groups::all_granted(group).await;
 }
 
-/// Whoever repeats an id learns what it has, whatever it asks for now; also one that waits.
+/// A retry with the same id gets its grant, whatever mode it names now; also a waiter.
 pub async fn a_repeat_with_another_mode_is_the_same_grant(store: &Store) {
     let asked = shared("other-mode", LONG_MS, 0);
     let first = take(store, asked.clone()).await;

@@ -8,7 +8,7 @@ use tokio::sync::Barrier;
 use super::*;
 use crate::key_file::session_id;
 
-/// How often each race is run; every run has a lock of its own.
+/// Runs of each race; every run has a lock of its own.
 const RACES: usize = 30;
 const SUPERVISORS: usize = 5;
 
@@ -40,7 +40,7 @@ async fn one_end_each(store: &Store, lock: &str) -> Vec<(LeaseId, EndReason)> {
     shown.history.iter().map(|ended| (ended.lease_id, ended.reason)).collect()
 }
 
-/// Several saw the same process die. One of them takes its lock; the others are told who did.
+/// Several saw the same process die. One of them takes its lock; the others get the new holder.
 pub async fn one_of_many_supervisors_takes_over(store: &Store) {
     for race in 0..RACES {
         let lock = format!("supervisors/{race}");
@@ -61,7 +61,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
                 Err(other) => panic!("{lock}: {other:?}"),
             }
         }
-        let won = won.expect("somebody took over");
+        let won = won.expect("one took over");
         assert!(won.token > old.token);
         assert!(refused.iter().all(|holder| holder.token == won.token), "{lock}: {refused:?}");
         assert_eq!(
@@ -69,7 +69,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
             [(dead.lease_id, EndReason::Superseded)],
             "{lock}"
         );
-        // Asked again, as after a lost reply: the winner has its grant, the others have none.
+        // Retried, as after a lost reply: the winner has its grant, the others have none.
         for again in asked {
             let winner = again.lease_id == won.lease_id;
             match store.acquire(again).await {
@@ -80,7 +80,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
     }
 }
 
-/// Whoever lost the race for the dead lease and is willing to wait is granted in its turn, once.
+/// A supervisor that lost the race for the dead lease and waits is granted in its turn, once.
 pub async fn supervisors_that_wait_are_granted_in_turn(store: &Store) {
     let dead = life("turns-of-many", "boot 1", Takeover::Never, 0);
     let mut last = store.acquire(dead.clone()).await.unwrap();
@@ -113,7 +113,7 @@ pub async fn supervisors_that_wait_are_granted_in_turn(store: &Store) {
 }
 
 /// The process was not dead: it releases in the moment in which its lock is taken over. Whichever
-/// comes first, the lease ends once and its heir has the lock before whoever waits, or waits.
+/// comes first, the lease ends once and its heir has the lock before any waiter, or waits.
 pub async fn a_takeover_races_a_release(store: &Store) {
     for race in 0..RACES {
         let lock = format!("race-release/{race}");

@@ -75,7 +75,7 @@ pub async fn sessions_come_in_pages((store, _): &Servers) {
 pub async fn servers_are_notified((store, other): &Servers) {
     let one = ServerId(1);
     let two = ServerId(2);
-    let mut hears = other.wakeups(two);
+    let mut wakeups = other.wakeups(two);
     let key = lock("a");
     let bound = session();
     let lost = lock("lost");
@@ -85,7 +85,7 @@ pub async fn servers_are_notified((store, other): &Servers) {
     };
     let first = async {
         let key = Wakeup::Record(key.clone());
-        while !std::iter::from_fn(|| hears.try_recv().ok()).any(|found| found == key) {
+        while !std::iter::from_fn(|| wakeups.try_recv().ok()).any(|found| found == key) {
             notify(two, &lock("a"), Version::ABSENT).await;
         }
     };
@@ -94,7 +94,7 @@ pub async fn servers_are_notified((store, other): &Servers) {
     notify(one, &lost, Version::ABSENT).await;
     notify(two, &bound, Version::ABSENT).await;
     loop {
-        let found = soon("a message", hears.recv()).await.expect("an engine that goes on");
+        let found = soon("a message", wakeups.recv()).await.expect("an engine that still runs");
         assert_ne!(found, Wakeup::Record(lost.clone()));
         if found == Wakeup::Record(bound.clone()) {
             break;

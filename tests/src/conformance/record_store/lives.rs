@@ -1,4 +1,4 @@
-//! What is forgotten, and what is not.
+//! Records that are forgotten, and records that are not.
 
 use super::*;
 use crate::wait::until_true;

@@ -1,4 +1,4 @@
-//! Many groups at once: nobody waits forever, and no lock is in two hands.
+//! Many groups at once: no group waits forever, and no lock has two holders.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::checks;
 use crate::history::{Granted, History};
 
-/// Notes each lease of a group.
-fn note(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64) {
+/// Records each lease of a group.
+fn record(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64) {
     for (part, grant) in asked.iter().zip(grants) {
         history.granted(Granted {
             lock: part.lock.as_str().to_owned(),
@@ -21,8 +21,8 @@ fn note(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64)
     }
 }
 
-/// Five locks in a circle, five tasks that need two neighbours each, hundreds of meals: nobody
-/// deadlocks, nobody starves, no fork is in two hands.
+/// Five locks in a circle, five tasks that need two neighbours each, hundreds of meals: no
+/// deadlock, no starvation, no fork in two hands.
 pub async fn philosophers_never_starve(store: &Store) {
     let forks: Arc<Vec<AtomicBool>> = Arc::new((0..5).map(|_| AtomicBool::new(false)).collect());
     let history = Arc::new(History::new());
@@ -38,7 +38,7 @@ pub async fn philosophers_never_starve(store: &Store) {
                 let asked = parts(LONG_MS, &[&locks[0], &locks[1]]);
                 let invoked_ns = history.now_ns();
                 let grants = store.acquire_all(asked.clone()).await.expect("both forks in time");
-                note(&history, &asked, &grants, invoked_ns);
+                record(&history, &asked, &grants, invoked_ns);
                 for fork in mine {
                     assert!(!forks[fork].swap(true, Ordering::SeqCst), "fork {fork} in two hands");
                 }
