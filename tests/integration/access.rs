@@ -73,7 +73,8 @@ impl Site {
     }
 
     fn arm(&self, setup: Setup) -> Setup {
-        let (access, audit) = (self.path(), self.audit_path());
+        let access = self.path();
+        let audit = self.audit_path();
         setup.args(&["--access-file", text(&access), "--audit-log", text(&audit)])
     }
 

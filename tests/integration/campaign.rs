@@ -1,10 +1,10 @@
 //! The failover campaign in short: the command of the same name runs every row, many times.
 
-use fence_tests::campaign::{self, Row, Told};
+use fence_tests::campaign::{self, CampaignRecord, Row};
 use fence_tests::checks::failover::Scope;
 use fence_tests::seed::{Seed, rounds};
 
-async fn told(engine: &str, fault: &str, flags: &str) -> (Row, Told) {
+async fn told(engine: &str, fault: &str, flags: &str) -> (Row, CampaignRecord) {
     let rows = campaign::rows();
     let named =
         |row: &&Row| (row.engine, row.fault) == (engine, fault) && row.flags_text() == flags;
@@ -25,7 +25,7 @@ async fn an_emptied_redis_lowers_no_token() {
 }
 
 /// The control: in the very history of a run, one grant with another token.
-fn the_judge_finds_what_is_planted(row: &Row, told: &Told) {
+fn the_judge_finds_what_is_planted(row: &Row, told: &CampaignRecord) {
     assert_eq!(row.promise, Some(Scope::Namespace));
     let last = told.grants.len() - 1;
     for token in [told.grants[0].token, told.grants[last / 2].token - 1] {

@@ -63,7 +63,8 @@ async fn locks_of_its_own(url: &str, options: StoreOptions) -> lock_store::Store
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
     let options = StoreOptions { namespace: namespace.parse().unwrap(), ..options };
-    let (url, kit) = (url.parse().unwrap(), Kit::new("conformance"));
+    let url = url.parse().unwrap();
+    let kit = Kit::new("conformance");
     lock_server::store::open(&url, &options, &kit).await.unwrap()
 }
 
@@ -126,7 +127,8 @@ mod lock_simulation {
         let kit = Kit::new("conformance");
         let [one, two] = SimRecords::calm(kit.clock.clone());
         let server = |n, records: SimRecords| {
-            let (records, options) = (Arc::new(records), options());
+            let records = Arc::new(records);
+            let options = options();
             Arc::new(Driver::shared(records, ServerId(n), options.liveness, options.limits, &kit))
         };
         ((), Arc::new(InTurns::new(server(1, one), server(2, two))))
@@ -267,9 +269,11 @@ mod fence_redis {
 /// G4, L4: what is closed in good order opens again with everything that was answered.
 #[tokio::test]
 async fn embedded_stores_open_again() {
-    let (locks, fences) = (DataDir::new(), DataDir::new());
+    let locks = DataDir::new();
+    let fences = DataDir::new();
     for round in 0..3_u64 {
-        let (url, kit) = (locks.store().parse().unwrap(), Kit::new("conformance"));
+        let url = locks.store().parse().unwrap();
+        let kit = Kit::new("conformance");
         let store = lock_server::store::open(&url, &options(), &kit).await.unwrap();
         lock_store::reopened(&store, round).await;
         drop(store);

@@ -172,7 +172,8 @@ fn functions() -> HashSet<String> {
 #[test]
 fn guarantees_name_tests_that_exist() {
     let page = std::fs::read_to_string(Path::new(ROOT).join("docs/reference/guarantees.md"));
-    let (page, functions) = (page.unwrap(), functions());
+    let page = page.unwrap();
+    let functions = functions();
     let names = named_tests(&page);
     let missing: Vec<_> = names.iter().filter(|name| !functions.contains(**name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");

@@ -32,7 +32,7 @@ fn about<'a>(checks: &'a [(String, String, String)], what: &str) -> (&'a str, &'
     (verdict, text)
 }
 
-async fn ask<T: FromRedisValue>(redis: &Redis, words: &str) -> T {
+async fn redis_command<T: FromRedisValue>(redis: &Redis, words: &str) -> T {
     redis.run(&words.split(' ').collect::<Vec<_>>()).await
 }
 
@@ -96,7 +96,7 @@ async fn an_application_that_can_bypass_the_guard_is_a_warning() {
     let (verdict, text) = about(&checks, "direct write");
     assert_eq!(verdict, "warning");
     assert!(text.contains("ACL SETUSER default off"), "{text}");
-    assert_eq!(ask::<u64>(&redis, "DBSIZE").await, 0, "it left something behind");
+    assert_eq!(redis_command::<u64>(&redis, "DBSIZE").await, 0, "it left something behind");
 
     // Credentials that are refused prove nothing where none are needed.
     let wrong = User { redis: &redis, name: "app", password: "wrong" };
@@ -112,9 +112,9 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
     for user in
         ["keys on >x ~orders/* +@all", "unset on >x ~* +@all -set", "reader on >x ~* +@read"]
     {
-        let _: () = ask(&redis, &format!("ACL SETUSER {user}")).await;
+        let _: () = redis_command(&redis, &format!("ACL SETUSER {user}")).await;
     }
-    let _: () = ask(&redis, "SET orders/1 paid").await;
+    let _: () = redis_command(&redis, "SET orders/1 paid").await;
     let user = |name| User { redis: &redis, name, password: "x" };
 
     let (_, checks) = user("keys").tries(&[]).await;
@@ -130,15 +130,15 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
     assert_eq!(about(&checks, "direct write").0, "ok", "{checks:?}");
 
     // The object that is there is as it was, for as long as it was.
-    assert_eq!(ask::<String>(&redis, "GET orders/1").await, "paid");
-    assert_eq!(ask::<i64>(&redis, "PTTL orders/1").await, -1);
-    assert_eq!(ask::<u64>(&redis, "DBSIZE").await, 1);
+    assert_eq!(redis_command::<String>(&redis, "GET orders/1").await, "paid");
+    assert_eq!(redis_command::<i64>(&redis, "PTTL orders/1").await, -1);
+    assert_eq!(redis_command::<u64>(&redis, "DBSIZE").await, 1);
 }
 
 #[tokio::test]
 async fn an_application_that_is_shut_out_is_well() {
     let redis = Redis::start().await;
-    let _: () = ask(&redis, "CONFIG SET requirepass guards-own").await;
+    let _: () = redis_command(&redis, "CONFIG SET requirepass guards-own").await;
     let (code, checks) = doctor(&["--direct", &redis.url(), "--strict"]).await;
     assert_eq!(code, 0, "{checks:?}");
     assert!(about(&checks, "direct write").1.contains("NOAUTH"), "{checks:?}");
@@ -156,8 +156,8 @@ async fn an_application_that_is_shut_out_is_well() {
 #[tokio::test]
 async fn rights_that_the_port_needs_are_named() {
     let redis = Redis::start().await;
-    let _: () = ask(&redis, "ACL SETUSER poor on >x ~* &* +@all -acl -client|kill").await;
-    let users: Vec<String> = ask(&redis, "ACL USERS").await;
+    let _: () = redis_command(&redis, "ACL SETUSER poor on >x ~* &* +@all -acl -client|kill").await;
+    let users: Vec<String> = redis_command(&redis, "ACL USERS").await;
     let poor = User { redis: &redis, name: "poor", password: "x" };
     let (code, checks) = doctor(&["--redis", &poor.url(), "--strict"]).await;
     assert_eq!(code, 1, "{checks:?}");
@@ -171,7 +171,11 @@ async fn rights_that_the_port_needs_are_named() {
     assert_eq!(code, 0, "{checks:?}");
     assert_eq!(about(&checks, "redis rights").0, "ok");
     assert_eq!(about(&checks, "redis version").0, "ok");
-    assert_eq!(ask::<Vec<String>>(&redis, "ACL USERS").await, users, "asking made a user");
+    assert_eq!(
+        redis_command::<Vec<String>>(&redis, "ACL USERS").await,
+        users,
+        "asking made a user"
+    );
 }
 
 #[tokio::test]

@@ -13,12 +13,12 @@ mod leaders;
 mod loss;
 mod lost;
 mod pause;
+mod reported_ttl;
 mod restore;
 mod same_id;
 mod servers;
 mod sessions;
 mod split;
-mod reported_ttl;
 mod tools;
 
 use fence_tests::api::Locks;

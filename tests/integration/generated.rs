@@ -83,7 +83,8 @@ fn filled(page: &str, tables: &[Table], used: &mut Vec<String>) -> String {
 /// The first sentence of a help text, and the default that stands in brackets in it.
 fn sentence(text: &str) -> (String, Option<String>) {
     let text = text.replace('\n', " ");
-    let (mut plain, mut default) = (text.clone(), None);
+    let mut plain = text.clone();
+    let mut default = None;
     if let Some((before, rest)) = text.split_once("[default: ")
         && let Some((value, after)) = rest.rsplit_once(']')
     {

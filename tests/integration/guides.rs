@@ -113,7 +113,7 @@ fn even(json: &mut Value) {
     }
 }
 
-/// Whether a word is a day, as `date -u +%F` prints it.
+/// `true` if a word is a day, as `date -u +%F` prints it.
 fn is_date(word: &str) -> bool {
     let parts: Vec<&str> = word.split('-').collect();
     let digits = parts.iter().all(|part| part.bytes().all(|byte| byte.is_ascii_digit()));

@@ -64,7 +64,8 @@ async fn a_fault_hurts_whom_it_names_alone() {
         socket.bind(format!("{source}:0").parse().unwrap()).unwrap();
         socket.connect(proxy.address().parse().unwrap()).await.unwrap()
     };
-    let (mut named, mut other) = (connect("127.0.0.2").await, connect("127.0.0.3").await);
+    let mut named = connect("127.0.0.2").await;
+    let mut other = connect("127.0.0.3").await;
     proxy.set_from("127.0.0.2".parse().unwrap(), Fault::Blackhole);
     let mut reply = [0; 4];
     named.write_all(b"INCR n\r\n").await.unwrap();

@@ -100,7 +100,8 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
 /// same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
-    let (redis, data) = (Redis::start().await, Redis::start().await);
+    let redis = Redis::start().await;
+    let data = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
     let servers = [setup.start().await, setup.start().await, setup.start().await];
     let port = ["--redis-listen", "127.0.0.1:0", "--report-to", &servers[0].base];
@@ -196,7 +197,8 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
     let address = format!("127.0.0.1:{port}");
     let guard = reporting(&[&format!("http://{address}")]).start().await;
     until_ready(&guard, "[!]refusal-reports warning: refusals are not reported: http://").await;
-    let (api, late) = (guard.guard(), lease_id());
+    let api = guard.guard();
+    let late = lease_id();
     api.put("a", &unsigned(9, "a", lease_id()), "new").await.expect(201);
     // More than find room: 1024 wait, and one report is on its way.
     let presented = unsigned(3, "a", late);

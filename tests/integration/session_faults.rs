@@ -30,7 +30,8 @@ async fn hold_all(
 ) -> Vec<LeaseReply> {
     let mut clients = JoinSet::new();
     for client in 0..AT_ONCE {
-        let (locks, prefix) = (locks.clone(), prefix.to_owned());
+        let locks = locks.clone();
+        let prefix = prefix.to_owned();
         clients.spawn(async move {
             let mut held = Vec::new();
             for number in (client..count).step_by(AT_ONCE) {
@@ -57,7 +58,7 @@ async fn bonds(redis: &Redis, session: SessionId) -> Vec<String> {
     items.iter().filter_map(lock).collect()
 }
 
-/// Whether the session has ended, straight from Redis.
+/// `true` if the session has ended, straight from Redis.
 async fn has_ended(redis: &Redis, session: SessionId) -> bool {
     let record = ["GET", &format!("{{fence:default}}:session:{session}")];
     let record: Option<Vec<u8>> = redis.run(&record).await;

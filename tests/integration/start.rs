@@ -173,7 +173,8 @@ fn files_under(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 /// L4 and G4: what was answered is there after a restart.
 #[tokio::test]
 async fn embedded_stores_remember() {
-    let (locks_data, guard_data) = (DataDir::new(), DataDir::new());
+    let locks_data = DataDir::new();
+    let guard_data = DataDir::new();
     let setup = Setup::lock_server(&locks_data.store());
     let mut server = setup.start().await;
     let held = server.locks().grant("held", 60_000).await;
@@ -188,7 +189,8 @@ async fn embedded_stores_remember() {
 
     let setup = Setup::fenced_store(&guard_data.store());
     let mut server = setup.start().await;
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     server.guard().put("a", &old, "kept").await.expect(201);
     server.guard().sealed("a", &new).await;
     server.process.kill();

@@ -96,7 +96,8 @@ fn allowed() -> BTreeMap<(String, String), usize> {
         let mut columns = row.splitn(3, '\t');
         let mut column =
             || columns.next().expect("scope, number, rule, with tabs between").to_owned();
-        let (scope, number) = (column(), column());
+        let scope = column();
+        let number = column();
         ((scope, column()), number.parse().expect("a number"))
     })
     .collect()
@@ -121,7 +122,8 @@ fn write_lowered(
 
 #[test]
 fn sources_keep_to_plain_english_and_sizes() {
-    let (found, mut allowed) = (findings(), allowed());
+    let found = findings();
+    let mut allowed = allowed();
     if std::env::var_os("FENCE_REGENERATE").is_some() {
         write_lowered(&found, &allowed);
         allowed = self::allowed();

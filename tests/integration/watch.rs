@@ -282,7 +282,9 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
             locks.grant(&format!("n/{n}"), 60_000).await;
         }
     });
-    let (mut told, mut resumed, mut is_cut) = (Vec::new(), 0, false);
+    let mut told = Vec::new();
+    let mut resumed = 0;
+    let mut is_cut = false;
     let all = async {
         while told.len() < 200 {
             // A connection takes longer than the hurry allows.

@@ -87,7 +87,8 @@ async fn a_page_reaches_nothing_of_the_guard() {
 
 #[tokio::test]
 async fn a_page_reaches_nothing_behind_the_proxy() {
-    let (upstream, state) = (Upstream::start().await, DataDir::new());
+    let upstream = Upstream::start().await;
+    let state = DataDir::new();
     let mut server = Setup::bare("fenced-store")
         .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0", "--rule", "open/**=@open"])
         .args(&["--upstream", upstream.base(), "--max-request-lifetime", "60s"])

@@ -29,7 +29,7 @@ impl Reply {
     /// The body as a value of `T`.
     ///
     /// # Panics
-    /// Where the body is something else.
+    /// If the body is something else.
     pub fn read<T: DeserializeOwned>(&self) -> T {
         serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
@@ -62,7 +62,7 @@ impl Reply {
     /// The problem body of an error, after checking everything that every problem must have.
     ///
     /// # Panics
-    /// Where the reply is no well-formed problem of `code`.
+    /// If the reply is no well-formed problem of `code`.
     pub fn problem(&self, code: Code) -> Problem {
         let text = String::from_utf8_lossy(&self.body);
         assert_eq!(self.status, code.status(), "{text}");
@@ -113,7 +113,7 @@ impl Api {
     /// not. Clones share the turn.
     ///
     /// # Panics
-    /// Where there are none.
+    /// If there are none.
     pub fn round_robin(bases: &[&str]) -> Self {
         assert!(!bases.is_empty(), "no server");
         service_kit::tls::install_crypto();
@@ -154,7 +154,8 @@ impl Api {
             request = request.header(*name, *value);
         }
         let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
-        let (status, headers) = (reply.status().as_u16(), reply.headers().clone());
+        let status = reply.status().as_u16();
+        let headers = reply.headers().clone();
         let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
         base.answers.fetch_add(1, Ordering::Relaxed);
         Ok(Reply { status, headers, body })
@@ -163,7 +164,7 @@ impl Api {
     /// Sends a request.
     ///
     /// # Panics
-    /// Where no complete reply came back.
+    /// If no complete reply came back.
     pub async fn send(
         &self,
         method: Method,

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// `tests/run` before the tests.
 ///
 /// # Panics
-/// Where it has not been built; the message says how to.
+/// If it has not been built; the message says how to.
 pub fn path(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("the path of this test program");
     let found = test

@@ -93,7 +93,7 @@ pub fn rows() -> Vec<Row> {
 
 /// What the clients of a row were told.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct CampaignRecord {
     /// Every grant.
     pub grants: Vec<Granted>,
     /// Every lease that a server called gone.
@@ -106,16 +106,16 @@ pub struct Told {
 /// hears of each round.
 ///
 /// # Errors
-/// Where nothing was granted for long, or a lock server ended.
+/// If nothing was granted for long, or a lock server ended.
 ///
 /// # Panics
-/// Where a tool of the harness fails, or the engine does not come back.
+/// If a tool of the harness fails, or the engine does not come back.
 pub async fn run(
     row: &Row,
     rounds: usize,
     seed: u64,
     tell: impl Fn(String) + Send,
-) -> Result<Told, String> {
+) -> Result<CampaignRecord, String> {
     let mut random = row.seed(seed);
     let mut engine = (row.start)().await;
     let mut servers = Vec::new();
@@ -134,7 +134,7 @@ pub async fn run(
     }
     clients.progress(GRANTS_BETWEEN).await.map_err(|e| state(&e, &mut servers))?;
     let notes = clients.stop().await;
-    Ok(Told { grants: notes.history.grants(), gone: notes.gone(), faults_ns })
+    Ok(CampaignRecord { grants: notes.history.grants(), gone: notes.gone(), faults_ns })
 }
 
 /// What is wrong, with the end of the servers' logs.
@@ -144,7 +144,7 @@ fn state(what: &str, servers: &mut [Server]) -> String {
 }
 
 /// Judges a row.
-pub fn judge(row: &Row, told: &Told) -> Counts {
+pub fn judge(row: &Row, told: &CampaignRecord) -> Counts {
     let gaps = longest_gaps(&told.grants, &told.faults_ns);
     let mut gaps_ms: Vec<u64> = gaps.into_iter().map(|ns| ns / 1_000_000).collect();
     gaps_ms.sort_unstable();

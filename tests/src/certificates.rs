@@ -32,7 +32,7 @@ impl Certificates {
     /// With other names for the server.
     ///
     /// # Panics
-    /// Where they cannot be made.
+    /// If they cannot be made.
     pub fn for_names(names: &[&str]) -> Self {
         let made = Self { folder: TempDir::new().expect("a folder for certificates") };
         let mut params = CertificateParams::new(Vec::new()).expect("names");

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use fence_protocol::LeaseId;
 
-use crate::history::{Action, Granted, Operation, Outcome};
+use crate::history::{Action, Granted, Operation, OperationResult};
 
 /// L1: tokens are unique, and a grant that was answered before another was asked for has the
 /// smaller token. Over all locks together, as embedded and redis promise. Of several answers to one
@@ -120,7 +120,7 @@ pub fn applied_in_order(log: &[(String, u64)]) -> Result<(), String> {
 /// The two operations that break it.
 pub fn nothing_stale(operations: &[Operation]) -> Result<(), String> {
     let mut by_lock: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
-    for operation in operations.iter().filter(|op| op.outcome == Outcome::Applied) {
+    for operation in operations.iter().filter(|op| op.outcome == OperationResult::Applied) {
         by_lock.entry(&operation.lock).or_default().push(operation);
     }
     for applied in by_lock.values() {
@@ -158,7 +158,7 @@ pub fn nothing_lost(
                 _ => None,
             })
         };
-        let mut acknowledged = writes().filter(|(op, _)| op.outcome == Outcome::Applied);
+        let mut acknowledged = writes().filter(|(op, _)| op.outcome == OperationResult::Applied);
         let Some(value) = value else {
             if let Some((lost, _)) = acknowledged.next() {
                 return Err(format!("{key} is empty, but {lost:?} was acknowledged"));
@@ -168,12 +168,12 @@ pub fn nothing_lost(
         let Some((winner, _)) = writes().find(|(_, written)| *written == value) else {
             return Err(format!("{key} holds {value}, which nobody wrote"));
         };
-        if winner.outcome == Outcome::Refused {
+        if winner.outcome == OperationResult::Refused {
             return Err(format!("{key} holds {value}, which was refused: {winner:?}"));
         }
         let overtaken = |op: &Operation| {
             op.token > winner.token
-                || (winner.outcome == Outcome::Applied && winner.span.before(&op.span))
+                || (winner.outcome == OperationResult::Applied && winner.span.before(&op.span))
         };
         if let Some((lost, _)) = acknowledged.find(|(op, _)| overtaken(op)) {
             return Err(format!(

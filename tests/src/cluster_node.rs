@@ -71,14 +71,15 @@ impl Node {
     }
 
     pub(crate) async fn meet(&self, other: &Self) {
-        let (address, own_bus) = (other.address(), other.bus_port.to_string());
+        let address = other.address();
+        let own_bus = other.bus_port.to_string();
         let (host, port) = split(&address);
         let bus = other.way.as_ref().map(|way| way.bus.address());
         let bus_port = bus.as_deref().map_or(own_bus.as_str(), |bus| split(bus).1);
         let _: () = self.redis.run(&["CLUSTER", "MEET", host, port, bus_port]).await;
     }
 
-    /// Whether it has heard of the replica of a master, and of the slots of that master: a replica
+    /// `true` if it has heard of the replica of a master, and of the slots of that master: a replica
     /// that does not know these would not take over.
     pub(crate) async fn knows_replica(&self, replica: &str, master: &str) -> bool {
         let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
@@ -94,7 +95,8 @@ impl Node {
 
     /// What `other` begins to say does not arrive here.
     pub(crate) fn is_deaf_to(&self, other: &Self) {
-        let (way, source) = (self.way(), other.way().source);
+        let way = self.way();
+        let source = other.way().source;
         way.commands.set_from(source, Fault::Blackhole);
         way.bus.set_from(source, Fault::Blackhole);
     }
@@ -114,7 +116,8 @@ impl Way {
     async fn to(redis: &mut Redis, bus_port: u16, source: IpAddr) -> Self {
         let commands = FaultProxy::before(&redis.address()).await;
         let bus = FaultProxy::before(&format!("127.0.0.1:{bus_port}")).await;
-        let (commands_at, bus_at) = (commands.address(), bus.address());
+        let commands_at = commands.address();
+        let bus_at = bus.address();
         redis.set("cluster-announce-ip", split(&commands_at).0).await;
         redis.set("cluster-announce-port", split(&commands_at).1).await;
         redis.set("cluster-announce-bus-port", split(&bus_at).1).await;

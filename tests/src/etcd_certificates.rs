@@ -26,7 +26,7 @@ impl EtcdCertificates {
     /// Fresh ones; two of them do not trust each other.
     ///
     /// # Panics
-    /// Where they cannot be made.
+    /// If they cannot be made.
     pub fn new() -> Self {
         let folder = TempDir::new().expect("a folder for certificates");
         let mut params = CertificateParams::new(Vec::new()).expect("an authority");
@@ -72,7 +72,7 @@ impl EtcdCertificates {
     /// What one of the files holds.
     ///
     /// # Panics
-    /// Where there is no such file.
+    /// If there is no such file.
     pub fn pem(&self, name: &str) -> Vec<u8> {
         std::fs::read(self.path(name)).expect("a PEM file")
     }

@@ -44,7 +44,8 @@ struct Place {
 
 impl Place {
     fn new(number: usize) -> Self {
-        let (port, peer_port) = (ports::unused(), ports::unused());
+        let port = ports::unused();
+        let peer_port = ports::unused();
         Self { name: format!("n{number}"), port, peer_port, known_port: peer_port }
     }
 
@@ -133,7 +134,8 @@ impl Etcd {
     /// Starts it again on the same ports and folder; nothing is known yet of how it goes.
     pub fn launch_again(&mut self) {
         self.process.kill();
-        let (folder, members) = (&self.folder, &self.members);
+        let folder = &self.folder;
+        let members = &self.members;
         self.process =
             launch(&self.place, self.scheme(), folder, members, &self.token, &self.options);
     }
@@ -147,7 +149,7 @@ impl Etcd {
     /// Asks its gateway: `("/v3/kv/range", {…})`.
     ///
     /// # Errors
-    /// Where no answer came, or another status than 200; with the text.
+    /// If no answer came, or another status than 200; with the text.
     pub async fn try_call(&self, path: &str, body: &Value) -> Result<Value, String> {
         self.call_as(None, path, body).await
     }
@@ -171,7 +173,7 @@ impl Etcd {
     /// Asks its gateway.
     ///
     /// # Panics
-    /// Where it refuses or does not answer.
+    /// If it refuses or does not answer.
     pub async fn call(&self, path: &str, body: &Value) -> Value {
         let outcome = self.try_call(path, body).await;
         outcome.unwrap_or_else(|error| panic!("{path} {body}: {error}"))
@@ -193,7 +195,7 @@ impl Etcd {
     /// How far its log has come: the revision of the last change.
     ///
     /// # Panics
-    /// Where it does not say so.
+    /// If it does not say so.
     pub async fn revision(&self) -> u64 {
         let reply = self.call("/v3/maintenance/status", &json!({})).await;
         let text = reply["header"]["revision"].as_str().expect("a revision");
@@ -203,7 +205,7 @@ impl Etcd {
     /// How long its log is, of which revisions are a part.
     ///
     /// # Panics
-    /// Where it does not say so.
+    /// If it does not say so.
     pub async fn log_length(&self) -> u64 {
         let reply = self.call("/v3/maintenance/status", &json!({})).await;
         let text = reply["raftIndex"].as_str().expect("an index");
@@ -238,7 +240,7 @@ impl Etcd {
     /// Asks its gateway as `root`, after [`enable_auth`](Self::enable_auth).
     ///
     /// # Panics
-    /// Where it refuses or does not answer.
+    /// If it refuses or does not answer.
     pub async fn call_as_root(&self, path: &str, body: &Value) -> Value {
         let ask = json!({"name": "root", "password": "root"});
         let token = self.call("/v3/auth/authenticate", &ask).await["token"].clone();
@@ -252,7 +254,7 @@ impl Etcd {
         assert!(self.process.is_running(), "another etcd has port {}", self.place.port);
     }
 
-    /// Whether it runs and does not stand still.
+    /// `true` if it runs and does not stand still.
     fn is_awake(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.process.pid()));
         let stat = stat.unwrap_or_default();
@@ -270,7 +272,7 @@ impl Etcd {
         Some(status["header"]["member_id"].as_str()?.to_owned())
     }
 
-    /// Whether it says that it serves.
+    /// `true` if it says that it serves.
     pub async fn health(&self) -> bool {
         let url = format!("{}://{}/health", self.scheme(), self.address());
         let Ok(reply) = self.client.get(url).send().await else { return false };

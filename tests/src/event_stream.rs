@@ -18,7 +18,7 @@ impl EventStream {
     /// stream that begins now. Returns once the server has answered.
     ///
     /// # Panics
-    /// Where the answer is not a stream.
+    /// If the answer is not a stream.
     pub async fn open(base: &str, query: &str, last_id: &str) -> Self {
         Self::open_as(base, query, last_id, "").await
     }
@@ -26,7 +26,7 @@ impl EventStream {
     /// The same with the value of an `Authorization` header; empty for none.
     ///
     /// # Panics
-    /// Where the answer is not a stream.
+    /// If the answer is not a stream.
     pub async fn open_as(base: &str, query: &str, last_id: &str, authorization: &str) -> Self {
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder().no_proxy().build().expect("a client");
@@ -50,7 +50,7 @@ impl EventStream {
     /// The next event.
     ///
     /// # Panics
-    /// Where the stream ends, or is silent for too long.
+    /// If the stream ends, or is silent for too long.
     pub async fn next(&mut self) -> Event {
         soon("an event", self.next_or_end()).await.expect("the stream goes on")
     }
@@ -58,11 +58,12 @@ impl EventStream {
     /// The next event, or none at the end of the stream.
     ///
     /// # Panics
-    /// Where what comes is no event.
+    /// If what comes is no event.
     pub async fn next_or_end(&mut self) -> Option<Event> {
         loop {
             while let Some((block, rest)) = self.text.split_once("\n\n") {
-                let (block, rest) = (block.to_owned(), rest.to_owned());
+                let block = block.to_owned();
+                let rest = rest.to_owned();
                 self.text = rest;
                 let field = |name: &str| {
                     block.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)

@@ -48,7 +48,7 @@ struct Faults {
 }
 
 impl Faults {
-    fn of(&self, source: IpAddr) -> Fault {
+    fn fault_for(&self, source: IpAddr) -> Fault {
         self.from.get(&source).copied().unwrap_or(self.everyone)
     }
 }
@@ -58,10 +58,10 @@ struct Control {
     source: IpAddr,
     faults: watch::Receiver<Faults>,
     cut: CancellationToken,
-    /// Whether the connections of this time are stranded.
+    /// `true` if the connections of this time are stranded.
     strand: CancellationToken,
     dropped: Arc<AtomicU64>,
-    /// Whether the request of [`Fault::DropRepliesAfter`] has passed.
+    /// `true` if the request of [`Fault::DropRepliesAfter`] has passed.
     has_passed: Arc<AtomicBool>,
 }
 
@@ -82,7 +82,7 @@ impl FaultProxy {
     /// Stands before `upstream` (`127.0.0.1:PORT`).
     ///
     /// # Panics
-    /// Where no port is free.
+    /// If no port is free.
     pub async fn before(upstream: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -172,10 +172,11 @@ async fn accept(
     control: Control,
 ) {
     while let Ok((client, peer)) = listener.accept().await {
-        let (cut, strand) = (cut.borrow().clone(), strand.borrow().clone());
+        let cut = cut.borrow().clone();
+        let strand = strand.borrow().clone();
         let control = Control { source: peer.ip(), cut, strand, ..control.clone() };
         let source = control.source;
-        if control.faults.borrow().of(source) == Fault::Refuse {
+        if control.faults.borrow().fault_for(source) == Fault::Refuse {
             continue;
         }
         let upstream = upstream.borrow().clone();
@@ -222,11 +223,11 @@ async fn pump(
             continue;
         }
         let source = control.source;
-        let fault = control.faults.borrow_and_update().of(source);
+        let fault = control.faults.borrow_and_update().fault_for(source);
         match (fault, direction) {
             (Fault::Blackhole, _) | (Fault::HoldReplies, Direction::Reply) => {
                 // What was read is held, in order, until the fault is over; so is a close.
-                let over = control.faults.wait_for(|all| all.of(source) != fault);
+                let over = control.faults.wait_for(|all| all.fault_for(source) != fault);
                 if over.await.is_err() {
                     return;
                 }

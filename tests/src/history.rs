@@ -15,7 +15,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// Whether this call had its answer before the other one began.
+    /// `true` if this call had its answer before the other one began.
     pub fn before(&self, other: &Self) -> bool {
         self.returned_ns < other.invoked_ns
     }
@@ -59,7 +59,7 @@ pub struct Operation {
     /// What it was.
     pub action: Action,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: OperationResult,
     /// When it was asked and answered. Where no answer came, when the caller gave up.
     pub span: Span,
 }
@@ -80,7 +80,7 @@ pub enum Action {
 
 /// How an operation ended, as far as its caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum OperationResult {
     /// It was answered with success.
     Applied,
     /// It was answered with a refusal: nothing was done.
@@ -106,7 +106,8 @@ impl Default for History {
 impl History {
     /// An empty one; its clock starts now.
     pub fn new() -> Self {
-        let (grants, operations) = (Mutex::default(), Mutex::default());
+        let grants = Mutex::default();
+        let operations = Mutex::default();
         Self { origin: Instant::now(), grants, operations }
     }
 
@@ -126,7 +127,7 @@ impl History {
     /// Notes a grant.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn granted(&self, grant: Granted) {
         self.grants.lock().unwrap().push(grant);
     }
@@ -134,7 +135,7 @@ impl History {
     /// Notes that the holder of `lease` is about to release it.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn releasing(&self, lease: LeaseId) {
         let now = self.now_ns();
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
@@ -146,7 +147,7 @@ impl History {
     /// so for `ttl_ms` from then.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn kept(&self, lease: LeaseId, invoked_ns: u64, ttl_ms: u64) {
         let until_ns = invoked_ns + ttl_ms * 1_000_000;
         for grant in self.grants.lock().unwrap().iter_mut().filter(|grant| grant.lease == lease) {
@@ -158,7 +159,7 @@ impl History {
     /// where nobody was told of it.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn until_ns(&self, lease: LeaseId) -> u64 {
         let grants = self.grants.lock().unwrap();
         let known = grants.iter().rev().find(|grant| grant.lease == lease);
@@ -168,7 +169,7 @@ impl History {
     /// Notes an operation at the guard.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn operation(&self, operation: Operation) {
         self.operations.lock().unwrap().push(operation);
     }
@@ -176,7 +177,7 @@ impl History {
     /// All grants so far.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn grants(&self) -> Vec<Granted> {
         self.grants.lock().unwrap().clone()
     }
@@ -184,7 +185,7 @@ impl History {
     /// All operations so far.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn operations(&self) -> Vec<Operation> {
         self.operations.lock().unwrap().clone()
     }

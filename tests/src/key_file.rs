@@ -16,7 +16,7 @@ impl KeyFile {
     /// A key file whose key is named `kid` and filled with `byte`.
     ///
     /// # Panics
-    /// Where it cannot be written.
+    /// If it cannot be written.
     pub fn new(kid: &str, byte: u8) -> Self {
         let folder = TempDir::new().expect("a folder");
         let text = format!("{kid}:{}\n", format!("{byte:02x}").repeat(32));
@@ -33,7 +33,7 @@ impl KeyFile {
     /// A header of any token, properly signed: what a lock server that went wrong could issue.
     ///
     /// # Panics
-    /// Where the number or the name is not valid.
+    /// If the number or the name is not valid.
     pub fn sign(&self, token: u64, lock: &str, lease: LeaseId) -> String {
         let token = Token::new(token).expect("a token");
         let lock = LockName::new(lock).expect("a lock name");
@@ -44,7 +44,7 @@ impl KeyFile {
 /// A header without a signature.
 ///
 /// # Panics
-/// Where the number or the name is not valid.
+/// If the number or the name is not valid.
 pub fn unsigned(token: u64, lock: &str, lease: LeaseId) -> String {
     let token = Token::new(token).expect("a token");
     let lock = LockName::new(lock).expect("a lock name");
@@ -71,7 +71,7 @@ pub fn session_id() -> SessionId {
 /// The path as text for a command line.
 ///
 /// # Panics
-/// Where it is not UTF-8.
+/// If it is not UTF-8.
 pub fn text(path: &Path) -> &str {
     path.to_str().expect("a UTF-8 path")
 }

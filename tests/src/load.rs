@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::api::{Guard, Locks, Reply};
-use crate::history::{Action, Granted, History, Operation, Outcome};
+use crate::history::{Action, Granted, History, Operation, OperationResult};
 use crate::key_file::lease_id;
 use crate::seed::Seed;
 use crate::wait::{PATIENCE, soon, until_true};
@@ -50,7 +50,8 @@ impl Load {
     /// renews, releases, and sometimes writes once more with the token of the lease that it no
     /// longer has. Every request without an answer is repeated with the same lease id.
     pub fn start(rig: &Rig, workers: usize, seed: &mut Seed) -> Self {
-        let (history, cycles) = (Arc::new(History::new()), Arc::new(AtomicU64::new(0)));
+        let history = Arc::new(History::new());
+        let cycles = Arc::new(AtomicU64::new(0));
         let stop = CancellationToken::new();
         let tasks = (0..workers).map(|number| {
             let worker = Worker {
@@ -71,7 +72,7 @@ impl Load {
     /// Waits until the clients have completed so many more rounds together.
     ///
     /// # Panics
-    /// Where one of them panicked, or they stand still.
+    /// If one of them panicked, or they stand still.
     pub async fn progress(&self, rounds: u64) {
         let goal = self.cycles.load(Ordering::SeqCst) + rounds;
         until_true("the clients to make progress", || async {
@@ -85,7 +86,7 @@ impl Load {
     /// Lets every client finish its round, then reads what every key holds in the end.
     ///
     /// # Panics
-    /// Where a client panicked or does not come to an end.
+    /// If a client panicked or does not come to an end.
     pub async fn stop(self) -> (Arc<History>, BTreeMap<String, Option<String>>) {
         self.stop.cancel();
         for worker in self.workers {
@@ -107,7 +108,7 @@ impl Load {
 #[derive(Debug)]
 struct Answer {
     reply: Reply,
-    /// Whether an earlier try may have been carried out, too.
+    /// `true` if an earlier try may have been carried out, too.
     is_repeat: bool,
 }
 
@@ -261,12 +262,12 @@ impl Worker {
         let outcome = match self.guard.0.attempt(method, &path, &headers, body).await {
             Ok(reply) => match reply.status {
                 // A read that finds nothing was admitted, too.
-                200..=299 | 404 => Outcome::Applied,
-                412 | 503 => Outcome::Refused,
-                504 => Outcome::Unknown,
+                200..=299 | 404 => OperationResult::Applied,
+                412 | 503 => OperationResult::Refused,
+                504 => OperationResult::Unknown,
                 _ => panic!("{action:?}: {reply:?}"),
             },
-            Err(_) => Outcome::Unknown,
+            Err(_) => OperationResult::Unknown,
         };
         self.history.operation(Operation {
             lock: name.to_owned(),
@@ -281,10 +282,11 @@ impl Worker {
 /// Everything that DESIGN promises of such a run.
 ///
 /// # Panics
-/// Where an invariant is broken; the message shows where.
+/// If an invariant is broken; the message shows where.
 pub fn check(history: &History, finally: &BTreeMap<String, Option<String>>) {
-    let (grants, operations) = (history.grants(), history.operations());
-    let applied = operations.iter().filter(|op| op.outcome == Outcome::Applied).count();
+    let grants = history.grants();
+    let operations = history.operations();
+    let applied = operations.iter().filter(|op| op.outcome == OperationResult::Applied).count();
     eprintln!("{} grants, {applied} of {} operations applied", grants.len(), operations.len());
     crate::checks::tokens_rise(&grants).unwrap();
     crate::checks::one_grant_an_id(&grants).unwrap();

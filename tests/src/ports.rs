@@ -12,7 +12,7 @@ static NEXT: AtomicU32 = AtomicU32::new(0);
 /// A port of 127.0.0.1 that nobody listens on, and that no other test of this process gets.
 ///
 /// # Panics
-/// Where all are taken.
+/// If all are taken.
 pub fn unused() -> u16 {
     let start = std::process::id().wrapping_mul(61);
     for _ in 0..COUNT {

@@ -47,7 +47,7 @@ impl Process {
     /// Starts it, in a process group of its own, with both outputs in files of their own.
     ///
     /// # Panics
-    /// Where it cannot be started.
+    /// If it cannot be started.
     pub fn spawn(name: &str, mut command: Command) -> Self {
         let logs = TempDir::new().expect("a folder for logs");
         let file = |kind: &str| File::create(logs.path().join(kind)).expect("a log file");
@@ -65,7 +65,7 @@ impl Process {
     /// Waits for a line on standard output that begins with `prefix`, and returns what follows.
     ///
     /// # Panics
-    /// Where the process ends first, or the line never comes.
+    /// If the process ends first, or the line never comes.
     pub async fn line_after(&mut self, prefix: &str) -> String {
         let what = format!("{} to print {prefix:?}", self.name);
         let path = self.logs.path().join("stdout");
@@ -87,7 +87,7 @@ impl Process {
     /// Sends a signal to the process alone.
     ///
     /// # Panics
-    /// Where there is no such process.
+    /// If there is no such process.
     pub fn signal(&self, signal: Signal) {
         kill_process(self.id(), signal).unwrap_or_else(|e| panic!("{signal:?} {}: {e}", self.name));
     }
@@ -105,7 +105,7 @@ impl Process {
     /// Waits until it stands still, by a SIGSTOP of whoever sent it.
     ///
     /// # Panics
-    /// Where it goes on.
+    /// If it goes on.
     pub async fn stopped(&self) {
         let path = format!("/proc/{}/stat", self.pid());
         let what = format!("{} to stand still", self.name);
@@ -119,7 +119,7 @@ impl Process {
     /// The memory that it occupies now, in bytes.
     ///
     /// # Panics
-    /// Where it is gone.
+    /// If it is gone.
     pub fn resident_bytes(&self) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.expect("the process is there");
@@ -136,7 +136,7 @@ impl Process {
     /// SIGKILL, and waits until it is gone.
     ///
     /// # Panics
-    /// Where it cannot be waited for.
+    /// If it cannot be waited for.
     pub fn kill(&mut self) {
         if self.try_wait().is_none() {
             self.child.kill().expect("SIGKILL");
@@ -147,7 +147,7 @@ impl Process {
     /// Waits until it has ended, and returns its output.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end.
     pub async fn ended(&mut self) -> Output {
         let what = format!("{} to end", self.name);
         let status = until(&what, || std::future::ready(self.try_wait())).await;
@@ -155,7 +155,7 @@ impl Process {
         Output { code, stdout: self.stdout(), stderr: self.stderr() }
     }
 
-    /// Whether it still runs.
+    /// `true` if it still runs.
     pub fn is_running(&mut self) -> bool {
         self.try_wait().is_none()
     }
@@ -217,7 +217,7 @@ fn read(path: &PathBuf) -> String {
 /// Runs a program of this workspace to its end.
 ///
 /// # Panics
-/// Where it does not end.
+/// If it does not end.
 pub async fn run(name: &str, args: &[&str]) -> Output {
     let mut command = command(crate::binaries::path(name));
     command.args(args);

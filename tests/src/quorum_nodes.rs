@@ -76,7 +76,7 @@ impl QuorumNodes {
     /// One of them, counted from 0.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn node(&self, at: usize) -> &Redis {
         &self.nodes[at]
     }
@@ -84,7 +84,7 @@ impl QuorumNodes {
     /// One of them, to stop and start it.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If there are fewer.
     pub fn node_mut(&mut self, at: usize) -> &mut Redis {
         &mut self.nodes[at]
     }
@@ -108,7 +108,7 @@ impl QuorumNodes {
     /// Copies what a node has on its disk while it runs, as an operator does.
     ///
     /// # Panics
-    /// Where it has nothing there.
+    /// If it has nothing there.
     pub async fn backup(&self, at: usize) -> Backup {
         let backup = Backup(TempDir::new().expect("a folder for a backup"));
         copy(&appended(&self.nodes[at]).await, backup.0.path());
@@ -118,7 +118,7 @@ impl QuorumNodes {
     /// Kills a node and starts it again with what it had on its disk then.
     ///
     /// # Panics
-    /// Where there is no such node.
+    /// If there is no such node.
     pub async fn restore(&mut self, at: usize, backup: &Backup) {
         let folder = appended(&self.nodes[at]).await;
         self.nodes[at].kill();
@@ -138,7 +138,7 @@ impl QuorumNodes {
     /// The same at one node.
     ///
     /// # Panics
-    /// Where there is no such node.
+    /// If there is no such node.
     pub async fn make_at(&self, at: usize, user: &User<'_>) {
         user.make_as(&user.commands_of(PAGE), &self.nodes[at]).await;
     }

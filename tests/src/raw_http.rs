@@ -9,7 +9,7 @@ use crate::wait::soon;
 /// or has sent a complete reply with a content length.
 ///
 /// # Panics
-/// Where it cannot connect, or the server neither answers nor closes.
+/// If it cannot connect, or the server neither answers nor closes.
 pub async fn exchange(base: &str, bytes: &[u8]) -> String {
     let mut stream = connect(base).await;
     // A server may close before it has read everything; then its reply is what counts.
@@ -20,7 +20,7 @@ pub async fn exchange(base: &str, bytes: &[u8]) -> String {
 /// A connection to `base`.
 ///
 /// # Panics
-/// Where it cannot connect.
+/// If it cannot connect.
 pub async fn connect(base: &str) -> TcpStream {
     let address = base.trim_start_matches("http://");
     soon("a connection", TcpStream::connect(address)).await.expect("a connection")
@@ -29,7 +29,7 @@ pub async fn connect(base: &str) -> TcpStream {
 /// Reads one reply; what has come when the server closes.
 ///
 /// # Panics
-/// Where the server neither answers nor closes.
+/// If the server neither answers nor closes.
 pub async fn read_reply(stream: &mut TcpStream) -> String {
     soon("the server to answer or to close", async {
         let mut seen = Vec::new();

@@ -24,7 +24,7 @@ impl OwnClock {
     /// A clock that is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where there is no folder for it.
+    /// If there is no folder for it.
     pub fn at(seconds: i64) -> Self {
         let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
         clock.step(seconds);
@@ -34,7 +34,7 @@ impl OwnClock {
     /// A clock that goes so many times as fast as the right one, from when its process begins.
     ///
     /// # Panics
-    /// Where there is no folder for it.
+    /// If there is no folder for it.
     pub fn running(rate: u32) -> Self {
         let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
         std::fs::write(clock.folder.path().join("offset"), format!("+0 x{rate}\n"))
@@ -45,7 +45,7 @@ impl OwnClock {
     /// From now on it is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn step(&self, seconds: i64) {
         // In one step, or the process could read half of it.
         let (new, file) =
@@ -57,9 +57,9 @@ impl OwnClock {
     /// A server of ours that goes by this clock.
     ///
     /// # Panics
-    /// Where libfaketime is not installed.
+    /// If libfaketime is not installed.
     #[must_use]
-    pub fn of(&self, setup: Setup) -> Setup {
+    pub fn applied_to(&self, setup: Setup) -> Setup {
         let environment = self.environment();
         environment.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
     }
@@ -67,7 +67,7 @@ impl OwnClock {
     /// What the environment of a process must have for it to see this clock.
     ///
     /// # Panics
-    /// Where libfaketime is not installed.
+    /// If libfaketime is not installed.
     pub fn environment(&self) -> [(&'static str, String); 4] {
         // jemalloc asks for the time before libfaketime is ready to tell it, which ends redis-server;
         // libc right behind it gives the memory instead.
@@ -95,7 +95,7 @@ impl SteppedRedis {
     /// Its clock goes right until it is stepped.
     ///
     /// # Panics
-    /// Where libfaketime is not installed, or the clock of Redis does not follow it.
+    /// If libfaketime is not installed, or the clock of Redis does not follow it.
     pub async fn start() -> Self {
         let redis = Self::with(OwnClock::at(0)).await;
         let before = redis.now_ms().await;
@@ -108,10 +108,11 @@ impl SteppedRedis {
     /// Its clock goes so many times as fast as the right one.
     ///
     /// # Panics
-    /// Where libfaketime is not installed, or the clock of Redis does not follow it.
+    /// If libfaketime is not installed, or the clock of Redis does not follow it.
     pub async fn running(rate: u32) -> Self {
         let redis = Self::with(OwnClock::running(rate)).await;
-        let (begin, shown_ms) = (Instant::now(), redis.now_ms().await);
+        let begin = Instant::now();
+        let shown_ms = redis.now_ms().await;
         until("its clock to be ahead", || async {
             let passed_ms = u128::from(redis.now_ms().await - shown_ms);
             (passed_ms > begin.elapsed().as_millis() + 500).then_some(())
@@ -121,7 +122,8 @@ impl SteppedRedis {
     }
 
     async fn with(clock: OwnClock) -> Self {
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder for redis"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder for redis");
         let redis = Self { port, process: spawn(port, &folder, &clock), clock, _folder: folder };
         until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
         redis
@@ -130,7 +132,7 @@ impl SteppedRedis {
     /// From now on its clock is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where the file cannot be written.
+    /// If the file cannot be written.
     pub fn step(&self, seconds: i64) {
         self.clock.step(seconds);
     }
@@ -159,7 +161,7 @@ impl SteppedRedis {
     /// Runs one command.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut connection = connect_patiently(&self.url()).await.expect("redis replies");
         let outcome = redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await;

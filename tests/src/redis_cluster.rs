@@ -12,14 +12,14 @@ use crate::wait::until_true;
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<Node>,
-    /// Whether the network between them can be split.
+    /// `true` if the network between them can be split.
     is_apart: bool,
 }
 
 impl RedisCluster {
     /// Three masters.
     pub async fn start() -> Self {
-        Self::of(3).await
+        Self::with_masters(3).await
     }
 
     /// The same, with a network between them that can be split.
@@ -30,8 +30,8 @@ impl RedisCluster {
     /// So many masters. Nodes that are left over after one died go on with their own slots.
     ///
     /// # Panics
-    /// Where they do not find each other.
-    pub async fn of(masters: u16) -> Self {
+    /// If they do not find each other.
+    pub async fn with_masters(masters: u16) -> Self {
         Self::built(masters, false).await
     }
 
@@ -117,7 +117,7 @@ impl RedisCluster {
     /// Which node owns a slot, as the nodes say themselves.
     ///
     /// # Panics
-    /// Where none says that it does.
+    /// If none says that it does.
     pub async fn owner(&self, slot: u16) -> usize {
         match self.try_owner(slot).await {
             Some(index) => index,
@@ -135,12 +135,12 @@ impl RedisCluster {
         None
     }
 
-    /// Whether a node says that it owns a slot.
+    /// `true` if a node says that it owns a slot.
     pub async fn claims(&self, index: usize, slot: u16) -> bool {
         self.names(index, slot, index).await
     }
 
-    /// Whether a node says that `owner` owns a slot. A new master knows that it was chosen a moment
+    /// `true` if a node says that `owner` owns a slot. A new master knows that it was chosen a moment
     /// before the others do, and they send clients to the old one until then.
     pub async fn names(&self, index: usize, slot: u16, owner: usize) -> bool {
         let Ok(Value::Array(rows)) = self.nodes[index].redis.try_run(&["CLUSTER", "SLOTS"]).await
@@ -167,7 +167,7 @@ impl RedisCluster {
     /// Runs a command directly, at the node that owns the slot of `key`.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn run<T: FromRedisValue>(&self, key: &str, words: &[&str]) -> T {
         let owner = self.owner(slot_of(key.as_bytes())).await;
         self.nodes[owner].redis.run(words).await
@@ -175,7 +175,9 @@ impl RedisCluster {
 
     /// Begins to move a slot: from now on new keys are taken by `to`.
     pub async fn begin_move(&self, slot: u16, from: usize, to: usize) {
-        let (slot, from, to) = (slot.to_string(), &self.nodes[from], &self.nodes[to]);
+        let slot = slot.to_string();
+        let from = &self.nodes[from];
+        let to = &self.nodes[to];
         let _: () = to.redis.run(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from.id]).await;
         let _: () = from.redis.run(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to.id]).await;
     }
@@ -183,7 +185,8 @@ impl RedisCluster {
     /// Moves one key of the slot that is on its way, or the first that there is; `false` when
     /// there is none left.
     pub async fn move_key(&self, slot: u16, from: usize, to: usize, key: Option<&str>) -> bool {
-        let (text, source) = (slot.to_string(), &self.nodes[from].redis);
+        let text = slot.to_string();
+        let source = &self.nodes[from].redis;
         let key = match key {
             Some(key) => key.to_owned(),
             None => {
@@ -200,7 +203,8 @@ impl RedisCluster {
 
     /// Gives the slot to `to`, once all keys are there.
     pub async fn finish_move(&self, slot: u16, from: usize, to: usize) {
-        let (text, id) = (slot.to_string(), &self.nodes[to].id);
+        let text = slot.to_string();
+        let id = &self.nodes[to].id;
         for index in [to, from] {
             let node = &self.nodes[index].redis;
             let _: () = node.run(&["CLUSTER", "SETSLOT", &text, "NODE", id]).await;
@@ -260,7 +264,7 @@ impl RedisCluster {
     }
 
     /// What one node answers to one command.
-    pub async fn ask(&self, index: usize, words: &[&str]) -> Resp {
+    pub async fn call_node(&self, index: usize, words: &[&str]) -> Resp {
         self.raw(index).await.call(words).await
     }
 }

@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinHandle;
 
-use crate::redis_journal::{Answer, Told};
+use crate::redis_journal::{Answer, WriteReport};
 use crate::redis_writes::{Grant, refusal};
 use crate::resp_client::{Resp, RespClient, RespReader, request};
 use crate::wait::{PATIENCE, soon, until_true};
@@ -24,7 +24,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Flood {
     writing: JoinHandle<OwnedWriteHalf>,
-    reading: JoinHandle<Vec<Told>>,
+    reading: JoinHandle<Vec<WriteReport>>,
     seen: Arc<Seen>,
     token: u64,
 }
@@ -43,7 +43,7 @@ impl Flood {
         let (writer, reader) = client.split();
         let seen = Arc::<Seen>::default();
         let writing = tokio::spawn(send(writer, grant.clone(), count, Arc::clone(&seen)));
-        let reading = tokio::spawn(hear(reader, Arc::clone(&seen)));
+        let reading = tokio::spawn(receive(reader, Arc::clone(&seen)));
         Self { writing, reading, seen, token: grant.token }
     }
 
@@ -56,17 +56,17 @@ impl Flood {
     /// Waits for its end: every write with what was told of it.
     ///
     /// # Panics
-    /// Where it does not end, or a write was applied after another was not.
+    /// If it does not end, or a write was applied after another was not.
     pub async fn ended(self) -> Vec<Answer> {
-        let told = soon("the flood to be heard out", self.reading).await.expect("no panic");
+        let reports = soon("the flood to be heard out", self.reading).await.expect("no panic");
         let writer = soon("the flood to end", self.writing).await.expect("no panic");
         drop(writer);
-        let late = told.iter().skip_while(|told| **told == Told::Applied);
-        let late = late.filter(|told| **told == Told::Applied).count();
+        let late = reports.iter().skip_while(|report| **report == WriteReport::Applied);
+        let late = late.filter(|report| **report == WriteReport::Applied).count();
         assert_eq!(late, 0, "writes were applied after one of the pipeline was not");
-        let rest = std::iter::repeat(Told::Unknown);
-        let all = (0..self.seen.sent.load(Ordering::SeqCst)).zip(told.into_iter().chain(rest));
-        let answer = |(number, told)| Answer { token: self.token, op: op(number), told };
+        let rest = std::iter::repeat(WriteReport::Unknown);
+        let all = (0..self.seen.sent.load(Ordering::SeqCst)).zip(reports.into_iter().chain(rest));
+        let answer = |(number, report)| Answer { token: self.token, op: op(number), report };
         all.map(answer).collect()
     }
 }
@@ -103,7 +103,7 @@ async fn send(
 }
 
 /// Hears until all that was sent is answered, or the connection ends, or nothing comes for long.
-async fn hear(mut reader: RespReader, seen: Arc<Seen>) -> Vec<Told> {
+async fn receive(mut reader: RespReader, seen: Arc<Seen>) -> Vec<WriteReport> {
     let mut told = Vec::new();
     let mut silence = Duration::ZERO;
     loop {
@@ -123,7 +123,7 @@ async fn hear(mut reader: RespReader, seen: Arc<Seen>) -> Vec<Told> {
         silence = Duration::ZERO;
         match reply {
             Resp::Integer(_) => {
-                told.push(Told::Applied);
+                told.push(WriteReport::Applied);
                 seen.applied.fetch_add(1, Ordering::SeqCst);
             }
             other => {

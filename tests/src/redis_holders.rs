@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::redis_journal::{Answer, Entry, Journal, Seal, Told};
+use crate::redis_journal::{Answer, Entry, Journal, Seal, WriteReport};
 use crate::redis_server::Redis;
 use crate::redis_writes::{Grant, Way, journal, patient, refusal, write};
 use crate::resp_client::{Resp, RespClient};
@@ -85,7 +85,7 @@ impl Holders {
     /// Waits until so many more writes were applied, and the newest holder made one of them.
     ///
     /// # Panics
-    /// Where the newest holder ended, or nothing is applied.
+    /// If the newest holder ended, or nothing is applied.
     pub async fn progress(&self, writes: u64) {
         let goal = self.seen.applied.load(Ordering::SeqCst) + writes;
         until_true("the newest holder to make progress", || async {
@@ -108,7 +108,7 @@ impl Holders {
     /// Ends all holders, and returns what happened.
     ///
     /// # Panics
-    /// Where a holder panicked or does not end.
+    /// If a holder panicked or does not end.
     pub async fn stop(self, redis: &Redis) -> Journal {
         self.stop.cancel();
         for task in self.tasks {
@@ -116,13 +116,13 @@ impl Holders {
         }
         let mut journal = std::mem::take(&mut *self.journal.lock().unwrap());
         journal.entries = entries(&redis.address(), &self.target.id).await;
-        let told = |told| journal.answers.iter().filter(|answer| answer.told == told).count();
+        let told = |told| journal.answers.iter().filter(|answer| answer.report == told).count();
         eprintln!(
             "{} entries; {} applied, {} refused, {} unknown; {} seals",
             journal.entries.len(),
-            told(Told::Applied),
-            told(Told::Refused),
-            told(Told::Unknown),
+            told(WriteReport::Applied),
+            told(WriteReport::Refused),
+            told(WriteReport::Unknown),
             journal.seals.len()
         );
         journal
@@ -167,13 +167,14 @@ impl Holder {
         while !self.stop.is_cancelled() {
             let ops = self.ops();
             let (told, end) = write(&mut client, way, &self.grant, &ops).await;
-            let (last, any) = (told.last().copied(), told.contains(&Told::Applied));
-            self.note(ops, told);
+            let last = told.last().copied();
+            let any = told.contains(&WriteReport::Applied);
+            self.record(ops, told);
             if any && self.seed.below(8) == 0 {
                 self.sealed().await;
             }
-            if end.is_err() || last != Some(Told::Applied) {
-                return last == Some(Told::Refused);
+            if end.is_err() || last != Some(WriteReport::Applied) {
+                return last == Some(WriteReport::Refused);
             }
         }
         false
@@ -191,15 +192,15 @@ impl Holder {
         (first..self.ops).map(|number| format!("{}-{number}", self.grant.token)).collect()
     }
 
-    fn note(&self, ops: Vec<String>, told: Vec<Told>) {
-        let count = |kind| told.iter().filter(|told| **told == kind).count() as u64;
+    fn record(&self, ops: Vec<String>, reports: Vec<WriteReport>) {
+        let count = |kind| reports.iter().filter(|report| **report == kind).count() as u64;
         let token = self.grant.token;
-        self.seen.applied.fetch_add(count(Told::Applied), Ordering::SeqCst);
-        self.seen.refused.fetch_add(count(Told::Refused), Ordering::SeqCst);
-        if told.contains(&Told::Applied) {
+        self.seen.applied.fetch_add(count(WriteReport::Applied), Ordering::SeqCst);
+        self.seen.refused.fetch_add(count(WriteReport::Refused), Ordering::SeqCst);
+        if reports.contains(&WriteReport::Applied) {
             self.seen.highest_applied.fetch_max(token, Ordering::SeqCst);
         }
-        let answers = ops.into_iter().zip(told).map(|(op, told)| Answer { token, op, told });
+        let answers = ops.into_iter().zip(reports).map(|(op, report)| Answer { token, op, report });
         self.journal.lock().unwrap().answers.extend(answers);
     }
 
@@ -211,7 +212,7 @@ impl Holder {
     }
 }
 
-/// Whether an answer to AUTH says that the token is stale. Others say that Redis is away.
+/// `true` if an answer to AUTH says that the token is stale. Others say that Redis is away.
 fn is_stale(reply: &Resp) -> bool {
     refusal(reply);
     reply.is_error("FENCED")
@@ -220,7 +221,7 @@ fn is_stale(reply: &Resp) -> bool {
 /// How long the journal of `orders/{id}` is now; asked of Redis itself.
 ///
 /// # Panics
-/// Where Redis does not answer for long.
+/// If Redis does not answer for long.
 pub async fn length(redis: &str, id: &str) -> usize {
     let key = journal(id);
     until("Redis to say how long the journal is", || async {
@@ -236,13 +237,14 @@ pub async fn length(redis: &str, id: &str) -> usize {
 /// The journal of `orders/{id}`, read in pages.
 ///
 /// # Panics
-/// Where Redis does not answer, or there is something else in the list.
+/// If Redis does not answer, or there is something else in the list.
 pub async fn entries(redis: &str, id: &str) -> Vec<Entry> {
     const PAGE: usize = 2_000;
     let mut direct = RespClient::connect(redis).await;
     let mut all: Vec<Entry> = Vec::new();
     loop {
-        let (first, last) = (all.len().to_string(), (all.len() + PAGE - 1).to_string());
+        let first = all.len().to_string();
+        let last = (all.len() + PAGE - 1).to_string();
         let page = direct.call(&["LRANGE", &journal(id), &first, &last]).await;
         all.extend(page.items().iter().map(|item| item.text().parse::<Entry>().unwrap()));
         if page.items().len() < PAGE {

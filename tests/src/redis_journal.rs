@@ -40,7 +40,7 @@ pub struct Seal {
 
 /// What the client that made a write was told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum WriteReport {
     /// It took effect.
     Applied,
     /// It did not, and will not.
@@ -56,8 +56,8 @@ pub struct Answer {
     pub token: u64,
     /// Its own name.
     pub op: String,
-    /// What the client was told.
-    pub told: Told,
+    /// The outcome that the client read.
+    pub report: WriteReport,
 }
 
 /// Everything that is known of one lock.
@@ -79,7 +79,7 @@ impl Journal {
     pub fn check(&self) -> Result<(), String> {
         self.never_falls()?;
         self.nothing_below_a_seal()?;
-        self.as_told()
+        self.matches_reports()
     }
 
     /// G1: the tokens of applied writes never fall.
@@ -89,7 +89,8 @@ impl Journal {
     pub fn never_falls(&self) -> Result<(), String> {
         match self.entries.windows(2).position(|two| two[1].token < two[0].token) {
             Some(at) => {
-                let (before, after) = (&self.entries[at], &self.entries[at + 1]);
+                let before = &self.entries[at];
+                let after = &self.entries[at + 1];
                 Err(format!("G1: the tokens fall at {at}: {before:?} then {after:?}"))
             }
             None => Ok(()),
@@ -115,17 +116,17 @@ impl Journal {
     ///
     /// # Errors
     /// The write and what is wrong with it.
-    pub fn as_told(&self) -> Result<(), String> {
+    pub fn matches_reports(&self) -> Result<(), String> {
         let mut found: HashMap<&str, (u64, usize)> = HashMap::new();
         for entry in &self.entries {
             found.entry(&entry.op).or_insert((entry.token, 0)).1 += 1;
         }
         for answer in &self.answers {
             let (token, times) = found.remove(answer.op.as_str()).unwrap_or((answer.token, 0));
-            let is_right = match answer.told {
-                Told::Applied => times == 1,
-                Told::Refused => times == 0,
-                Told::Unknown => times <= 1,
+            let is_right = match answer.report {
+                WriteReport::Applied => times == 1,
+                WriteReport::Refused => times == 0,
+                WriteReport::Unknown => times <= 1,
             };
             if !is_right || token != answer.token {
                 return Err(format!("{answer:?} is {times} times in the journal (token {token})"));
@@ -146,8 +147,8 @@ mod tests {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
-    fn answer(token: u64, op: &str, told: Told) -> Answer {
-        Answer { token, op: op.to_owned(), told }
+    fn answer(token: u64, op: &str, report: WriteReport) -> Answer {
+        Answer { token, op: op.to_owned(), report }
     }
 
     /// Old holder, new holder, an old write that was refused, one that nobody knows of.
@@ -160,13 +161,13 @@ mod tests {
                 Seal { token: 30, length: 5 },
             ],
             answers: vec![
-                answer(10, "a", Told::Applied),
-                answer(10, "b", Told::Unknown),
-                answer(10, "lost", Told::Unknown),
-                answer(10, "late", Told::Refused),
-                answer(20, "c", Told::Applied),
-                answer(20, "d", Told::Applied),
-                answer(30, "e", Told::Unknown),
+                answer(10, "a", WriteReport::Applied),
+                answer(10, "b", WriteReport::Unknown),
+                answer(10, "lost", WriteReport::Unknown),
+                answer(10, "late", WriteReport::Refused),
+                answer(20, "c", WriteReport::Applied),
+                answer(20, "d", WriteReport::Applied),
+                answer(30, "e", WriteReport::Unknown),
             ],
         }
     }
@@ -200,14 +201,14 @@ mod tests {
     #[test]
     fn a_lost_write_is_caught() {
         let mut bad = good();
-        bad.answers.push(answer(30, "f", Told::Applied));
+        bad.answers.push(answer(30, "f", WriteReport::Applied));
         assert!(bad.check().unwrap_err().contains("\"f\""));
     }
 
     #[test]
     fn a_refused_write_that_took_effect_is_caught() {
         let mut bad = good();
-        bad.answers[5].told = Told::Refused;
+        bad.answers[5].report = WriteReport::Refused;
         assert!(bad.check().unwrap_err().contains("\"d\""));
     }
 

@@ -29,24 +29,25 @@ impl SentinelGroup {
     /// The first Redis is the master, and the second one in step with it.
     ///
     /// # Panics
-    /// Where they do not find each other.
+    /// If they do not find each other.
     pub async fn start() -> Self {
-        Self::of([Redis::with(QUICK).await, Redis::with(QUICK).await]).await
+        Self::started([Redis::with(QUICK).await, Redis::with(QUICK).await]).await
     }
 
     /// The same; the clock of the second one is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where libfaketime is not installed, or they do not find each other.
+    /// If libfaketime is not installed, or they do not find each other.
     pub async fn with_clock(seconds: i64) -> Self {
-        Self::of([Redis::with(QUICK).await, Redis::with_clock(QUICK, seconds).await]).await
+        Self::started([Redis::with(QUICK).await, Redis::with_clock(QUICK, seconds).await]).await
     }
 
-    async fn of(redis: [Redis; 2]) -> Self {
+    async fn started(redis: [Redis; 2]) -> Self {
         let master = redis[0].address();
         let (host, master_port) = master.split_once(':').expect("host:port");
         let _: () = redis[1].run(&["REPLICAOF", host, master_port]).await;
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder");
         let config = format!(
             "port {port}\nbind 127.0.0.1\ndir {dir}\nsentinel monitor {MASTER} {host} {master_port} 1\n\
              sentinel down-after-milliseconds {MASTER} 1000\n\
@@ -61,7 +62,7 @@ impl SentinelGroup {
         let group = Self { redis, port, _folder: folder, _process: process };
         group.replicates(1).await;
         until_true("the sentinel to know both", || async {
-            let Some(text) = group.ask(&["SENTINEL", "REPLICAS", MASTER]).await else {
+            let Some(text) = group.command(&["SENTINEL", "REPLICAS", MASTER]).await else {
                 return false;
             };
             text.contains(&group.redis[1].address()) && text.contains("\"ok\"")
@@ -99,7 +100,8 @@ impl SentinelGroup {
     /// then it is sent what is written, up to a second after it has its copy.
     pub async fn replicates(&self, index: usize) {
         until_true("the replica to be in step", || async {
-            let (info, of) = (self.replication(index).await, self.replication(1 - index).await);
+            let info = self.replication(index).await;
+            let of = self.replication(1 - index).await;
             info.contains("role:slave")
                 && info.contains("master_link_status:up")
                 && of.contains("state=online")
@@ -111,7 +113,7 @@ impl SentinelGroup {
     /// Has the sentinel make the replica the master, and waits until both have their new roles.
     pub async fn fail_over(&self, to: usize) {
         until_true("the sentinel to begin a failover", || async {
-            self.ask(&["SENTINEL", "FAILOVER", MASTER]).await.is_some()
+            self.command(&["SENTINEL", "FAILOVER", MASTER]).await.is_some()
         })
         .await;
         self.is_master(to).await;
@@ -124,7 +126,7 @@ impl SentinelGroup {
         let port = address.rsplit_once(':').expect("host:port").1.to_owned();
         until_true("the sentinel to name the new master", || async {
             let ask = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
-            let named = self.ask(&ask).await.is_some_and(|text| text.contains(&port));
+            let named = self.command(&ask).await.is_some_and(|text| text.contains(&port));
             named && self.replication(index).await.contains("role:master")
         })
         .await;
@@ -136,7 +138,7 @@ impl SentinelGroup {
     }
 
     /// What the sentinel answers, as text; `None` for an error.
-    async fn ask(&self, words: &[&str]) -> Option<String> {
+    async fn command(&self, words: &[&str]) -> Option<String> {
         let client = redis::Client::open(format!("redis://{}", self.address())).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
         let mut command = redis::cmd(words[0]);

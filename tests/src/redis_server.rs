@@ -38,7 +38,7 @@ impl Redis {
     /// The same with a clock that is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics
-    /// Where libfaketime is not installed, or does not move its clock.
+    /// If libfaketime is not installed, or does not move its clock.
     pub async fn with_clock(options: &[(&str, &str)], seconds: i64) -> Self {
         let redis = Self::started(options, Some(OwnClock::at(seconds))).await;
         let right = i64::try_from(SystemClock::new().wall_ms() / 1_000).expect("a time");
@@ -75,7 +75,7 @@ impl Redis {
     /// Changes a setting, now and for every start from now on.
     ///
     /// # Panics
-    /// Where Redis does not take it.
+    /// If Redis does not take it.
     pub async fn set(&mut self, name: &str, value: &str) {
         let _: () = self.run(&["CONFIG", "SET", name, value]).await;
         self.options.retain(|(known, _)| known != name);
@@ -109,7 +109,7 @@ impl Redis {
     /// A connection for the test's own commands.
     ///
     /// # Errors
-    /// Where it does not reply.
+    /// If it does not reply.
     pub async fn connect(&self) -> redis::RedisResult<MultiplexedConnection> {
         connect_patiently(&self.url()).await
     }
@@ -122,7 +122,7 @@ impl Redis {
     /// Runs one command: `["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]`.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn run<T: FromRedisValue>(&self, words: &[&str]) -> T {
         let mut connection = self.connect().await.expect("redis answers");
         let mut command = redis::cmd(words[0]);
@@ -155,7 +155,7 @@ impl Redis {
 /// is 500 ms.
 ///
 /// # Errors
-/// Where it does not reply.
+/// If it does not reply.
 pub(crate) async fn connect_patiently(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(PATIENCE))

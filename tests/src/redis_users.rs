@@ -21,7 +21,7 @@ impl User<'_> {
     /// The commands of the page, each in its words.
     ///
     /// # Panics
-    /// Where the page has none.
+    /// If the page has none.
     pub fn commands(&self) -> Vec<Vec<String>> {
         self.commands_of(PAGE)
     }
@@ -29,7 +29,7 @@ impl User<'_> {
     /// The commands of another page that makes a user in the same way.
     ///
     /// # Panics
-    /// Where the page has none.
+    /// If the page has none.
     pub fn commands_of(&self, page: &str) -> Vec<Vec<String>> {
         let places = [
             ("USER", self.name),

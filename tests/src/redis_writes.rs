@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use crate::key_file::{lease_id, unsigned};
-use crate::redis_journal::Told;
+use crate::redis_journal::WriteReport;
 use crate::resp_client::{Resp, RespClient, request};
 
 /// How long a client waits for a reply before it gives the connection up.
@@ -65,7 +65,7 @@ impl Way {
     /// All ways.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Multi, Self::Script, Self::OneShot];
 
-    /// Whether the connection presents its token before.
+    /// `true` if the connection presents its token before.
     pub fn logs_in(self) -> bool {
         self != Self::OneShot
     }
@@ -75,7 +75,8 @@ impl Way {
     }
 
     fn bytes(self, grant: &Grant, op: &str) -> Vec<u8> {
-        let (journal, count) = (grant.journal(), grant.key("count"));
+        let journal = grant.journal();
+        let count = grant.key("count");
         let entry = format!("{} {op}", grant.token);
         match self {
             Self::Plain => request(&["RPUSH", &journal, &entry]),
@@ -98,15 +99,15 @@ const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.call('RPUSH', KEY
 /// leaves the rest unknown.
 ///
 /// # Panics
-/// Where a reply is one that no write may get.
+/// If a reply is one that no write may get.
 pub async fn write(
     client: &mut RespClient,
     way: Way,
     grant: &Grant,
     ops: &[String],
-) -> (Vec<Told>, io::Result<()>) {
+) -> (Vec<WriteReport>, io::Result<()>) {
     let bytes: Vec<u8> = ops.iter().flat_map(|op| way.bytes(grant, op)).collect();
-    let mut told = vec![Told::Unknown; ops.len()];
+    let mut told = vec![WriteReport::Unknown; ops.len()];
     if let Err(error) = patient(client.try_send_raw(&bytes)).await {
         return (told, Err(error));
     }
@@ -132,20 +133,20 @@ pub async fn patient<T>(call: impl Future<Output = io::Result<T>>) -> io::Result
 }
 
 /// What the replies to one write say.
-fn judge(way: Way, replies: &[Resp]) -> Told {
+fn judge(way: Way, replies: &[Resp]) -> WriteReport {
     match (way, replies) {
         (Way::Multi, [begin, _, _, done]) => {
             let executed = replies.iter().filter(|reply| matches!(reply, Resp::Integer(_)));
             assert_eq!(executed.count(), 0, "a piece of a transaction was executed: {replies:?}");
             match done {
-                Resp::Array(_) => Told::Applied,
-                _ if replies.iter().any(is_unknown) => Told::Unknown,
+                Resp::Array(_) => WriteReport::Applied,
+                _ if replies.iter().any(is_unknown) => WriteReport::Unknown,
                 _ if begin.error().is_some() => refusal(begin),
-                _ if done.is_error("EXECABORT") => Told::Refused,
+                _ if done.is_error("EXECABORT") => WriteReport::Refused,
                 _ => refusal(done),
             }
         }
-        (_, [Resp::Integer(_)]) => Told::Applied,
+        (_, [Resp::Integer(_)]) => WriteReport::Applied,
         (_, [other]) => refusal(other),
         _ => panic!("{way:?}: {replies:?}"),
     }
@@ -158,14 +159,14 @@ fn is_unknown(reply: &Resp) -> bool {
 /// What an error says of its command.
 ///
 /// # Panics
-/// Where it is no error, or not one of the port's.
-pub fn refusal(reply: &Resp) -> Told {
+/// If it is no error, or not one of the port's.
+pub fn refusal(reply: &Resp) -> WriteReport {
     let text = reply.error().unwrap_or_else(|| panic!("no error: {reply:?}"));
     match text.split(' ').next().unwrap_or_default() {
-        "UNKNOWN" => Told::Unknown,
+        "UNKNOWN" => WriteReport::Unknown,
         // What was on its way when the hand-over ended the connection.
-        "FENCED" if text.contains("unknown outcome") => Told::Unknown,
-        "FENCED" | "NOTOKEN" | "UNAVAILABLE" => Told::Refused,
+        "FENCED" if text.contains("unknown outcome") => WriteReport::Unknown,
+        "FENCED" | "NOTOKEN" | "UNAVAILABLE" => WriteReport::Refused,
         _ => panic!("no write may get this: {text}"),
     }
 }

@@ -49,7 +49,7 @@ impl RespClient {
     /// Connects to `127.0.0.1:PORT`.
     ///
     /// # Panics
-    /// Where nobody listens there.
+    /// If nobody listens there.
     pub async fn connect(address: &str) -> Self {
         Self::try_connect(address).await.unwrap_or_else(|error| panic!("{address}: {error}"))
     }
@@ -73,7 +73,7 @@ impl RespClient {
     /// Connects and presents a credential with AUTH, which must be accepted.
     ///
     /// # Panics
-    /// Where it is refused.
+    /// If it is refused.
     pub async fn fenced(address: &str, credential: &str) -> Self {
         let mut client = Self::connect(address).await;
         let reply = client.call(&["AUTH", "fence", credential]).await;
@@ -84,7 +84,7 @@ impl RespClient {
     /// Writes bytes as they are.
     ///
     /// # Panics
-    /// Where the connection is broken, or takes nothing for long.
+    /// If the connection is broken, or takes nothing for long.
     pub async fn send_raw(&mut self, bytes: &[u8]) {
         self.try_send_raw(bytes).await.expect("the connection takes bytes");
     }
@@ -92,7 +92,7 @@ impl RespClient {
     /// Writes bytes as they are, or says why not.
     ///
     /// # Errors
-    /// Where the connection is broken.
+    /// If the connection is broken.
     pub async fn try_send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         soon("the connection to take bytes", self.writer.write_all(bytes)).await
     }
@@ -100,7 +100,7 @@ impl RespClient {
     /// Writes one command, and reads nothing.
     ///
     /// # Panics
-    /// Where the connection is broken.
+    /// If the connection is broken.
     pub async fn send(&mut self, words: &[&str]) {
         self.send_raw(&request(words)).await;
     }
@@ -108,7 +108,7 @@ impl RespClient {
     /// The next reply (or push).
     ///
     /// # Panics
-    /// Where none comes, the connection is closed, or the bytes are no reply.
+    /// If none comes, the connection is closed, or the bytes are no reply.
     pub async fn reply(&mut self) -> Resp {
         self.try_reply().await.expect("a reply")
     }
@@ -119,7 +119,7 @@ impl RespClient {
     /// `UnexpectedEof` where it was closed, `InvalidData` where the bytes are no reply.
     ///
     /// # Panics
-    /// Where nothing comes for long.
+    /// If nothing comes for long.
     pub async fn try_reply(&mut self) -> io::Result<Resp> {
         soon("a reply", self.next()).await
     }
@@ -135,7 +135,7 @@ impl RespClient {
     /// Sends one command and reads one reply.
     ///
     /// # Panics
-    /// Where the connection is broken.
+    /// If the connection is broken.
     pub async fn call(&mut self, words: &[&str]) -> Resp {
         self.send(words).await;
         let reply = self.try_reply().await;
@@ -145,7 +145,7 @@ impl RespClient {
     /// Sends one command; the reply, or how the connection ended.
     ///
     /// # Errors
-    /// Where the connection is broken or breaks.
+    /// If the connection is broken or breaks.
     pub async fn try_call(&mut self, words: &[&str]) -> io::Result<Resp> {
         self.try_send_raw(&request(words)).await?;
         self.try_reply().await
@@ -154,7 +154,7 @@ impl RespClient {
     /// Sends all commands in one piece, and reads as many replies.
     ///
     /// # Panics
-    /// Where the connection is broken.
+    /// If the connection is broken.
     pub async fn pipeline(&mut self, commands: &[&[&str]]) -> Vec<Resp> {
         let bytes: Vec<u8> = commands.iter().flat_map(|words| request(words)).collect();
         self.send_raw(&bytes).await;
@@ -168,7 +168,7 @@ impl RespClient {
     /// Everything that still comes until the other side closes.
     ///
     /// # Panics
-    /// Where it is not closed.
+    /// If it is not closed.
     pub async fn until_closed(&mut self) -> Vec<Resp> {
         let mut replies = Vec::new();
         while let Ok(reply) = self.try_reply().await {
@@ -180,13 +180,13 @@ impl RespClient {
     /// Sends no more, and still reads.
     ///
     /// # Panics
-    /// Where the connection is broken.
+    /// If the connection is broken.
     pub async fn finish_sending(&mut self) {
         self.writer.shutdown().await.expect("a half-closed connection");
     }
 
-    /// Whether anything can be read within `time_ms`: for what must *not* come.
-    pub async fn hears_within(&mut self, time_ms: u64) -> bool {
+    /// `true` if anything can be read within `time_ms`: for what must *not* come.
+    pub async fn receives_within(&mut self, time_ms: u64) -> bool {
         let time = std::time::Duration::from_millis(time_ms);
         let reader = &self.reader;
         !reader.buffer.is_empty()

@@ -42,7 +42,7 @@ impl Resp {
         }
     }
 
-    /// Whether it is an error that begins with this word.
+    /// `true` if it is an error that begins with this word.
     pub fn is_error(&self, code: &str) -> bool {
         self.error().is_some_and(|text| text.split(' ').next() == Some(code))
     }
@@ -50,7 +50,7 @@ impl Resp {
     /// The text of the error, which must begin with this word.
     ///
     /// # Panics
-    /// Where it is something else.
+    /// If it is something else.
     #[track_caller]
     pub fn expect_error(&self, code: &str) -> &str {
         assert!(self.is_error(code), "wanted -{code}, got {self:?}");
@@ -60,7 +60,7 @@ impl Resp {
     /// The number of an integer reply.
     ///
     /// # Panics
-    /// Where it is something else.
+    /// If it is something else.
     #[track_caller]
     pub fn integer(&self) -> i64 {
         match self {
@@ -72,7 +72,7 @@ impl Resp {
     /// A string, simple or bulk, as text.
     ///
     /// # Panics
-    /// Where it is something else.
+    /// If it is something else.
     #[track_caller]
     pub fn text(&self) -> String {
         match self {
@@ -85,7 +85,7 @@ impl Resp {
     /// The elements of an array or push.
     ///
     /// # Panics
-    /// Where it is something else.
+    /// If it is something else.
     #[track_caller]
     pub fn items(&self) -> &[Resp] {
         match self {

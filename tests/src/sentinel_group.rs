@@ -15,7 +15,7 @@ use crate::redis_sentinel::{MASTER, NOT_HEARD_OF};
 use crate::redis_server::Redis;
 use crate::wait::{until_true, until_within};
 
-/// How many Redis there are, and how many sentinels.
+/// Number of Redis, and how many sentinels.
 const SIZE: u8 = 3;
 
 /// A failover that was not agreed on is tried again after seconds, more than once on a busy machine.
@@ -53,9 +53,10 @@ impl WholeGroup {
     /// The first Redis is the master, and the other two are in step with it.
     ///
     /// # Panics
-    /// Where they do not find each other.
+    /// If they do not find each other.
     pub async fn start() -> Self {
-        let (mut nodes, mut sentinels) = (Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
+        let mut sentinels = Vec::new();
         for number in 0..SIZE {
             nodes.push(Node::start(number).await);
         }
@@ -137,11 +138,11 @@ impl WholeGroup {
     /// Has the sentinels choose another master, and returns its number.
     ///
     /// # Panics
-    /// Where there is no master now.
+    /// If there is no master now.
     pub async fn fail_over(&self) -> usize {
         let old = self.master().await.expect("a master");
         until_true("a sentinel to begin a failover", || async {
-            self.sentinels[0].ask(&["FAILOVER", MASTER]).await.is_some()
+            self.sentinels[0].command(&["FAILOVER", MASTER]).await.is_some()
         })
         .await;
         self.another_master(old).await
@@ -214,8 +215,8 @@ impl WholeGroup {
     async fn know_each_other(&self) {
         for sentinel in &self.sentinels {
             until_true("the sentinels to know each other", || async {
-                let others = sentinel.ask(&["SENTINELS", MASTER]).await;
-                let replicas = sentinel.ask(&["REPLICAS", MASTER]).await;
+                let others = sentinel.command(&["SENTINELS", MASTER]).await;
+                let replicas = sentinel.command(&["REPLICAS", MASTER]).await;
                 let count = |reply: Option<redis::Value>| match reply {
                     Some(redis::Value::Array(rows)) => rows.len(),
                     _ => 0,
@@ -227,7 +228,7 @@ impl WholeGroup {
     }
 
     async fn named_by(&self, sentinel: &Sentinel) -> Option<usize> {
-        let reply = sentinel.ask(&["GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
+        let reply = sentinel.command(&["GET-MASTER-ADDR-BY-NAME", MASTER]).await?;
         let (_, port): (String, String) = redis::from_redis_value(reply).ok()?;
         self.nodes.iter().position(|node| split(&node.proxy.address()).1 == port)
     }
@@ -273,7 +274,8 @@ impl Sentinel {
     /// waiting most of the time.
     async fn start(number: u8, host: &str, master_port: &str) -> Self {
         let source = IpAddr::V4(Ipv4Addr::new(127, 0, 1, number + 1));
-        let (port, folder) = (ports::unused(), TempDir::new().expect("a folder"));
+        let port = ports::unused();
+        let folder = TempDir::new().expect("a folder");
         let proxy = FaultProxy::before(&format!("127.0.0.1:{port}")).await;
         let (own_host, own_port) = split(&proxy.address());
         let config = format!(
@@ -297,13 +299,15 @@ impl Sentinel {
         // a pause of the whole machine it would do nothing for half a minute.
         let rhythm = "DEBUG INFO-PERIOD 500 PUBLISH-PERIOD 250 PING-PERIOD 300 TILT-PERIOD 1000";
         let rhythm: Vec<&str> = rhythm.split(' ').collect();
-        until_true("the sentinel to answer", || async { sentinel.ask(&rhythm).await.is_some() })
-            .await;
+        until_true("the sentinel to answer", || async {
+            sentinel.command(&rhythm).await.is_some()
+        })
+        .await;
         sentinel
     }
 
     /// What it answers to `SENTINEL …`; `None` for an error.
-    async fn ask(&self, words: &[&str]) -> Option<redis::Value> {
+    async fn command(&self, words: &[&str]) -> Option<redis::Value> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;
         redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()

@@ -153,7 +153,7 @@ impl DataDir {
     /// A new, empty one.
     ///
     /// # Panics
-    /// Where it cannot be made.
+    /// If it cannot be made.
     pub fn new() -> Self {
         Self(TempDir::new().expect("a folder"))
     }

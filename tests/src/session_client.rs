@@ -23,7 +23,7 @@ impl Sessions {
     /// A session that must be had at once.
     ///
     /// # Panics
-    /// Where it is refused or not answered.
+    /// If it is refused or not answered.
     pub async fn begin(&self, owner: &str, ttl_ms: u64) -> SessionReply {
         let ask = json!({"owner": owner, "ttl_ms": ttl_ms});
         self.try_create(&ask).await.expect("an answer").expect(200).read()

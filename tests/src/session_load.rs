@@ -57,7 +57,8 @@ impl SessionLoad {
         seed: &mut Seed,
         takes_over: bool,
     ) -> Self {
-        let (history, rounds) = (Arc::new(History::new()), Arc::new(AtomicU64::new(0)));
+        let history = Arc::new(History::new());
+        let rounds = Arc::new(AtomicU64::new(0));
         let stop = CancellationToken::new();
         let tasks = (0..workers).map(|number| {
             let worker = Worker {
@@ -78,7 +79,7 @@ impl SessionLoad {
     /// Waits until so many more sessions have been through.
     ///
     /// # Panics
-    /// Where a process panicked, or they stand still.
+    /// If a process panicked, or they stand still.
     pub async fn progress(&self, sessions: u64) {
         let goal = self.rounds.load(Ordering::SeqCst) + sessions;
         until_true("the processes to make progress", || async {
@@ -92,7 +93,7 @@ impl SessionLoad {
     /// Lets every process come to the end of its session, and checks what DESIGN promises.
     ///
     /// # Panics
-    /// Where an invariant is broken, or a process does not come to its end.
+    /// If an invariant is broken, or a process does not come to its end.
     pub async fn judge(self) {
         self.stop.cancel();
         for worker in self.workers {
@@ -112,7 +113,7 @@ impl SessionLoad {
 #[derive(Debug)]
 struct Answer {
     reply: Reply,
-    /// Whether an earlier try may have been carried out, too.
+    /// `true` if an earlier try may have been carried out, too.
     is_repeat: bool,
     /// When the try that was answered began.
     invoked_ns: u64,
@@ -190,7 +191,7 @@ impl Worker {
         Held { session, leases: Vec::new(), until_ns: invoked_ns + TTL_MS * 1_000_000 }
     }
 
-    /// Whether the session lives still. It never ends before its time.
+    /// `true` if the session lives still. It never ends before its time.
     fn lives(&self, held: &Held, answer: &Answer) -> bool {
         if answer.reply.status == 200 {
             return true;

@@ -31,7 +31,7 @@ pub struct Applied {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct UpstreamState {
     objects: Mutex<BTreeMap<String, Bytes>>,
     log: Mutex<Vec<Applied>>,
     gates: Mutex<HashMap<String, Gate>>,
@@ -54,7 +54,7 @@ impl Hold {
     /// Waits until the write is at the upstream.
     ///
     /// # Panics
-    /// Where it never comes.
+    /// If it never comes.
     pub async fn arrived(&mut self) {
         let seen = soon("the write to reach the upstream", self.arrived.wait_for(|seen| *seen));
         assert!(*seen.await.expect("the upstream lives"));
@@ -70,7 +70,7 @@ impl Hold {
 #[derive(Debug)]
 pub struct Upstream {
     base: String,
-    state: Arc<State>,
+    state: Arc<UpstreamState>,
     _accepting: AbortOnDropHandle<()>,
 }
 
@@ -78,11 +78,11 @@ impl Upstream {
     /// Starts one.
     ///
     /// # Panics
-    /// Where no port is free.
+    /// If no port is free.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let base = format!("http://{}", listener.local_addr().expect("an address"));
-        let state = Arc::new(State::default());
+        let state = Arc::new(UpstreamState::default());
         let accepting = AbortOnDropHandle::new(tokio::spawn(accept(listener, state.clone())));
         Self { base, state, _accepting: accepting }
     }
@@ -118,7 +118,7 @@ impl Upstream {
     }
 }
 
-async fn accept(listener: TcpListener, state: Arc<State>) {
+async fn accept(listener: TcpListener, state: Arc<UpstreamState>) {
     while let Ok((stream, _)) = listener.accept().await {
         let state = state.clone();
         let service = service_fn(move |request| answer(request, state.clone()));
@@ -131,7 +131,7 @@ async fn accept(listener: TcpListener, state: Arc<State>) {
 
 type Answer = Result<Response<Full<Bytes>>, Infallible>;
 
-async fn answer(request: Request<Incoming>, state: Arc<State>) -> Answer {
+async fn answer(request: Request<Incoming>, state: Arc<UpstreamState>) -> Answer {
     let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
     let (parts, body) = request.into_parts();
     let Ok(body) = body.collect().await else {
@@ -157,7 +157,7 @@ async fn answer(request: Request<Incoming>, state: Arc<State>) -> Answer {
     }
 }
 
-async fn apply(write: Applied, body: Bytes, state: Arc<State>) {
+async fn apply(write: Applied, body: Bytes, state: Arc<UpstreamState>) {
     let gate = state.gates.lock().unwrap().remove(&write.value);
     if let Some(mut gate) = gate {
         gate.arrived.send_replace(true);

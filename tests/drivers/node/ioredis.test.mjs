@@ -84,10 +84,10 @@ test("scripts", async () => {
 
 test("publish and subscribe", async () => {
   const subscriber = connect();
-  const heard = new Promise((resolve) => subscriber.on("message", (channel, text) => resolve([channel, text])));
+  const received = new Promise((resolve) => subscriber.on("message", (channel, text) => resolve([channel, text])));
   await subscriber.subscribe("news");
   await redis.publish("news", "hello");
-  assert.deepEqual(await heard, ["news", "hello"]);
+  assert.deepEqual(await received, ["news", "hello"]);
   const pattern = new Promise((resolve) => subscriber.on("pmessage", (...words) => resolve(words)));
   await subscriber.psubscribe("ne*");
   await redis.publish("new", "again");
@@ -112,7 +112,7 @@ test("scanning", async () => {
   assert.equal(found.size, 50);
 });
 
-test("an error is an error and the connection goes on", async () => {
+test("an error is an error and the connection stays open", async () => {
   await redis.set("text", "abc");
   await assert.rejects(redis.incr("text"), /not an integer/);
   assert.equal(await redis.get("text"), "abc");

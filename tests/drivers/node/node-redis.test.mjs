@@ -83,12 +83,12 @@ test("scripts", async () => {
 
 test("publish and subscribe", async () => {
   const subscriber = await connect();
-  const heard = new Promise((resolve) => subscriber.subscribe("news", (text) => resolve(text)));
+  const received = new Promise((resolve) => subscriber.subscribe("news", (text) => resolve(text)));
   const pattern = new Promise((resolve) => subscriber.pSubscribe("ne?", (text) => resolve(text)));
   await subscriber.ping();
   await redis.publish("news", "hello");
   await redis.publish("nex", "again");
-  assert.equal(await heard, "hello");
+  assert.equal(await received, "hello");
   assert.equal(await pattern, "again");
   await subscriber.unsubscribe();
   await subscriber.pUnsubscribe();
@@ -109,7 +109,7 @@ test("scanning", async () => {
   assert.equal(found.size, 50);
 });
 
-test("an error is an error and the connection goes on", async () => {
+test("an error is an error and the connection stays open", async () => {
   await redis.set("text", "abc");
   await assert.rejects(redis.incr("text"), /not an integer/);
   assert.equal(await redis.get("text"), "abc");

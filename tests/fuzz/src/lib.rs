@@ -15,7 +15,7 @@ pub use seeds::seeds;
 /// inputs each time, unless the variable `FENCE_SEED` has another number.
 ///
 /// # Panics
-/// Where the target does, once the input has been printed; where there are no seeds; and where
+/// If the target does, once the input has been printed; where there are no seeds; and where
 /// `FENCE_SEED` is no number.
 pub fn short_run(name: &str, target: fn(&[u8]), rounds: u32) {
     let seeds = seeds(name);

@@ -2,7 +2,7 @@
 
 /// The longest input that is made, in bytes.
 const INPUT_BYTES_MAX: usize = 2048;
-/// How many changes one input has at most.
+/// Highest number of changes to one input.
 const CHANGES_MAX: usize = 6;
 /// Bytes and numbers at which parsers change their mind.
 const FRAGMENTS: [&[u8]; 24] = [

@@ -8,7 +8,7 @@ use std::path::Path;
 /// The seeds of the target `name`, from `tests/fuzz/seeds/<name>.txt`.
 ///
 /// # Panics
-/// Where the file cannot be read, or a line has an escape that is not one of the above.
+/// If the file cannot be read, or a line has an escape that is not one of the above.
 pub fn seeds(name: &str) -> Vec<Vec<u8>> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(format!("{name}.txt"));
     let text = std::fs::read_to_string(&file)

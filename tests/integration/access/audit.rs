@@ -13,7 +13,8 @@ use super::{As, Site};
 async fn administration_is_written_before_and_after_and_refusals_once() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, ops) = (As::new(&server, "team"), As::new(&server, "ops"));
+    let team = As::new(&server, "team");
+    let ops = As::new(&server, "ops");
     let lease = team.acquire("team/a").await.lease();
     let reason = "a \"quote\" and a \\ ".repeat(20);
     ops.lock("team/a", "revoke", &json!({"reason": &reason[..200]})).await.expect(200);
@@ -53,7 +54,8 @@ async fn administration_is_written_before_and_after_and_refusals_once() {
 async fn the_guard_writes_the_same() {
     let site = Site::new();
     let guard = site.guard().await;
-    let (team, ops) = (As::new(&guard, "team"), As::new(&guard, "ops"));
+    let team = As::new(&guard, "team");
+    let ops = As::new(&guard, "ops");
     ops.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::NotOffered);
     team.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::Forbidden);
     team.send(Method::PUT, "/v1/objects/other/a", "x").await.problem(Code::Forbidden);
@@ -88,7 +90,8 @@ async fn the_guard_writes_the_same() {
 async fn what_cannot_be_written_down_is_not_done() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, ops) = (As::new(&server, "team"), As::new(&server, "ops"));
+    let team = As::new(&server, "team");
+    let ops = As::new(&server, "ops");
     let lease = team.acquire("team/a").await.lease();
     std::fs::remove_file(site.audit_path()).unwrap();
     std::fs::create_dir(site.audit_path()).unwrap();

@@ -95,7 +95,8 @@ async fn a_benchmark_of_a_running_server_says_who_asks() {
     let hash = SecretHash::of("secret-of-bench");
     let entry = format!("[principals.bench]\ntokens = [\"{hash}\"]\nallow = [\"use bench/*\"]\n");
     site.write(&format!("{}{entry}", Site::file("")));
-    let (locks, guard) = (site.lock_server().await, site.guard().await);
+    let locks = site.lock_server().await;
+    let guard = site.guard().await;
     let auth = site.secret_file("bench");
     let run = async |what: &[&str], auth: Option<&Path>| {
         let mut args = vec!["bench"];

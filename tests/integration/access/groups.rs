@@ -24,7 +24,8 @@ impl As {
 async fn every_lock_needs_its_right() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, eye) = (As::new(&server, "team"), As::new(&server, "eye"));
+    let team = As::new(&server, "team");
+    let eye = As::new(&server, "eye");
     for (locks, other) in [
         (["other", "team/a", "team/b"], "other"),
         (["team/a", "team", "team/b"], "team"),

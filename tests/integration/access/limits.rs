@@ -72,7 +72,8 @@ async fn waiters_are_limited() {
 async fn requests_a_second_are_limited_at_both_servers() {
     let site = Site::with("max-requests-per-second = 1");
     for server in [site.lock_server().await, site.guard().await] {
-        let (team, eye) = (As::new(&server, "team"), As::new(&server, "eye"));
+        let team = As::new(&server, "team");
+        let eye = As::new(&server, "eye");
         let mut statuses = Vec::new();
         for _ in 0..50 {
             let reply = team.get("/version").await;

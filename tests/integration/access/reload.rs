@@ -22,7 +22,8 @@ async fn metric(known: &As, line: &str) -> bool {
 async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, late) = (As::new(&server, "team"), As::new(&server, "late"));
+    let team = As::new(&server, "team");
+    let late = As::new(&server, "late");
     let eye = As::new(&server, "eye");
     assert_unknown(&Api::new(&server.base).get("/readyz?verbose").await);
     assert!(metric(&eye, "access_file_usable 1").await);

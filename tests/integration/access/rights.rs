@@ -12,7 +12,8 @@ use super::{As, Site, assert_unknown, exists};
 async fn nothing_but_liveness_is_for_everybody() {
     let site = Site::new();
     for server in [site.lock_server().await, site.guard().await] {
-        let (nobody, stranger) = (Api::new(&server.base), As::new(&server, "stranger"));
+        let nobody = Api::new(&server.base);
+        let stranger = As::new(&server, "stranger");
         let routes = [
             "/v1/locks",
             "/v1/locks/a",

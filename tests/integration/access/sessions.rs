@@ -79,7 +79,8 @@ impl Kept {
 }
 
 async fn only_its_principal(server: &Server) {
-    let (team, rival) = (As::new(server, "team"), As::new(server, "rival"));
+    let team = As::new(server, "team");
+    let rival = As::new(server, "rival");
     let mut kept = Kept::new(&team).await;
     let session = kept.session;
     meddle(&rival, session).await;
@@ -89,7 +90,8 @@ async fn only_its_principal(server: &Server) {
     kept.check(&team).await;
 
     // Who may read everything may look, and no more; who administers may block, and no more.
-    let (eye, ops) = (As::new(server, "eye"), As::new(server, "ops"));
+    let eye = As::new(server, "eye");
+    let ops = As::new(server, "ops");
     let path = format!("/v1/sessions/{session}");
     for reader in [&eye, &ops] {
         let shown: SessionReply = reader.get(&path).await.expect(200).read();
@@ -101,7 +103,8 @@ async fn only_its_principal(server: &Server) {
     assert_eq!(page.sessions[0].principal.as_deref(), Some("team"));
     team.get("/v1/sessions").await.problem(Code::Forbidden);
     let block = |who: &As| {
-        let (api, bearer) = (who.api.clone(), who.bearer.clone());
+        let api = who.api.clone();
+        let bearer = who.bearer.clone();
         let path = format!("{path}/block");
         async move {
             let json = ("content-type", "application/json");
@@ -134,7 +137,8 @@ async fn only_its_principal_uses_a_session_on_memory() {
 /// Whose a session is outlives the server.
 #[tokio::test]
 async fn only_its_principal_uses_a_session_on_embedded() {
-    let (site, data) = (Site::new(), DataDir::new());
+    let site = Site::new();
+    let data = DataDir::new();
     let setup = site.arm(Setup::lock_server(&data.store()));
     let mut server = setup.start().await;
     only_its_principal(&server).await;
@@ -148,11 +152,14 @@ async fn only_its_principal_uses_a_session_on_embedded() {
 /// Whose a session is, every server before the same Redis knows.
 #[tokio::test]
 async fn only_its_principal_uses_a_session_on_redis() {
-    let (site, redis) = (Site::new(), Redis::start().await);
+    let site = Site::new();
+    let redis = Redis::start().await;
     let setup = site.arm(Setup::lock_server(&redis.url()));
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     only_its_principal(&one).await;
-    let (at_one, at_two) = (As::new(&one, "team"), As::new(&two, "team"));
+    let at_one = As::new(&one, "team");
+    let at_two = As::new(&two, "team");
     let mut kept = Kept { is_alone: false, ..Kept::new(&at_one).await };
     meddle(&As::new(&two, "rival"), kept.session).await;
     kept.check(&at_two).await;
@@ -166,13 +173,15 @@ async fn only_its_principal_uses_a_session_on_redis() {
 /// A session that began without an access file is nobody's where there is one.
 #[tokio::test]
 async fn a_session_without_a_principal_is_nobodys() {
-    let (site, redis) = (Site::new(), Redis::start().await);
+    let site = Site::new();
+    let redis = Redis::start().await;
     let open = Setup::lock_server(&redis.url()).start().await;
     let closed = site.arm(Setup::lock_server(&redis.url())).start().await;
     let anyone = open.locks().0;
     let ask = json!({"owner": "worker", "ttl_ms": 60_000});
     let session: SessionReply = anyone.post("/v1/sessions", &ask).await.expect(200).read();
-    let (id, team) = (session.session_id, As::new(&closed, "team"));
+    let id = session.session_id;
+    let team = As::new(&closed, "team");
     assert_eq!(session.principal, None);
     team.beat(id).await.problem(Code::Forbidden);
     team.end(id).await.problem(Code::Forbidden);
@@ -188,8 +197,10 @@ async fn a_session_without_a_principal_is_nobodys() {
 async fn sessions_are_limited_and_nothing_is_lost() {
     let site = Site::with("max-sessions = 2");
     let server = site.lock_server().await;
-    let (team, rival) = (As::new(&server, "team"), As::new(&server, "rival"));
-    let (a, b) = (team.begin(60_000).await.session_id, team.begin(60_000).await.session_id);
+    let team = As::new(&server, "team");
+    let rival = As::new(&server, "rival");
+    let a = team.begin(60_000).await.session_id;
+    let b = team.begin(60_000).await.session_id;
     let full = team.create(&json!({"owner": "worker"})).await;
     let problem = full.problem(Code::LimitReached);
     assert!(problem.detail.contains("team: sessions: the limit is 2"), "{problem:?}");
@@ -224,7 +235,8 @@ async fn sessions_are_limited_and_nothing_is_lost() {
 async fn leases_of_a_session_count_while_it_lives() {
     let site = Site::with("max-locks = 1");
     let server = site.lock_server().await;
-    let (team, rival) = (As::new(&server, "team"), As::new(&server, "rival"));
+    let team = As::new(&server, "team");
+    let rival = As::new(&server, "rival");
     let session = team.begin(1_000).await.session_id;
     let ask = json!({"session_id": session, "ttl_ms": 100});
     team.lock("team/a", "acquire", &ask).await.lease();

@@ -54,9 +54,11 @@ const SPELLINGS: [&str; 20] = [
 #[tokio::test]
 async fn no_spelling_of_a_path_leads_out_of_ones_names() {
     let site = Site::new();
-    let (server, guard) = (site.lock_server().await, site.guard().await);
+    let server = site.lock_server().await;
+    let guard = site.guard().await;
     let team = As::new(&server, "team");
-    let (held, other) = (team.acquire("team/held").await.lease(), As::new(&server, "other"));
+    let held = team.acquire("team/held").await.lease();
+    let other = As::new(&server, "other");
     let witness = other.acquire("other/a").await.lease();
     let lease = json!({"lease_id": witness.lease_id}).to_string();
     let token = format!("fencing-token: {}\r\n", unsigned(99, "other/a", lease_id()));
@@ -102,7 +104,8 @@ async fn no_spelling_of_a_path_leads_out_of_ones_names() {
 #[tokio::test]
 async fn no_listing_goes_beyond_its_prefix() {
     let site = Site::new();
-    let (server, guard) = (site.lock_server().await, site.guard().await);
+    let server = site.lock_server().await;
+    let guard = site.guard().await;
     for (server, paths) in
         [(&server, &["/v1/locks", "/v1/events"][..]), (&guard, &["/v1/fences"][..])]
     {
@@ -166,7 +169,8 @@ async fn no_stream_is_of_another_lock() {
 async fn events_of_others_are_not_told() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, other) = (As::new(&server, "team"), As::new(&server, "other"));
+    let team = As::new(&server, "team");
+    let other = As::new(&server, "other");
     let mut live = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
     let begin = live.last_id.clone();
     let session: SessionId = other.begin(60_000).await.session_id;
@@ -202,7 +206,8 @@ async fn events_of_others_are_not_told() {
 async fn a_stream_ends_with_the_right_to_it() {
     let site = Site::new();
     let server = site.lock_server().await;
-    let (team, rival) = (As::new(&server, "team"), As::new(&server, "rival"));
+    let team = As::new(&server, "team");
+    let rival = As::new(&server, "rival");
     let mut stream = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
     let mut kept = EventStream::open_as(&server.base, "?prefix=team/", "", &rival.bearer).await;
     rival.acquire("team/before").await.lease();
@@ -223,7 +228,8 @@ async fn a_stream_ends_with_the_right_to_it() {
 async fn streams_are_limited_as_waiters_are() {
     let site = Site::with("max-waiters = 1");
     let server = site.lock_server().await;
-    let (team, rival) = (As::new(&server, "team"), As::new(&server, "rival"));
+    let team = As::new(&server, "team");
+    let rival = As::new(&server, "rival");
     let stream = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
     let full = team.get("/v1/events?prefix=team/").await;
     assert!(full.problem(Code::LimitReached).detail.contains("team: "), "{full:?}");
@@ -242,7 +248,8 @@ async fn streams_are_limited_as_waiters_are() {
 #[tokio::test]
 async fn figures_and_readiness_name_nobody() {
     let site = Site::new();
-    let (server, guard) = (site.lock_server().await, site.guard().await);
+    let server = site.lock_server().await;
+    let guard = site.guard().await;
     let other = As::new(&server, "other");
     let session = other.begin(60_000).await.session_id;
     other.lock("other/hidden", "acquire", &json!({"session_id": session})).await.lease();

@@ -10,7 +10,8 @@ use super::serve;
 
 /// A lease is revoked: the guard refuses its holder before anybody else has been there.
 async fn a_revocation_is_sealed(locks: &str, guard: &str) {
-    let (locks, at_guard) = (Locks::new(locks), Guard::new(guard));
+    let locks = Locks::new(locks);
+    let at_guard = Guard::new(guard);
     let old = locks.grant("orders/42", 60_000).await;
     let revoked: Value = locks.revoke("orders/42", "by the test").await.expect(200).json();
     assert!(revoked["guards"][0]["mark"].as_u64() > Some(old.token.get()), "{revoked}");

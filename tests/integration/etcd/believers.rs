@@ -13,7 +13,12 @@ use tokio::task::JoinHandle;
 use super::LONG_MS;
 
 /// Sends one request, and records a grant as its holder sees it.
-pub(super) async fn acquire_recorded(locks: &Locks, history: &History, lock: &str, ask: Value) -> Reply {
+pub(super) async fn acquire_recorded(
+    locks: &Locks,
+    history: &History,
+    lock: &str,
+    ask: Value,
+) -> Reply {
     let invoked_ns = history.now_ns();
     let reply = locks.acquire(lock, ask).await;
     if reply.status == 200 {

@@ -42,7 +42,8 @@ async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
     let kept = granted(&locks, &history, "kept").await;
     for (round, step) in [HOUR, -24 * HOUR, 24 * HOUR, 0].into_iter().enumerate() {
         let lock = format!("short/{round}");
-        let short = acquire_recorded(&locks, &history, &lock, json!({"ttl_ms": 1_200})).await.lease();
+        let short =
+            acquire_recorded(&locks, &history, &lock, json!({"ttl_ms": 1_200})).await.lease();
         clock.step(step);
         other.acquire("kept", json!({})).await.problem(Code::LockHeld);
         assert_eq!(locks.renew("kept", kept.lease_id).await.lease().token, kept.token);

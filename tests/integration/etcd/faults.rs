@@ -156,8 +156,10 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
     assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
     assert!(other.show("one").await.holder.is_some(), "it was granted all the same");
     site.heal().await;
-    until_true("the lease to be rolled back", || async { other.show("one").await.holder.is_none() })
-        .await;
+    until_true("the lease to be rolled back", || async {
+        other.show("one").await.holder.is_none()
+    })
+    .await;
 }
 
 /// Where nothing listens nothing was sent, and so it is certain that nothing was done.

@@ -16,7 +16,8 @@ struct Witness {
 
 impl Witness {
     async fn new() -> Self {
-        let (server, lease) = (memory().await, lease_id());
+        let server = memory().await;
+        let lease = lease_id();
         server.guard().put("a", &unsigned(7, "a", lease), "kept").await.expect(201);
         Self { server, lease }
     }

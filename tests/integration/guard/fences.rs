@@ -10,7 +10,8 @@ use super::memory;
 async fn a_seal_shuts_out_everything_lower() {
     let server = memory().await;
     let guard = server.guard();
-    let (old, new) = (unsigned(33, "a/b", lease_id()), unsigned(34, "a/b", lease_id()));
+    let old = unsigned(33, "a/b", lease_id());
+    let new = unsigned(34, "a/b", lease_id());
     guard.put("a/b", &old, "old").await.expect(201);
     for _ in 0..2 {
         let sealed = guard.sealed("a/b", &new).await;
@@ -33,8 +34,10 @@ async fn a_fence_shows_its_mark_and_who_was_refused() {
     let guard = server.guard();
     let fresh = guard.fence("a").await;
     assert_eq!((fresh.mark, fresh.refused_total), (None, 0));
-    let (old_lease, new_lease) = (lease_id(), lease_id());
-    let (old, new) = (unsigned(33, "a", old_lease), unsigned(34, "a", new_lease));
+    let old_lease = lease_id();
+    let new_lease = lease_id();
+    let old = unsigned(33, "a", old_lease);
+    let new = unsigned(34, "a", new_lease);
     guard.put("a", &new, "new").await.expect(201);
     let headers = [("fencing-token", old.as_str()), ("fence-owner", "worker-1")];
     guard.with(http::Method::PUT, "a", &headers, "late").await.problem(Code::StaleToken);

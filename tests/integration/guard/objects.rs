@@ -30,7 +30,8 @@ async fn a_write_then_a_read_with_the_mark_in_the_headers() {
 async fn a_stale_token_is_refused_and_nothing_changes() {
     let server = memory().await;
     let guard = server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &old, "old").await.expect(201);
     guard.put("a", &new, "new").await.expect(204);
     for reply in [
@@ -77,7 +78,8 @@ async fn without_a_token_nothing_is_written() {
 async fn a_fenced_read_raises_the_mark() {
     let server = memory().await;
     let guard = server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &old, "old").await.expect(201);
     guard.fenced_get("a", &new).await.expect(200);
     guard.put("a", &old, "late").await.problem(Code::StaleToken);
@@ -155,7 +157,8 @@ async fn values_are_bytes_up_to_the_limit() {
 
 #[tokio::test]
 async fn signatures_are_checked() {
-    let (keys, forged) = (KeyFile::new("k1", 1), KeyFile::new("k1", 2));
+    let keys = KeyFile::new("k1", 1);
+    let forged = KeyFile::new("k1", 2);
     let unknown = KeyFile::new("k2", 1);
     let server = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
     let guard = server.guard();

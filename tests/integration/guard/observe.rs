@@ -83,13 +83,15 @@ async fn nothing_is_refused_on_memory() {
 
 #[tokio::test]
 async fn nothing_is_refused_on_embedded() {
-    let (data, keys) = (DataDir::new(), KeyFile::new("k1", 1));
+    let data = DataDir::new();
+    let keys = KeyFile::new("k1", 1);
     nothing_is_refused(&observed(&data.store(), &keys).await, &keys).await;
 }
 
 #[tokio::test]
 async fn nothing_is_refused_on_redis() {
-    let (redis, keys) = (Redis::start().await, KeyFile::new("k1", 1));
+    let redis = Redis::start().await;
+    let keys = KeyFile::new("k1", 1);
     nothing_is_refused(&observed(&redis.url(), &keys).await, &keys).await;
 }
 
@@ -103,7 +105,8 @@ async fn observed(store: &str, keys: &KeyFile) -> Server {
 async fn marks_that_were_noted_are_enforced_later() {
     let data = DataDir::new();
     let setup = Setup::fenced_store(&data.store());
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     let mut server = observing(setup.clone()).start().await;
     assert_eq!(server.guard().sealed("a", &new).await.mark.get(), 34);
     assert_eq!(server.guard().sealed("a", &old).await.mark.get(), 34, "the mark that stands");
@@ -120,7 +123,8 @@ async fn marks_that_were_noted_are_enforced_later() {
 async fn names_are_known_while_observing() {
     let server = observing(Setup::fenced_store("memory:")).start().await;
     let guard = server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     let put = async |token: &str, body: &'static str| {
         let headers = [("fencing-token", token), ("idempotency-key", "op")];
         guard.with(Method::PUT, "a", &headers, body).await
@@ -136,7 +140,8 @@ async fn names_are_known_while_observing() {
 /// The reverse proxy forwards at once: also what is stale, also while a lower write hangs.
 #[tokio::test]
 async fn the_proxy_forwards_without_waiting() {
-    let (upstream, data) = (Upstream::start().await, DataDir::new());
+    let upstream = Upstream::start().await;
+    let data = DataDir::new();
     let state = data.path();
     let setup = Setup::bare("fenced-store").arg("--unsigned").args(&[
         "--proxy-listen",
@@ -150,7 +155,8 @@ async fn the_proxy_forwards_without_waiting() {
     ]);
     let mut server = observing(setup.clone()).start().await;
     let proxy = Api::new(&server.proxy().await);
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     let write = async |token: &str| {
         let reply = proxy.send(Method::PUT, "/a", &[("fencing-token", token)], "x").await;
         assert_eq!(reply.header("fencing-guarantee"), "observe");
@@ -159,7 +165,8 @@ async fn the_proxy_forwards_without_waiting() {
     // One that is lower hangs at the upstream; enforcing would wait for it.
     let mut hold = upstream.hold("held");
     let held = tokio::spawn({
-        let (proxy, old) = (proxy.clone(), old.clone());
+        let proxy = proxy.clone();
+        let old = old.clone();
         async move { proxy.send(Method::PUT, "/a", &[("fencing-token", old.as_str())], "held").await }
     });
     hold.arrived().await;

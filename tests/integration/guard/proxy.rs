@@ -27,7 +27,8 @@ struct Lane {
 
 impl Lane {
     async fn new(lifetime: &'static str) -> Self {
-        let (upstream, state) = (Upstream::start().await, DataDir::new());
+        let upstream = Upstream::start().await;
+        let state = DataDir::new();
         let (server, api) = start(&upstream, &state, lifetime).await;
         Self { upstream, state, lifetime, server, api }
     }
@@ -43,7 +44,8 @@ impl Lane {
     }
 
     fn put_later(&self, token: &str, body: &'static str) -> JoinHandle<Result<Reply, String>> {
-        let (api, token) = (self.api.clone(), token.to_owned());
+        let api = self.api.clone();
+        let token = token.to_owned();
         tokio::spawn(async move {
             let headers = [("fencing-token", token.as_str())];
             api.attempt(Method::PUT, "/doc", &headers, body.into()).await

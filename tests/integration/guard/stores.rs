@@ -61,7 +61,8 @@ async fn redis_says_what_a_crash_costs() {
 
 #[tokio::test]
 async fn the_proxy_says_what_its_number_is_worth() {
-    let (upstream, state) = (Upstream::start().await, DataDir::new());
+    let upstream = Upstream::start().await;
+    let state = DataDir::new();
     let mut server = Setup::bare("fenced-store")
         .arg("--unsigned")
         .args(&["--proxy-listen", "127.0.0.1:0", "--upstream", upstream.base()])

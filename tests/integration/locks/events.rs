@@ -233,7 +233,8 @@ async fn reported_refusals_are_explained() {
 async fn servers_before_one_redis_tell_the_same() {
     let redis = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     let mut at_two = EventStream::open(&two.base, "", "").await;
     let id = lease_id();
     let ask = json!({"lease_id": id, "ttl_ms": 60_000});
@@ -260,7 +261,8 @@ async fn servers_before_one_redis_tell_the_same() {
 async fn a_dead_servers_leases_are_told_by_another() {
     let redis = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
-    let (mut one, two) = (setup.start().await, setup.start().await);
+    let mut one = setup.start().await;
+    let two = setup.start().await;
     let mut at_two = EventStream::open(&two.base, "", "").await;
     one.locks().grant("a", 300).await;
     assert_eq!(at_two.next().await.kind, Granted);

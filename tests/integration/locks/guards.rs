@@ -54,7 +54,8 @@ fn nobody() -> String {
 
 #[tokio::test]
 async fn tokens_begin_above_the_highest_of_all_marks() {
-    let (low, high) = (guard_at(7).await, guard_at(FAR).await);
+    let low = guard_at(7).await;
+    let high = guard_at(FAR).await;
     let server = with_guards("memory:", &[&low.base, &high.base]).start().await;
     assert!(token(&server, "a").await > FAR);
     assert!(readiness(&server).await.contains("[+]guards ok"));
@@ -63,7 +64,8 @@ async fn tokens_begin_above_the_highest_of_all_marks() {
 /// The variable takes several too, and so does the file.
 #[tokio::test]
 async fn guards_come_from_a_variable_too() {
-    let (low, high) = (guard_at(7).await, guard_at(FAR).await);
+    let low = guard_at(7).await;
+    let high = guard_at(FAR).await;
     let both = format!("{};{}", low.base, high.base);
     let server = Setup::lock_server("memory:").env("LOCK_SERVER_GUARD", &both).start().await;
     assert!(token(&server, "a").await > FAR);
@@ -72,7 +74,8 @@ async fn guards_come_from_a_variable_too() {
 /// A folder that was put back from an older copy: its counter is below what a guard has seen.
 #[tokio::test]
 async fn a_counter_below_a_mark_is_lifted_for_good() {
-    let (data, guard) = (DataDir::new(), guard_at(FAR).await);
+    let data = DataDir::new();
+    let guard = guard_at(FAR).await;
     let mut first = Setup::lock_server(&data.store()).start().await;
     assert_eq!(token(&first, "a").await, 1);
     first.process.kill();
@@ -87,7 +90,8 @@ async fn a_counter_below_a_mark_is_lifted_for_good() {
 /// and never reached the guard is above its mark, so the mark alone is not enough.
 #[tokio::test]
 async fn an_emptied_folder_begins_above_all_that_can_have_been_issued() {
-    let (data, guard) = (DataDir::new(), guard_at(34).await);
+    let data = DataDir::new();
+    let guard = guard_at(34).await;
     let server = with_guards(&data.store(), &[&guard.base]).start().await;
     let first = token(&server, "a").await;
     assert!(first > 10_000_000_000_000, "{first} is about the mark, not about the clock");
@@ -95,14 +99,16 @@ async fn an_emptied_folder_begins_above_all_that_can_have_been_issued() {
 
 #[tokio::test]
 async fn a_folder_is_new_where_every_guard_has_seen_nothing() {
-    let (data, guard) = (DataDir::new(), Setup::fenced_store("memory:").start().await);
+    let data = DataDir::new();
+    let guard = Setup::fenced_store("memory:").start().await;
     let server = with_guards(&data.store(), &[&guard.base]).start().await;
     assert_eq!(token(&server, "a").await, 1);
 }
 
 #[tokio::test]
 async fn an_empty_folder_is_not_begun_while_a_guard_is_silent() {
-    let (data, guard) = (DataDir::new(), Setup::fenced_store("memory:").start().await);
+    let data = DataDir::new();
+    let guard = Setup::fenced_store("memory:").start().await;
     let silent = nobody();
     let output = with_guards(&data.store(), &[&guard.base, &silent]).refused().await;
     assert_eq!(output.code, 1, "{output:?}");
@@ -116,7 +122,8 @@ async fn an_empty_folder_is_not_begun_while_a_guard_is_silent() {
 /// A folder with a counter serves at once; a guard that comes later is heard later.
 #[tokio::test]
 async fn a_guard_that_comes_late_is_heard_all_the_same() {
-    let (data, marks) = (DataDir::new(), DataDir::new());
+    let data = DataDir::new();
+    let marks = DataDir::new();
     let mut before = Setup::fenced_store(&marks.store()).start().await;
     raise(&before, FAR).await;
     before.process.kill();
@@ -231,7 +238,8 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
         let output = with_guards(&DataDir::new().store(), &[guard]).refused().await;
         assert!(output.stderr.contains(guard), "{guard}: {}", output.stderr);
     }
-    let (good, three) = (guard_at(FAR + 5).await, &guards[..3]);
+    let good = guard_at(FAR + 5).await;
+    let three = &guards[..3];
     let among: Vec<&str> = three.iter().copied().chain([good.base.as_str()]).collect();
     let server = with_guards("memory:", &among).start().await;
     assert!(token(&server, "a").await > FAR + 5);

@@ -147,7 +147,8 @@ async fn several_locks_are_acquired_as_one(server: &Server) {
     assert_eq!(problem.extension::<HolderInfo>("holder").unwrap().token, first[0].token);
     assert_eq!(locks.show("other").await.state, LockState::Free);
 
-    let (own, mut patient) = (locks.clone(), next.clone());
+    let own = locks.clone();
+    let mut patient = next.clone();
     patient["wait_ms"] = json!(60_000);
     let waiting = tokio::spawn(async move { all(&own.0, &patient).await });
     locks.queue_of("other", 1).await;

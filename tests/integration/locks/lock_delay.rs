@@ -13,7 +13,8 @@ use super::site::{Kind, Site};
 
 /// Each store with this delay.
 async fn on_each<F: Future<Output = ()>>(delay: &str, scenario: impl Fn(Locks) -> F) {
-    let (data, redis) = (DataDir::new(), Redis::start().await);
+    let data = DataDir::new();
+    let redis = Redis::start().await;
     for store in ["memory:", &data.store(), &redis.url()] {
         let server: Server = Setup::lock_server(store).args(&["--lock-delay", delay]).start().await;
         scenario(server.locks()).await;

@@ -98,7 +98,8 @@ async fn a_guard_that_cannot_be_sealed_is_reported() {
         let reply = revoked(&locks, "job").await;
         assert_eq!(reply.ended.as_ref().map(|ended| ended.lease_id), Some(first.lease_id));
         assert!(mark(&reply, 0) > first.token.get());
-        let (dead, stalled) = (problem(&reply, 1), problem(&reply, 2));
+        let dead = problem(&reply, 1);
+        let stalled = problem(&reply, 2);
         assert!(dead.contains("refused"), "{dead}");
         assert!(stalled.contains("no answer within 2000 ms"), "{stalled}");
         assert_eq!(reply.guards[1].guard, site.guards[1].base);
@@ -290,7 +291,8 @@ async fn whoever_shares_the_lock_later_is_above_the_seal() {
     let shared = json!({"ttl_ms": 60_000, "mode": "shared"});
     let first = locks.acquire("readers", shared.clone()).await.lease();
     guard.hold();
-    let (asking, lease) = (locks.clone(), first.lease_id);
+    let asking = locks.clone();
+    let lease = first.lease_id;
     let revoking = tokio::spawn(async move {
         revoke(&asking, "readers", json!({"reason": "gone", "lease_id": lease})).await
     });

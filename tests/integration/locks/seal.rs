@@ -75,7 +75,8 @@ async fn a_stalled_holder_is_refused_before_the_next_one_has_written() {
 async fn every_way_to_a_lock_is_sealed() {
     for kind in KINDS {
         let site = Site::new(kind, 1, REQUIRED).await;
-        let (locks, guard) = (site.locks(), site.guards[0].guard());
+        let locks = site.locks();
+        let guard = site.guards[0].guard();
         let first = locks.grant("job", 60_000).await;
         let next = waiting(&locks, "job");
         locks.queue_of("job", 1).await;
@@ -229,7 +230,8 @@ async fn a_grant_that_nobody_can_ask_for_is_taken_back() {
 async fn lazy_tells_at_once_and_seals_behind() {
     for kind in KINDS {
         let site = Site::new(kind, 1, LAZY).await;
-        let (locks, guard) = (site.locks(), site.guards[0].guard());
+        let locks = site.locks();
+        let guard = site.guards[0].guard();
         let first = locks.grant("job", 200).await;
         expired(&locks, "job", first.lease_id).await;
         let next = locks.grant("job", 60_000).await;
@@ -263,7 +265,8 @@ async fn lazy_grants_without_the_guard() {
 async fn shared_leases_and_permits_are_not_sealed() {
     for kind in KINDS {
         let site = Site::new(kind, 1, REQUIRED).await;
-        let (locks, guard) = (site.locks(), site.guards[0].guard());
+        let locks = site.locks();
+        let guard = site.guards[0].guard();
         for body in [json!({"mode": "shared"}), json!({"mode": "permit", "size": 2})] {
             let lock = body["mode"].as_str().unwrap().to_owned();
             let first = locks.acquire(&lock, body.clone()).await.lease();

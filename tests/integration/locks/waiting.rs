@@ -16,7 +16,8 @@ async fn waiters_are_served_first_come_first_served() {
     let mut last = locks.grant("fifo", 60_000).await;
     let mut queue = Vec::new();
     for place in 1..=5 {
-        let (own, owner) = (locks.clone(), format!("waiter {place}"));
+        let own = locks.clone();
+        let owner = format!("waiter {place}");
         queue.push(tokio::spawn(async move {
             let ask = json!({"ttl_ms": 60_000, "wait_ms": 60_000, "owner": owner});
             own.acquire("fifo", ask).await.lease()

@@ -30,14 +30,16 @@ async fn it_does_not_take_back_what_another_server_granted() {
     let other = two.locks();
     let held = other.grant("moved", LONG_MS).await;
     let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
-    let (first, asked) = (one.locks(), ask.clone());
+    let first = one.locks();
+    let asked = ask.clone();
     let given_up = tokio::spawn(async move { first.try_acquire("moved", asked).await });
     other.queue_of("moved", 1).await;
     one.process.pause();
     one.process.stopped().await;
     given_up.abort();
     let before = servers_of(&redis, "moved").await;
-    let (second, asked) = (two.locks(), ask.clone());
+    let second = two.locks();
+    let asked = ask.clone();
     let again = tokio::spawn(async move { second.try_acquire("moved", asked).await });
     // It moves in the queue, to the server that is alive.
     until_true("the repeat to take its place over", || async {
@@ -84,7 +86,8 @@ async fn its_waiters_wait_on() {
     for number in 0..10 {
         let lock = format!("passed/{number}");
         held.push(other.grant(&lock, LONG_MS).await);
-        let (locks, name) = (one.locks(), lock.clone());
+        let locks = one.locks();
+        let name = lock.clone();
         waiting.push(tokio::spawn(async move {
             let ask = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
             locks.try_acquire(&name, ask).await
@@ -119,7 +122,8 @@ async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
     let other = second.locks();
     let held = other.grant("away", LONG_MS).await;
     let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": 1_000});
-    let (locks, asked) = (server.locks(), ask.clone());
+    let locks = server.locks();
+    let asked = ask.clone();
     let waiting = tokio::spawn(async move { locks.acquire("away", asked).await });
     other.queue_of("away", 1).await;
     proxy.set(Fault::Refuse);

@@ -8,7 +8,7 @@ use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_tests::checks;
 use fence_tests::conformance::lock_store::Store;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
-use fence_tests::history::{Action, Granted, History, Operation, Outcome};
+use fence_tests::history::{Action, Granted, History, Operation, OperationResult};
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_clock::SteppedRedis;
 use fence_tests::redis_server::Redis;
@@ -219,7 +219,11 @@ async fn the_holder_stalls() {
             let header = lease.fencing_token.as_str();
             let reply = fenced.put(lock, header, value.to_owned()).await;
             let span = history.since(invoked_ns);
-            let outcome = if reply.status < 300 { Outcome::Applied } else { Outcome::Refused };
+            let outcome = if reply.status < 300 {
+                OperationResult::Applied
+            } else {
+                OperationResult::Refused
+            };
             let action = Action::Write { key: lock.to_owned(), value: value.to_owned() };
             let token = lease.token.get();
             let lock = lock.to_owned();

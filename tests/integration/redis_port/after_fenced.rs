@@ -161,7 +161,7 @@ async fn what_was_answered_before_is_delivered() {
     let large = "x".repeat(6 << 20);
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
-    assert!(client.hears_within(10_000).await, "no reply began");
+    assert!(client.receives_within(10_000).await, "no reply began");
     // A hand-over ends the old connection to Redis, and what Redis has not sent yet ends with it.
     until_true("Redis to have sent the reply", || async {
         let list: String = redis.run(&["CLIENT", "LIST"]).await;

@@ -3,7 +3,7 @@
 
 use fence_tests::redis_flood::Flood;
 use fence_tests::redis_holders::{entries, length};
-use fence_tests::redis_journal::{Answer, Entry, Journal, Seal, Told};
+use fence_tests::redis_journal::{Answer, Entry, Journal, Seal, WriteReport};
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::{Grant, patient};
 use fence_tests::resp_client::{Resp, RespClient};
@@ -54,7 +54,7 @@ impl Scene {
         let entries = entries(&self.redis.address(), id).await;
         // The writes of the new holders are checked where they are made.
         let others = entries.iter().filter(|entry| entry.token != 10).cloned();
-        let answer = |Entry { token, op }| Answer { token, op, told: Told::Applied };
+        let answer = |Entry { token, op }| Answer { token, op, report: WriteReport::Applied };
         answers.extend(others.map(answer));
         let judged = Journal { entries, seals, answers };
         judged.check().unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -86,7 +86,7 @@ async fn raise_over_a_flood(scene: &Scene, point: &str, hurt: Hurt, next: NewHol
         Hurt::Kill => assert_eq!(failing.server.process.ended().await.code, 128 + 9, "{what}"),
     }
     if hurt == Hurt::Stop {
-        assert!(!waiting.hears_within(20).await, "{what}: answered before it was sealed");
+        assert!(!waiting.receives_within(20).await, "{what}: answered before it was sealed");
     }
 
     let mut client = RespClient::fenced(&scene.healthy.address, &last.credential).await;

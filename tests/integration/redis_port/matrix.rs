@@ -90,7 +90,7 @@ async fn without_a_guard_tokens_fall() {
     let journal = holders.stop(&redis).await;
     assert!(journal.never_falls().unwrap_err().starts_with("G1"));
     assert!(journal.nothing_below_a_seal().unwrap_err().starts_with("G2"));
-    journal.as_told().unwrap();
+    journal.matches_reports().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

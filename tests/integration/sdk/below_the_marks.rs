@@ -107,7 +107,8 @@ async fn a_lease_that_is_lost_here_asks_nobody() {
 async fn a_refusal_of_something_else_is_no_reason() {
     let site = Site::new().await;
     raise(&site, "a", 1000).await;
-    let (a, b) = (site.lease("a").await, site.lease("b").await);
+    let a = site.lease("a").await;
+    let b = site.lease("b").await;
     let of_a = refused(&a, "a").await;
     let error = b.reacquire_above(&of_a).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Invalid, "{error:?}");

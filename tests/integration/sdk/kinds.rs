@@ -29,7 +29,8 @@ async fn readers_share_and_a_writer_waits_for_them() {
     let site = Site::new().await;
     let client = site.client();
     let reader = || client.lock("doc").ttl(LONG).shared();
-    let (one, two) = (reader().acquire().await.unwrap(), reader().acquire().await.unwrap());
+    let one = reader().acquire().await.unwrap();
+    let two = reader().acquire().await.unwrap();
     assert!(one.token() < two.token());
     assert_eq!((one.grant().mode, two.grant().mode), (LeaseMode::Shared, LeaseMode::Shared));
     let refused = client.lock("doc").acquire().await.unwrap_err();
@@ -51,7 +52,8 @@ async fn permits_have_one_size() {
     let site = Site::new().await;
     let client = site.client();
     let permit = |size| client.lock("pool").ttl(LONG).permit(size).acquire();
-    let (_one, two) = (permit(2).await.unwrap(), permit(2).await.unwrap());
+    let _one = permit(2).await.unwrap();
+    let two = permit(2).await.unwrap();
     let full = permit(2).await.unwrap_err();
     assert!(matches!(full.kind(), ErrorKind::Contended { .. }), "{full:?}");
     for other in [permit(3).await, client.lock("pool").wait(WAIT).shared().acquire().await] {
@@ -81,7 +83,8 @@ async fn what_is_shared_is_neither_reacquired_nor_taken_over() {
     let site = Site::new().await;
     let client = site.client();
     let reader = || client.lock("doc").ttl(LONG).shared();
-    let (one, two) = (reader().acquire().await.unwrap(), reader().acquire().await.unwrap());
+    let one = reader().acquire().await.unwrap();
+    let two = reader().acquire().await.unwrap();
     client.objects().put(&two, "doc", "two").await.unwrap();
     let stale = client.objects().put(&one, "doc", "one").await.unwrap_err();
     assert!(matches!(stale.kind(), ErrorKind::Stale { .. }), "{stale:?}");
@@ -125,7 +128,8 @@ async fn a_group_has_locks_of_every_kind() {
 #[tokio::test]
 async fn a_group_holds_nothing_while_it_waits() {
     let site = Site::new().await;
-    let (client, other) = (site.client(), site.client());
+    let client = site.client();
+    let other = site.client();
     let theirs = other.lock("b").ttl(LONG).acquire().await.unwrap();
     let session = long_session(&client).await;
     let mut waiting = Box::pin(session.locks(["a", "b", "c"]).wait(WAIT).acquire_all());

@@ -21,7 +21,8 @@ async fn shown(api: &Api, session: &Session) -> SessionReply {
 #[tokio::test]
 async fn one_heartbeat_keeps_the_leases() {
     let site = Site::new().await;
-    let (client, api) = (site.client(), Api::new(&site.locks.base));
+    let client = site.client();
+    let api = Api::new(&site.locks.base);
     let session = Session::begin(&client, TTL).await.unwrap();
     let a = session.acquire("pair/a", Duration::ZERO).await.unwrap();
     let b = session.acquire("pair/b", Duration::ZERO).await.unwrap();
@@ -43,7 +44,8 @@ async fn one_heartbeat_keeps_the_leases() {
 #[tokio::test]
 async fn the_end_of_a_session_is_noticed() {
     let site = Site::new().await;
-    let (client, api) = (site.client(), Api::new(&site.locks.base));
+    let client = site.client();
+    let api = Api::new(&site.locks.base);
     let session = Session::begin(&client, TTL).await.unwrap();
     let lease = session.acquire("ended", Duration::ZERO).await.unwrap();
     let path = format!("/v1/sessions/{}", session.id());
@@ -62,7 +64,8 @@ async fn the_end_of_a_session_is_noticed() {
 #[tokio::test]
 async fn a_blocked_session_is_lost_before_its_lock_passes_on() {
     let site = Site::new().await;
-    let (client, api) = (site.client(), Api::new(&site.locks.base));
+    let client = site.client();
+    let api = Api::new(&site.locks.base);
     let session = Session::begin(&client, TTL).await.unwrap();
     let lease = session.acquire("blocked", Duration::ZERO).await.unwrap();
     let path = format!("/v1/sessions/{}/block", session.id());

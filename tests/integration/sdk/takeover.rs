@@ -31,7 +31,8 @@ async fn a_superseded_holder_learns_it_and_stops() {
         }
     }
     let site = Site::new().await;
-    let (old, new) = (life(&site, "billing", "boot-1"), life(&site, "billing", "boot-2"));
+    let old = life(&site, "billing", "boot-1");
+    let new = life(&site, "billing", "boot-2");
     // What is taken over need not have asked for a takeover itself.
     let lease = old.lock("jobs/1").ttl(TTL).acquire().await.unwrap();
     let first_token = lease.token();
@@ -57,7 +58,8 @@ async fn a_superseded_holder_learns_it_and_stops() {
 #[tokio::test]
 async fn the_guard_refuses_the_superseded_at_once() {
     let site = Site::new().await;
-    let (old, new) = (life(&site, "billing", "boot-1"), life(&site, "billing", "boot-2"));
+    let old = life(&site, "billing", "boot-1");
+    let new = life(&site, "billing", "boot-2");
     let lease = old.lock("doc").ttl(super::LONG).acquire().await.unwrap();
     let successor = new.lock("doc").takeover().acquire().await.unwrap();
     successor.objects().put(&successor, "doc", "new").await.unwrap();
@@ -69,7 +71,8 @@ async fn the_guard_refuses_the_superseded_at_once() {
 #[tokio::test]
 async fn a_supervisor_names_the_lease_of_the_dead() {
     let site = Site::new().await;
-    let (worker, supervisor) = (life(&site, "pool", "w"), life(&site, "pool", "s"));
+    let worker = life(&site, "pool", "w");
+    let supervisor = life(&site, "pool", "s");
     let other = life(&site, "other", "1");
     let dead = worker.lock("shard/1").ttl(super::LONG).acquire().await.unwrap();
     let refused = other.lock("shard/1").takeover_of(dead.lease_id()).acquire().await.unwrap_err();
@@ -92,7 +95,8 @@ async fn an_identity_has_to_be_one() {
     assert_eq!(*refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("owner"), "{refused}");
     let named = || Client::builder().lock_server(&site.locks.base).owner("svc");
-    let (one, two) = (named().build().unwrap(), named().build().unwrap());
+    let one = named().build().unwrap();
+    let two = named().build().unwrap();
     assert_eq!(one.incarnation(), two.incarnation(), "one process, one life");
     let held = one.lock("a").takeover().acquire().await.unwrap();
     let same = two.lock("a").takeover().acquire().await.unwrap_err();

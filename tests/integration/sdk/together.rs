@@ -78,7 +78,8 @@ async fn nothing_is_held_without_a_handle() {
 #[tokio::test]
 async fn all_or_nothing() {
     let site = Site::new().await;
-    let (client, other) = (site.client(), site.client());
+    let client = site.client();
+    let other = site.client();
     let theirs = other.lock("m").acquire().await.unwrap();
     let session = Session::begin(&client, TTL).await.unwrap();
     let refused = session.locks(["a", "m", "z"]).acquire_all().await.unwrap_err();
@@ -138,7 +139,8 @@ async fn one_lease_alone_is_lost(server: &Server) {
         let builder = Client::builder().lock_server(&server.base).owner("svc");
         builder.incarnation(incarnation).build().unwrap()
     };
-    let (old, new) = (life("1"), life("2"));
+    let old = life("1");
+    let new = life("2");
     let session = Session::begin(&old, TTL).await.unwrap();
     let held = session.locks(["a", "b", "c"]).acquire_all().await.unwrap();
     let kept = held.lease_on("c").unwrap().clone();
@@ -195,7 +197,8 @@ async fn the_work_ends_with_the_session() {
 #[tokio::test]
 async fn what_is_dropped_is_given_back() {
     let site = Site::new().await;
-    let (client, other) = (site.client(), site.client());
+    let client = site.client();
+    let other = site.client();
     let theirs = other.lock("b").ttl(super::LONG).acquire().await.unwrap();
     let session = client.session().ttl(super::LONG).begin().await.unwrap();
     let mut waiting = Box::pin(session.locks(["a", "b"]).wait(WAIT).acquire_all());

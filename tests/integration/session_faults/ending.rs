@@ -38,7 +38,7 @@ struct HalfEnded {
 impl HalfEnded {
     /// The server that granted the leases dies, and another one, which knows of none of them, ends the
     /// session.
-    async fn of(leases: usize) -> Self {
+    async fn with_leases(leases: usize) -> Self {
         let redis = Redis::start().await;
         let mut holder = lock_server(&redis.url()).start().await;
         let session = sessions(&holder.locks()).begin("worker", TTL_MS).await.session_id;
@@ -119,7 +119,7 @@ fn session_ended(reply: fence_tests::api::Reply) {
 /// Redis dies with the reply to the first part, and comes back with its data.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn redis_dies_between_two_parts() {
-    let mut half = HalfEnded::of(LEASES).await;
+    let mut half = HalfEnded::with_leases(LEASES).await;
     half.redis.kill();
     half.server.process.kill();
     half.redis.start_again().await;
@@ -133,7 +133,7 @@ async fn redis_dies_between_two_parts() {
 /// The lock server dies between two parts, and another one goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_server_dies_between_two_parts() {
-    let mut half = HalfEnded::of(LEASES).await;
+    let mut half = HalfEnded::with_leases(LEASES).await;
     half.server.process.kill();
     let other = lock_server(&half.redis.url()).start().await;
     half.seen_by(&other.locks()).await;
@@ -144,7 +144,7 @@ async fn the_lock_server_dies_between_two_parts() {
 /// same, and soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_server_left_is_cleared_away_unasked() {
-    let mut half = HalfEnded::of(LEASES).await;
+    let mut half = HalfEnded::with_leases(LEASES).await;
     half.server.process.kill();
     let _other = lock_server(&half.redis.url()).start().await;
     until_nothing_is_left(&half.redis).await;
@@ -153,7 +153,7 @@ async fn what_a_dead_server_left_is_cleared_away_unasked() {
 /// The session is remembered as long as leases name it: its id does not bring them back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_id_of_a_half_ended_session_begins_nothing_new() {
-    let mut half = HalfEnded::of(LEASES).await;
+    let mut half = HalfEnded::with_leases(LEASES).await;
     half.server.process.kill();
     let record = format!("{{fence:default}}:session:{}", half.session);
     assert_eq!(half.redis.run::<i64>(&["PTTL", &record]).await, -1, "it would be forgotten");
@@ -176,7 +176,8 @@ impl Crowd {
     async fn at(locks: &Locks, prefix: &str, from: usize) -> Self {
         let mut waiting = Vec::new();
         for number in (from..LEASES).step_by(10) {
-            let (own, lock) = (locks.clone(), format!("{prefix}/{number}"));
+            let own = locks.clone();
+            let lock = format!("{prefix}/{number}");
             let task = async move {
                 // A grant that its server could not claim in time, because Redis was away, is over;
                 // whoever waited for it starts over with another id, as the SDK does.
@@ -223,7 +224,8 @@ async fn a_death_in_the_middle(test: &str, redis_dies: bool) {
         let mut redis = Redis::start().await;
         let (mut one, two) =
             (lock_server(&redis.url()).start().await, lock_server(&redis.url()).start().await);
-        let (ending, locks) = (one.locks(), two.locks());
+        let ending = one.locks();
+        let locks = two.locks();
         let session = sessions(&ending).begin("worker", TTL_MS).await.session_id;
         let held = hold_all(&ending, session, "torn", LEASES).await;
         let highest = held.iter().map(|lease| lease.token.get()).max().unwrap();

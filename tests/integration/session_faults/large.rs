@@ -42,7 +42,12 @@ fn owner(text: &str) -> Owner {
     Owner::new(text).unwrap()
 }
 
-fn ask(number: usize, whose: &str, session: Option<SessionId>, wait_ms: u64) -> Acquire {
+fn acquire_request(
+    number: usize,
+    whose: &str,
+    session: Option<SessionId>,
+    wait_ms: u64,
+) -> Acquire {
     let ttl = Ttl::from_ms(TTL_MS).unwrap();
     Acquire { wait_ms, session, ..Acquire::new(name(number), lease_id(), owner(whose), ttl) }
 }
@@ -66,7 +71,10 @@ async fn hold_all(store: &Store, session: SessionId) -> BTreeMap<usize, LeaseId>
         clients.spawn(async move {
             let mut held = Vec::new();
             for number in (client..LEASES).step_by(AT_ONCE) {
-                let grant = store.acquire(ask(number, "holder", Some(session), 0)).await.unwrap();
+                let grant = store
+                    .acquire(acquire_request(number, "holder", Some(session), 0))
+                    .await
+                    .unwrap();
                 held.push((number, grant.lease_id));
             }
             held
@@ -145,7 +153,8 @@ async fn one_heartbeat_and_one_end(behind: Behind, store: Store) {
     let began = Instant::now();
     let held = hold_all(&store, session).await;
     let acquired = began.elapsed();
-    let over = store.acquire(ask(LEASES, "holder", Some(session), 0)).await.unwrap_err();
+    let over =
+        store.acquire(acquire_request(LEASES, "holder", Some(session), 0)).await.unwrap_err();
     assert!(matches!(over, StoreError::Limit { limit: 10_000, .. }), "{over:?}");
 
     let before = behind.trace().await;
@@ -159,7 +168,7 @@ async fn one_heartbeat_and_one_end(behind: Behind, store: Store) {
     let mut waiting = JoinSet::new();
     for number in (0..LEASES).step_by(LEASES / WAITERS) {
         let store = store.clone();
-        let ask = ask(number, "waiter", None, TTL_MS);
+        let ask = acquire_request(number, "waiter", None, TTL_MS);
         waiting.spawn(async move { store.acquire(ask).await });
     }
     until_true("everybody to wait", async || {

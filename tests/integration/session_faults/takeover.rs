@@ -83,7 +83,8 @@ async fn supervisors_at_different_servers_agree() {
         let old = locks.acquire(&lock, life("boot 1")).await.lease();
         let mut asked = JoinSet::new();
         for number in 0..SUPERVISORS {
-            let (locks, lock) = (locks.clone(), lock.clone());
+            let locks = locks.clone();
+            let lock = lock.clone();
             let mut ask = life(&format!("by supervisor {number}"));
             ask["takeover_of"] = json!(old.lease_id);
             asked.spawn(async move { locks.acquire(&lock, ask).await });
@@ -116,7 +117,9 @@ async fn a_takeover_outlives_the_server_that_was_asked() {
         let old = locks.acquire(&lock, life("boot 1")).await.lease();
         let mut ask = life("boot 2");
         ask["takeover"] = json!(true);
-        let (at, name, asked) = (dying.locks(), lock.clone(), ask.clone());
+        let at = dying.locks();
+        let name = lock.clone();
+        let asked = ask.clone();
         let first = tokio::spawn(async move { at.try_acquire(&name, asked).await });
         tokio::time::sleep(seed.time_ms(0, 6)).await;
         dying.process.kill();

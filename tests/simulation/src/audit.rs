@@ -14,17 +14,17 @@ use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::{Mode, Reading, Record, Session, StoredSession, StoredWaiter, place_of};
 use lock_server::store::records::{Key, ServerId, Snapshot, Version};
 
-pub use replies::Told;
+pub use replies::ReportedLease;
 
 /// For how long ended ids are remembered, ms: the default of the servers.
 const RETENTION_MS: u64 = 10_000;
 /// A server that was silent may be taken for dead for so long after it is back, ms.
 const SUSPECT_MS: u64 = 5_000;
-/// How long after something went wrong waits have no bound, ms: requests that were lost are made up for, and
-/// servers that stopped are known to be dead.
+/// Time after a fault in which waits have no bound, ms: lost requests are retried, and servers that stopped
+/// become known to be dead.
 pub const RECOVERY_MS: u64 = 8_000;
-/// A server that was told before a step of the clock who lives may go by that for so long, ms: it may stand
-/// still for 6 s.
+/// Time for which a server may go by a list of live servers from before a step of the clock, ms: it may be
+/// paused for 6 s.
 const STEP_MS: u64 = 12_000;
 /// As [`RECOVERY_MS`], where a server stops and nothing else goes wrong: others know of it when it was
 /// silent for 3 s, and look once a second.
@@ -32,7 +32,7 @@ pub const STOP_MS: u64 = 5_000;
 /// A server that stopped and counts as alive no more is known to be dead after so long, ms.
 const DEAD_MS: u64 = 1_500;
 
-/// What is known of a simulation, and the first promise that was broken.
+/// Observed state of a simulation, and the first promise that was broken.
 #[derive(Debug, Default)]
 pub struct Audit {
     kind: Option<Kind>,
@@ -66,18 +66,18 @@ pub struct Audit {
     is_stepped_back: bool,
     /// It jumped, and records were dropped of which nothing lives.
     has_jumped: bool,
-    /// Steps forward that nobody corrects: when, and by how much.
+    /// Steps forward that are never corrected: time of the step and its size, ms.
     shortened: Vec<(u64, u64)>,
     /// When something was last committed on a record, and how long the replies to that took on their way,
     /// ms. Servers cannot know that.
     ways_back: BTreeMap<Key, Vec<(u64, u64)>>,
     /// When a server stood still, and for how long.
     stalls: Vec<(u64, u64)>,
-    /// What the seed covered, for the summing up.
+    /// Number of times each kind of event happened, for the summary.
     counts: BTreeMap<&'static str, u64>,
 }
 
-/// Whose memory is the truth.
+/// Memory that the audit takes for the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// The engine's: several servers.
@@ -135,17 +135,17 @@ pub struct At {
     pub engine_ms: u64,
     /// The counter before the batch, and how many tokens it took.
     pub tokens: (u64, u64),
-    /// How long the reply is on its way, ms.
+    /// Transit time of the reply, ms.
     pub back_ms: u64,
 }
 
 impl Audit {
     /// An audit of servers that share an engine, or of one that is alone.
-    pub fn of(kind: Kind) -> Self {
+    pub fn for_kind(kind: Kind) -> Self {
         Self { kind: Some(kind), ..Self::default() }
     }
 
-    /// Whether anything is checked.
+    /// `true` if anything is checked.
     pub fn is_on(&self) -> bool {
         self.kind.is_some()
     }
@@ -159,7 +159,7 @@ impl Audit {
         self.violation.as_deref()
     }
 
-    /// What was covered.
+    /// Number of times each kind of event happened.
     pub fn counts(&self) -> &BTreeMap<&'static str, u64> {
         &self.counts
     }
@@ -174,8 +174,8 @@ impl Audit {
         }
     }
 
-    /// What a server takes for issued was issued: an engine whose counter is lower is taken for one that
-    /// lost it.
+    /// Checks that a server's highest known token was issued: it takes an engine with a lower counter for one
+    /// that lost its memory.
     pub fn counter_is_known(&mut self, known: u64, counter: u64) {
         let holds = known <= counter || !self.is_on() || !self.is_shared();
         self.check(holds, || format!("a server knows of token {known}, the engine of {counter}"));
@@ -213,7 +213,7 @@ impl Audit {
         }
     }
 
-    /// A server stands still: it reads replies that much later.
+    /// Records that a server is paused: it reads replies that much later.
     pub fn server_stalls(&mut self, now_ms: u64, ms: u64) {
         self.stalls.push((now_ms, ms));
     }
@@ -283,15 +283,15 @@ impl Audit {
         back_ms.unwrap_or(0) + others.map(|(_, ms)| *ms).sum::<u64>()
     }
 
-    /// Whether nothing has gone wrong yet.
+    /// `true` if nothing has gone wrong yet.
     fn is_calm(&self) -> bool {
         self.calm_from_ms == 0
     }
 
-    /// Whether others may take a server for dead. After a step of the clock that is any server: one that
-    /// was told before the step who lives takes another that began after it for one that is not listed,
-    /// until it is told again, which a server that stands still is late. No lease depends on that: what a
-    /// waiter loses is its place, and its server asks again.
+    /// `true` if others may take a server for dead. After a step of the clock that is any server: one that
+    /// got its list of live servers before the step takes a server that began after it for one that is not
+    /// listed, until it gets the next list, late if it is paused. No lease depends on that: a waiter loses
+    /// its place, and its server retries.
     fn is_suspect(&self, now_ms: u64, server: u32) -> bool {
         if self.clock_stepped_ms.is_some_and(|at_ms| now_ms < at_ms + STEP_MS) {
             return true;
@@ -302,7 +302,7 @@ impl Audit {
         })
     }
 
-    /// Whether others must know that a server is dead.
+    /// `true` if others must know that a server is dead.
     fn is_dead(&self, now_ms: u64, server: u32) -> bool {
         let server = self.servers.get(&server);
         server.is_some_and(|server| server.is_stopped && server.until_ms + DEAD_MS <= now_ms)
@@ -318,7 +318,7 @@ impl Audit {
 /// A record with its queue, as it stands in the engine.
 ///
 /// # Panics
-/// Where it cannot be read.
+/// If it cannot be read.
 fn record_of(snapshot: &Snapshot) -> Record {
     let Key::Lock(lock) = &snapshot.key else { return Record::default() };
     if snapshot.version == Version::ABSENT {

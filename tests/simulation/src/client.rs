@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::audit::Told;
+use crate::audit::ReportedLease;
 use crate::faults::Faults;
 use crate::seed::Seed;
 use crate::server::Fleet;
@@ -23,7 +23,7 @@ const EXCLUSIVE: [&str; 3] = ["a", "b", "c"];
 const READ_WRITE: &str = "rw";
 /// A semaphore, and its size.
 const SEMAPHORE: (&str, u32) = ("s", 2);
-/// How often a request is repeated whose outcome is not known.
+/// Number of retries of a request with an unknown outcome.
 const RETRIES: u32 = 5;
 
 /// One client, which does one thing after the other.
@@ -36,7 +36,7 @@ pub(crate) struct Client {
     fleet: Arc<Fleet>,
 }
 
-/// What a client asks for.
+/// An acquire request of a client.
 struct Wish {
     lease: LeaseId,
     locks: Vec<&'static str>,
@@ -46,8 +46,8 @@ struct Wish {
     session: Option<SessionId>,
 }
 
-/// What a call led to, as far as the client knows.
-enum Outcome {
+/// Result of a call, as far as the client knows.
+enum CallResult {
     Done(Value),
     Refused(String, Value),
     Unknown,
@@ -70,7 +70,8 @@ impl Client {
 
     /// Another task of this client.
     fn fork(&mut self) -> Self {
-        let (seed, owner) = (self.seed.fork(), self.owner.clone());
+        let seed = self.seed.fork();
+        let owner = self.owner.clone();
         Self {
             owner,
             seed,
@@ -91,13 +92,14 @@ impl Client {
                 }
                 14..18 => self.in_session().await,
                 18 => self.revoke().await,
-                _ => self.look().await,
+                _ => self.read_lock().await,
             }
         }
     }
 
     fn id(&mut self) -> Uuid {
-        let (high, low) = (self.seed.next_u64(), self.seed.next_u64());
+        let high = self.seed.next_u64();
+        let low = self.seed.next_u64();
         Uuid::from_u64_pair(high | 1, low)
     }
 
@@ -129,8 +131,8 @@ impl Client {
         Wish { lease, locks, mode, wait_ms, ttl_ms, session }
     }
 
-    /// Asks a running server, and hangs up from time to time.
-    async fn call(&mut self, method: Method, path: &str, body: Value) -> Outcome {
+    /// Sends a request to a running server, and hangs up from time to time.
+    async fn call(&mut self, method: Method, path: &str, body: Value) -> CallResult {
         self.call_for(None, method, path, body).await
     }
 
@@ -141,7 +143,7 @@ impl Client {
         method: Method,
         path: &str,
         body: Value,
-    ) -> Outcome {
+    ) -> CallResult {
         let place = self.seed.below(self.fleet.count() as u64) as usize;
         self.call_at(place, lease, method, path, body).await
     }
@@ -154,14 +156,14 @@ impl Client {
         method: Method,
         path: &str,
         body: Value,
-    ) -> Outcome {
+    ) -> CallResult {
         let faults = self.world.state().faults;
         let hangs_up = Faults::strikes(&mut self.seed, faults.hang_ups);
         let patience = if hangs_up { self.seed.below(2_000) } else { 30_000 };
         sleep(Duration::from_millis(self.seed.below(4))).await;
-        let Some(server) = self.fleet.at(place) else { return Outcome::Unknown };
+        let Some(server) = self.fleet.at(place) else { return CallResult::Unknown };
         let owner = self.owner.clone();
-        self.world.note(|| format!("{owner} asks {place}: {method} {path} {body}"));
+        self.world.log(|| format!("{owner} asks {place}: {method} {path} {body}"));
         let hang_up = async {
             sleep(Duration::from_millis(patience)).await;
             let now_ms = self.world.now_ms();
@@ -182,22 +184,22 @@ impl Client {
             let audit = &mut self.world.state().audit;
             lease.into_iter().for_each(|lease| audit.ends_call(lease));
             let is_unavailable = *status >= 500;
-            audit.told_status(is_unavailable, &format!("{status} {reply}"));
+            audit.received_status(is_unavailable, &format!("{status} {reply}"));
         }
         let is_unread = Faults::strikes(&mut self.seed, faults.unread);
-        self.world.note(|| match &reply {
+        self.world.log(|| match &reply {
             None => format!("{owner} got no reply"),
             Some((status, body)) if is_unread => format!("{owner} does not read {status} {body}"),
             Some((status, body)) => format!("{owner} got {status} {body}"),
         });
         match reply.filter(|_| !is_unread) {
-            None => Outcome::Unknown,
-            Some((200, body)) => Outcome::Done(body),
+            None => CallResult::Unknown,
+            Some((200, body)) => CallResult::Done(body),
             Some((_, body)) => match body["code"].as_str() {
                 None | Some("outcome-unknown" | "store-unavailable" | "shutting-down") => {
-                    Outcome::Unknown
+                    CallResult::Unknown
                 }
-                Some(code) => Outcome::Refused(code.to_owned(), body),
+                Some(code) => CallResult::Refused(code.to_owned(), body),
             },
         }
     }
@@ -210,11 +212,11 @@ impl Client {
             let invoked_ms = self.world.now_ms();
             let outcome = self.acquire(&wish).await;
             match outcome {
-                Outcome::Done(_) => return self.use_lease(&wish).await,
-                Outcome::Refused(code, body) => {
-                    return self.told_refusal(&wish, &code, &body, invoked_ms);
+                CallResult::Done(_) => return self.use_lease(&wish).await,
+                CallResult::Refused(code, body) => {
+                    return self.record_refusal(&wish, &code, &body, invoked_ms);
                 }
-                Outcome::Unknown => {}
+                CallResult::Unknown => {}
             }
             if self.seed.below(5) == 0 {
                 return;
@@ -223,7 +225,7 @@ impl Client {
         }
     }
 
-    async fn acquire(&mut self, wish: &Wish) -> Outcome {
+    async fn acquire(&mut self, wish: &Wish) -> CallResult {
         let (mode, size) = match wish.mode {
             Mode::Exclusive => ("exclusive", None),
             Mode::Shared => ("shared", None),
@@ -241,74 +243,83 @@ impl Client {
             if let Some(size) = size {
                 body["size"] = json!(size);
             }
-            return self.ask(wish, &format!("/v1/locks/{lock}/acquire"), body).await;
+            return self.request(wish, &format!("/v1/locks/{lock}/acquire"), body).await;
         }
         body["locks"] = wish.locks.iter().map(|lock| json!({ "lock": lock })).collect();
-        self.ask(wish, "/v1/acquire", body).await
+        self.request(wish, "/v1/acquire", body).await
     }
 
-    /// Asks once, or twice at the same server.
-    async fn ask(&mut self, wish: &Wish, path: &str, body: Value) -> Outcome {
+    /// Sends the request once, or twice to the same server.
+    async fn request(&mut self, wish: &Wish, path: &str, body: Value) -> CallResult {
         let place = self.seed.below(self.fleet.count() as u64) as usize;
         let repeated = self.world.state().faults.repeated;
         if !Faults::strikes(&mut self.seed, repeated) {
-            return self.ask_at(place, wish, path, body).await;
+            return self.request_at(place, wish, path, body).await;
         }
-        let (mut twin, again) = (self.fork(), body.clone());
+        let mut twin = self.fork();
+        let again = body.clone();
         let second = async move {
             sleep(twin.seed.time_ms(0, 300)).await;
-            twin.ask_at(place, wish, path, again).await
+            twin.request_at(place, wish, path, again).await
         };
-        match tokio::join!(self.ask_at(place, wish, path, body), second) {
-            (Outcome::Done(body), _) => Outcome::Done(body),
+        match tokio::join!(self.request_at(place, wish, path, body), second) {
+            (CallResult::Done(body), _) => CallResult::Done(body),
             (_, second) => second,
         }
     }
 
-    async fn ask_at(&mut self, place: usize, wish: &Wish, path: &str, body: Value) -> Outcome {
+    async fn request_at(
+        &mut self,
+        place: usize,
+        wish: &Wish,
+        path: &str,
+        body: Value,
+    ) -> CallResult {
         let invoked_ms = self.world.now_ms();
         let outcome = self.call_at(place, Some(wish.lease), Method::POST, path, body).await;
         match &outcome {
-            Outcome::Done(body) => self.told_leases(wish, body, invoked_ms),
-            Outcome::Unknown => self.world.state().audit.leaves(wish.lease),
-            Outcome::Refused(..) => {}
+            CallResult::Done(body) => self.record_leases(wish, body, invoked_ms),
+            CallResult::Unknown => self.world.state().audit.leaves(wish.lease),
+            CallResult::Refused(..) => {}
         }
         outcome
     }
 
-    fn told_leases(&self, wish: &Wish, body: &Value, invoked_ms: u64) {
+    fn record_leases(&self, wish: &Wish, body: &Value, invoked_ms: u64) {
         let leases = match body["leases"].as_array() {
             Some(leases) => leases.clone(),
             None => vec![body.clone()],
         };
         assert_eq!(leases.len(), wish.locks.len(), "a lease of each lock: {body}");
         for lease in leases {
-            let told = Told {
+            let reply_lease = ReportedLease {
                 lock: name(lease["lock"].as_str().unwrap()),
                 lease: wish.lease,
                 token: lease["token"].as_u64().unwrap(),
                 remaining_ms: lease["ttl_ms"].as_u64().unwrap(),
                 invoked_ms,
             };
-            let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
-            self.world.state().audit.told_lease(now_ms, engine_ms, &told);
+            let now_ms = self.world.now_ms();
+            let engine_ms = self.world.engine_ms();
+            self.world.state().audit.received_lease(now_ms, engine_ms, &reply_lease);
         }
     }
 
-    fn told_refusal(&self, wish: &Wish, code: &str, body: &Value, invoked_ms: u64) {
-        let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
+    fn record_refusal(&self, wish: &Wish, code: &str, body: &Value, invoked_ms: u64) {
+        let now_ms = self.world.now_ms();
+        let engine_ms = self.world.engine_ms();
         let audit = &mut self.world.state().audit;
-        audit.told_nothing(wish.lease);
+        audit.received_refusal(wish.lease);
         let first = wish.locks[0];
         let lock = name(body["lock"].as_str().unwrap_or(first));
         match (code, wish.wait_ms) {
             ("lock-held", 0) if wish.locks.len() == 1 => {
-                audit.told_held(now_ms, engine_ms, invoked_ms, &lock);
+                audit.received_held(now_ms, engine_ms, invoked_ms, &lock);
             }
             ("lock-held", wait_ms) => {
-                audit.told_timed_out(now_ms, invoked_ms, wait_ms, wish.lease);
+                audit.received_timed_out(now_ms, invoked_ms, wait_ms, wish.lease);
             }
-            ("lease-lost", _) => audit.told_lost(engine_ms, invoked_ms, &lock, wish.lease),
+            ("lease-lost", _) => audit.received_lost(engine_ms, invoked_ms, &lock, wish.lease),
             ("session-ended" | "session-unknown" | "session-blocked", _) => {}
             _ => panic!("{code}: {body}"),
         }
@@ -324,7 +335,7 @@ impl Client {
             }
         }
         match self.seed.below(10) {
-            // It stalls past its lease, and goes on.
+            // It stalls past its lease, and resumes.
             0 => sleep(Duration::from_millis(wish.ttl_ms + self.seed.below(500))).await,
             // It is gone.
             1 => return,
@@ -336,26 +347,28 @@ impl Client {
     }
 
     async fn renew(&mut self, lock: &str, wish: &Wish) {
-        let (path, invoked_ms) = (format!("/v1/locks/{lock}/renew"), self.world.now_ms());
+        let path = format!("/v1/locks/{lock}/renew");
+        let invoked_ms = self.world.now_ms();
         match self.call(Method::POST, &path, json!({ "lease_id": wish.lease })).await {
-            Outcome::Done(body) => {
-                let told = Told {
+            CallResult::Done(body) => {
+                let reply_lease = ReportedLease {
                     lock: name(lock),
                     lease: wish.lease,
                     token: body["token"].as_u64().unwrap(),
                     remaining_ms: body["ttl_ms"].as_u64().unwrap(),
                     invoked_ms,
                 };
-                let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
-                self.world.state().audit.told_lease(now_ms, engine_ms, &told);
+                let now_ms = self.world.now_ms();
+                let engine_ms = self.world.engine_ms();
+                self.world.state().audit.received_lease(now_ms, engine_ms, &reply_lease);
             }
-            Outcome::Refused(code, body) => {
+            CallResult::Refused(code, body) => {
                 assert_eq!(code, "lease-lost", "{body}");
                 let engine_ms = self.world.engine_ms();
                 let audit = &mut self.world.state().audit;
-                audit.told_lost(engine_ms, invoked_ms, &name(lock), wish.lease);
+                audit.received_lost(engine_ms, invoked_ms, &name(lock), wish.lease);
             }
-            Outcome::Unknown => {}
+            CallResult::Unknown => {}
         }
     }
 
@@ -368,12 +381,12 @@ impl Client {
             let engine_ms = self.world.engine_ms();
             let audit = &mut self.world.state().audit;
             match outcome {
-                Outcome::Done(_) => return audit.told_released(&name(lock), lease),
-                Outcome::Refused(code, body) => {
+                CallResult::Done(_) => return audit.received_released(&name(lock), lease),
+                CallResult::Refused(code, body) => {
                     assert_eq!(code, "lease-lost", "{body}");
-                    return audit.told_lost(engine_ms, invoked_ms, &name(lock), lease);
+                    return audit.received_lost(engine_ms, invoked_ms, &name(lock), lease);
                 }
-                Outcome::Unknown => {}
+                CallResult::Unknown => {}
             }
         }
     }
@@ -385,8 +398,8 @@ impl Client {
         let body = json!({ "session_id": id, "owner": self.owner, "ttl_ms": ttl_ms });
         let invoked_ms = self.world.now_ms();
         let outcome = self.call(Method::POST, "/v1/sessions", body).await;
-        let Outcome::Done(body) = outcome else { return };
-        self.told_session(id, &body, invoked_ms);
+        let CallResult::Done(body) = outcome else { return };
+        self.received_session(id, &body, invoked_ms);
         let beats = self.seed.below(5);
         let mut heart = self.fork();
         heart.owner = format!("{}-heart", self.owner);
@@ -395,8 +408,8 @@ impl Client {
                 sleep(Duration::from_millis(ttl_ms / 3)).await;
                 let path = format!("/v1/sessions/{id}/heartbeat");
                 let invoked_ms = heart.world.now_ms();
-                if let Outcome::Done(body) = heart.call(Method::POST, &path, Value::Null).await {
-                    heart.told_session(id, &body, invoked_ms);
+                if let CallResult::Done(body) = heart.call(Method::POST, &path, Value::Null).await {
+                    heart.received_session(id, &body, invoked_ms);
                 }
             }
         };
@@ -409,11 +422,12 @@ impl Client {
         }
     }
 
-    fn told_session(&self, id: SessionId, body: &Value, invoked_ms: u64) {
+    fn received_session(&self, id: SessionId, body: &Value, invoked_ms: u64) {
         let remaining_ms = body["expires_in_ms"].as_u64().unwrap();
-        let (now_ms, engine_ms) = (self.world.now_ms(), self.world.engine_ms());
-        let told = (remaining_ms, invoked_ms);
-        self.world.state().audit.told_session(now_ms, engine_ms, id, told);
+        let now_ms = self.world.now_ms();
+        let engine_ms = self.world.engine_ms();
+        let reply_lease = (remaining_ms, invoked_ms);
+        self.world.state().audit.received_session(now_ms, engine_ms, id, reply_lease);
     }
 
     async fn revoke(&mut self) {
@@ -428,8 +442,8 @@ impl Client {
         self.world.state().audit.revokes(&name(lock));
     }
 
-    /// Reads what decides nothing.
-    async fn look(&mut self) {
+    /// Reads a lock and the list of locks: no other check depends on it.
+    async fn read_lock(&mut self) {
         let lock = EXCLUSIVE[self.seed.below(3) as usize];
         self.call(Method::GET, &format!("/v1/locks/{lock}"), Value::Null).await;
         self.call(Method::GET, "/v1/locks", Value::Null).await;

@@ -1,4 +1,4 @@
-//! How often what fails.
+//! Rates of the faults of a simulation.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub(crate) struct Faults {
     pub(crate) slow: u64,
     /// The longest way, ms.
     pub(crate) slow_ms: u64,
-    /// Requests that never arrive, and whose sender is told that nothing was done.
+    /// Requests that never arrive, and whose sender gets a refusal.
     pub(crate) refused: u64,
-    /// Requests that never arrive, and whose sender learns nothing.
+    /// Requests that never arrive, and whose sender gets no reply.
     pub(crate) request_lost: u64,
     /// Requests that are carried out without a reply.
     pub(crate) reply_lost: u64,
@@ -29,13 +29,13 @@ pub(crate) struct Faults {
     pub(crate) wakeup_late: u64,
     /// Between two faults of a whole process, ms; 0 for none.
     pub(crate) pause_ms: u64,
-    /// Whether servers stop and start.
+    /// `true` if servers stop and start.
     pub(crate) stops: bool,
-    /// Whether servers stand still for seconds.
+    /// `true` if servers stand still for seconds.
     pub(crate) stalls: bool,
-    /// Whether the engine loses what was not durable.
+    /// `true` if the engine loses what was not durable.
     pub(crate) losses: bool,
-    /// Whether the engine's clock steps, back and forward.
+    /// `true` if the engine's clock steps, back and forward.
     pub(crate) steps: bool,
     /// Calls that a client hangs up on.
     pub(crate) hang_ups: u64,
@@ -72,7 +72,8 @@ impl Faults {
     pub(crate) fn calm(seed: &mut Seed) -> Self {
         let direct = [0, 500, 1_000][seed.below(3) as usize];
         let delay_ms = 1 + seed.below(12);
-        let (hang_ups, repeated) = (seed.below(2) * 150, seed.below(2) * 100);
+        let hang_ups = seed.below(2) * 150;
+        let repeated = seed.below(2) * 100;
         Self { delay_ms, direct, hang_ups, repeated, ..Self::NONE }
     }
 
@@ -111,12 +112,12 @@ impl Faults {
         }
     }
 
-    /// Whether something happens that happens so often.
+    /// `true` if something happens that happens so often.
     pub(crate) fn strikes(seed: &mut Seed, of_thousand: u64) -> bool {
         of_thousand > 0 && seed.below(1_000) < of_thousand
     }
 
-    /// How long one way takes.
+    /// Transit time of one message.
     pub(crate) fn way(&self, seed: &mut Seed) -> Duration {
         let most_ms = if Self::strikes(seed, self.slow) { self.slow_ms } else { self.delay_ms };
         Duration::from_millis(seed.below(most_ms + 1))

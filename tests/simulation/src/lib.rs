@@ -1,7 +1,7 @@
 //! Lock servers in a simulation: the real driver, waiters, sessions and HTTP handlers run on one
 //! thread and on simulated time, over records that fail in every way that an engine may fail.
 //!
-//! Whatever is random comes from one seed, so a seed is a history: `simulate --seed 7` replays it to
+//! All random choices come from one seed, so a seed is a history: `simulate --seed 7` replays it to
 //! the byte. The [audit] compares every commit and every reply with the promises of
 //! docs/concepts/guarantees.md; docs/internals/testing.md says how to run it and how to add a fault.
 //!

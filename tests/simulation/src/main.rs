@@ -17,13 +17,13 @@ use std::time::Instant;
 use clap::Parser;
 use fence_simulation::{History, run};
 
-/// How many lines of the history are shown of a seed that failed.
+/// Last lines of the history that are shown of a seed that failed.
 const LINES_SHOWN: usize = 60;
 
 /// Runs seeds of the simulation; each is a minute of simulated time.
 #[derive(Debug, Parser)]
 struct Options {
-    /// How many seeds.
+    /// Number of seeds.
     #[arg(long, default_value_t = 10_000)]
     seeds: u64,
     /// The first seed.
@@ -35,12 +35,12 @@ struct Options {
     /// Threads, each with seeds of its own; as many as there are cores where it is left out.
     #[arg(long)]
     jobs: Option<usize>,
-    /// Goes on after a seed that failed.
+    /// Continues after a seed that failed.
     #[arg(long)]
     keep_going: bool,
 }
 
-/// What all threads add to.
+/// Sums over all threads.
 #[derive(Default)]
 struct Sum {
     next: AtomicU64,
@@ -80,13 +80,15 @@ fn replay(seed: u64) -> ExitCode {
 
 fn run_all(options: &Options) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (began, sum) = (Instant::now(), Sum::default());
+    let began = Instant::now();
+    let sum = Sum::default();
     std::thread::scope(|scope| {
         for _ in 0..options.jobs.unwrap_or(cores) {
             scope.spawn(|| work(options, &sum, began));
         }
     });
-    let (passed, failed) = (sum.passed.into_inner(), sum.failed.into_inner());
+    let passed = sum.passed.into_inner();
+    let failed = sum.failed.into_inner();
     let mut failed = failed.unwrap_or_else(PoisonError::into_inner);
     failed.sort_unstable();
     let counts = sum.counts.into_inner().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,7 @@ use crate::faults::Faults;
 use crate::seed::Seed;
 use crate::store::{Fate, Sent, World};
 
-/// How long a server waits for the engine.
+/// Time-out of a server's request to the engine.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One server's way to the records of a simulation.
@@ -32,17 +32,17 @@ pub struct SimRecords {
     link: Arc<Link>,
 }
 
-/// What one server knows of the engine.
+/// One server's connection to the engine.
 struct Link {
     name: String,
     is_alone: bool,
     clock: Arc<dyn Clock>,
     is_dead: AtomicBool,
-    known: Mutex<Known>,
+    known: Mutex<EngineView>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct EngineView {
     /// A time that the engine showed, and when that was read by the server's clock.
     anchor: Option<(u64, u64)>,
     lineage: u64,
@@ -56,7 +56,7 @@ impl fmt::Debug for SimRecords {
     }
 }
 
-impl Known {
+impl EngineView {
     /// The engine's time at least; 0 before it was read.
     fn at(&self, monotonic_ms: u64) -> u64 {
         let Some((shown_ms, read_ms)) = self.anchor else { return 0 };
@@ -88,7 +88,7 @@ impl SimRecords {
     ) -> Self {
         // As after a first request, which every engine begins with.
         let anchor = Some((world.engine_ms(), clock.monotonic_ms()));
-        let known = Known { anchor, lineage: world.lineage(), stalled_until: None };
+        let known = EngineView { anchor, lineage: world.lineage(), stalled_until: None };
         let is_dead = AtomicBool::new(false);
         let link = Link { name, is_alone, clock, is_dead, known: Mutex::new(known) };
         Self { world, link: Arc::new(link) }
@@ -100,12 +100,12 @@ impl SimRecords {
         self.link.is_dead.store(true, Ordering::Relaxed);
     }
 
-    /// The server stands still for a while.
+    /// Pauses the server for `length`.
     pub(crate) fn stall(&self, length: Duration) {
         self.known(|known| known.stalled_until = Some(Instant::now() + length));
     }
 
-    fn known<T>(&self, work: impl FnOnce(&mut Known) -> T) -> T {
+    fn known<T>(&self, work: impl FnOnce(&mut EngineView) -> T) -> T {
         work(&mut self.link.known.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -135,7 +135,8 @@ impl SimRecords {
         }
         self.moves().await;
         let (answer, reply) = oneshot::channel();
-        let (world, link) = (self.world.clone(), self.link.clone());
+        let world = self.world.clone();
+        let link = self.link.clone();
         tokio::spawn(async move {
             sleep(way.there).await;
             if link.is_alone && link.is_dead.load(Ordering::Relaxed) {
@@ -150,7 +151,8 @@ impl SimRecords {
                 Fate::RequestLost => {}
                 Fate::ReplyLost => drop(work(&world, sent)),
                 Fate::Answered => {
-                    let (result, shown_ms) = (work(&world, sent), world.engine_ms());
+                    let result = work(&world, sent);
+                    let shown_ms = world.engine_ms();
                     sleep(way.back).await;
                     // Its sender may have stopped waiting.
                     let _ = answer.send((result, shown_ms));
@@ -165,12 +167,12 @@ impl SimRecords {
         }
     }
 
-    /// A server that stopped or stands still gets no reply without a way.
+    /// Refuses requests without transit time of a server that stopped or is paused.
     fn moves_at_once(&self) -> Result<(), StoreError> {
         let is_still =
             self.known(|known| known.stalled_until.is_some_and(|at| at > Instant::now()));
         if is_still || self.link.is_dead.load(Ordering::Relaxed) {
-            return Err(StoreError::Unavailable("this server stands still".to_owned()));
+            return Err(StoreError::Unavailable("this server is paused".to_owned()));
         }
         Ok(())
     }
@@ -181,7 +183,8 @@ impl SimRecords {
         shown_ms: u64,
         sent_ms: u64,
     ) -> Result<T, StoreError> {
-        let (now_ms, lineage) = (self.link.clock.monotonic_ms(), self.world.lineage());
+        let now_ms = self.link.clock.monotonic_ms();
+        let lineage = self.world.lineage();
         self.known(|known| {
             if result.is_ok() {
                 known.saw(shown_ms, sent_ms, now_ms);
@@ -193,7 +196,7 @@ impl SimRecords {
     }
 
     /// A request that changes nothing: without a reply, nothing was done.
-    async fn look<T: Send + 'static>(
+    async fn read_engine<T: Send + 'static>(
         &self,
         work: impl FnOnce(MemoryRecords) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -234,7 +237,7 @@ impl RecordStore for SimRecords {
 
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
         let keys = keys.to_vec();
-        self.look(move |engine| ready(engine.read(&keys))).await
+        self.read_engine(move |engine| ready(engine.read(&keys))).await
     }
 
     async fn items(
@@ -243,13 +246,14 @@ impl RecordStore for SimRecords {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
-        let (key, after) = (key.clone(), after.map(ToOwned::to_owned));
-        self.look(move |engine| ready(engine.items(&key, after.as_deref(), limit))).await
+        let key = key.clone();
+        let after = after.map(ToOwned::to_owned);
+        self.read_engine(move |engine| ready(engine.items(&key, after.as_deref(), limit))).await
     }
 
     async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
         let key = key.clone();
-        self.look(move |engine| ready(engine.item_count(&key))).await
+        self.read_engine(move |engine| ready(engine.item_count(&key))).await
     }
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
@@ -259,7 +263,7 @@ impl RecordStore for SimRecords {
 
     async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {
         let query = query.clone();
-        self.look(move |engine| ready(engine.locks(&query))).await
+        self.read_engine(move |engine| ready(engine.locks(&query))).await
     }
 
     async fn sessions(
@@ -267,7 +271,7 @@ impl RecordStore for SimRecords {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<(Vec<SessionId>, bool), StoreError> {
-        self.look(move |engine| ready(engine.sessions(after, limit))).await
+        self.read_engine(move |engine| ready(engine.sessions(after, limit))).await
     }
 
     async fn lift(&self, mark: Token) -> Result<(), StoreError> {

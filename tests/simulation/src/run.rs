@@ -20,19 +20,19 @@ use crate::store::World;
 const LENGTH: Duration = Duration::from_secs(60);
 /// Faults end here, so that what they broke can be seen to recover.
 const FAULTS_END: Duration = Duration::from_secs(42);
-/// How often the audit looks at what should happen by itself.
+/// Interval of the audit's checks of background progress.
 const LOOK: Duration = Duration::from_millis(100);
-/// How often the engine's memory becomes durable.
+/// Interval at which the engine's memory becomes durable.
 const SYNC: Duration = Duration::from_millis(700);
 
-/// What a seed led to.
+/// Result of a seed.
 #[derive(Debug)]
 pub struct History {
     /// The broken promise, where one was.
     pub violation: Option<String>,
     /// Everything that happened, a line each; empty unless it was asked for.
     pub trace: String,
-    /// How often what happened.
+    /// Number of times each kind of event happened.
     pub counts: BTreeMap<&'static str, u64>,
 }
 
@@ -52,7 +52,7 @@ fn watch_panics() {
 /// build.
 ///
 /// # Panics
-/// Where no runtime can be made.
+/// If no runtime can be made.
 pub fn run(seed: u64, is_traced: bool) -> History {
     watch_panics();
     PANIC.take();
@@ -82,9 +82,9 @@ async fn simulate(mut seed: Seed, is_traced: bool) -> History {
     let is_hot = seed.below(4) == 0;
     let clients = if is_hot { 8 + seed.below(9) } else { 2 + seed.below(6) };
     let time = Arc::new(SimClock::new(began, 1));
-    let world = World::new(time, seed.fork(), faults, Audit::of(kind), is_traced);
+    let world = World::new(time, seed.fork(), faults, Audit::for_kind(kind), is_traced);
     let world = Arc::new(world);
-    world.note(|| format!("{kind:?}, {servers} servers, {clients} clients, {faults:?}"));
+    world.log(|| format!("{kind:?}, {servers} servers, {clients} clients, {faults:?}"));
     let fleet = Fleet::start(&world, kind, servers).await;
     for number in 0..clients {
         let client = Client::new(number, is_hot, seed.fork(), world.clone(), fleet.clone());
@@ -94,7 +94,7 @@ async fn simulate(mut seed: Seed, is_traced: bool) -> History {
     let end = began + LENGTH;
     while Instant::now() < end && world.state().audit.violation().is_none() {
         sleep(LOOK).await;
-        world.look();
+        world.check_audit();
     }
     let trace = world.take_trace();
     let state = world.state();

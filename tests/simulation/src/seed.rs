@@ -14,7 +14,7 @@ impl Seed {
     /// replay it; the test runner shows that when the test fails.
     ///
     /// # Panics
-    /// Where `FENCE_SEED` is no number.
+    /// If `FENCE_SEED` is no number.
     pub fn of_run(test: &str) -> Self {
         let state = match std::env::var("FENCE_SEED") {
             Ok(text) => text.parse().expect("FENCE_SEED must be a whole number"),
@@ -41,7 +41,7 @@ impl Seed {
     /// A number below `bound`.
     ///
     /// # Panics
-    /// Where `bound` is 0.
+    /// If `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.next_u64() % bound
     }
@@ -57,7 +57,7 @@ impl Seed {
     }
 }
 
-/// Whether the long rounds were asked for with `FENCE_LONG=1`.
+/// `true` if the long rounds were asked for with `FENCE_LONG=1`.
 pub fn long_run() -> bool {
     std::env::var("FENCE_LONG").is_ok_and(|value| value == "1")
 }

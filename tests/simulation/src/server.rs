@@ -69,7 +69,9 @@ impl Server {
         let kit = Kit::new("lock-server").with_clock(clock.clone());
         let is_alone = kind == Kind::Alone;
         let records = SimRecords::new(world.clone(), format!("server {life}"), clock, is_alone);
-        let (engine, limits, id) = (Arc::new(records.clone()), Limits::default(), ServerId(life));
+        let engine = Arc::new(records.clone());
+        let limits = Limits::default();
+        let id = ServerId(life);
         let driver = match kind {
             Kind::Shared => {
                 let driver = Driver::shared(engine, id, LIVENESS, limits, &kit);
@@ -115,7 +117,7 @@ impl Server {
     }
 }
 
-/// What a server that is alone reads at its start: as the embedded store does.
+/// State that a server without others reads at its start, as the embedded store does.
 fn restored(engine: &MemoryRecords, limits: Limits, kit: &Kit) -> Machine {
     let ready = |key: Key| {
         let read = futures_util::FutureExt::now_or_never(engine.read(std::slice::from_ref(&key)));
@@ -154,7 +156,7 @@ impl Fleet {
         work(&mut self.places.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// How many servers there are, running or not.
+    /// Number of servers, running or not.
     pub(crate) fn count(&self) -> usize {
         self.places(|places| places.servers.len())
     }
@@ -173,7 +175,7 @@ impl Fleet {
             places.lives += 1;
             places.lives
         });
-        self.world.note(|| format!("server {life} starts at place {place}"));
+        self.world.log(|| format!("server {life} starts at place {place}"));
         let server = Arc::new(Server::start(&self.world, self.kind, life).await);
         self.places(|places| places.servers[place] = Some(server));
     }
@@ -182,7 +184,7 @@ impl Fleet {
     pub(crate) async fn stop(&self, place: usize, grace: Duration) {
         let Some(server) = self.places(|places| places.servers[place].take()) else { return };
         let now_ms = self.world.now_ms();
-        self.world.note(|| format!("server {} stops within {grace:?}", server.id.0));
+        self.world.log(|| format!("server {} stops within {grace:?}", server.id.0));
         self.world.state().audit.server_stopped(now_ms, server.id);
         if !grace.is_zero() {
             server.kit.tasks.begin_shutdown();
@@ -192,10 +194,10 @@ impl Fleet {
         self.world.forget_server(server.id);
     }
 
-    /// The server at a place stands still.
+    /// Pauses the server at a place.
     pub(crate) fn stall(&self, place: usize, length: Duration) {
         let Some(server) = self.at(place) else { return };
-        self.world.note(|| format!("server {} stands still for {length:?}", server.id.0));
+        self.world.log(|| format!("server {} is paused for {length:?}", server.id.0));
         let ms = u64::try_from(length.as_millis()).unwrap();
         self.world.state().audit.server_stalls(self.world.now_ms(), ms);
         server.records.stall(length);

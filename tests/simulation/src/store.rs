@@ -1,4 +1,4 @@
-//! What every process of a simulation shares: the engine with its memory, its clock and its network.
+//! The world that all processes of a simulation share: the engine with its memory, clock and network.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -19,32 +19,32 @@ use crate::clock::StepClock;
 use crate::faults::Faults;
 use crate::seed::Seed;
 
-/// How far the engine's clock is ahead of the simulation's.
+/// Offset of the engine's clock from the simulation's, ms.
 const ENGINE_AHEAD_MS: i64 = 1_000_000;
 /// A step of the engine's clock that is no jump: the default of `--clock-jump-limit`.
 const JUMP_LIMIT_MS: u64 = 1_000;
 /// A jump beyond this drops records that matter: the driver keeps them so much longer.
 const DROPS_MS: u64 = 60_000;
-/// Until a message that was lost is made up for, ms: servers look again by themselves every 2 s.
+/// Until a message that was lost is made up for, ms: servers check again by themselves every 2 s.
 const MESSAGE_MS: u64 = 2_100;
 
-/// What all processes share.
+/// State that all processes share.
 pub(crate) struct World {
     /// The time that clients and the audit go by.
     pub(crate) time: Arc<dyn Clock>,
     engine_clock: Arc<StepClock>,
-    state: Mutex<State>,
+    state: Mutex<WorldState>,
 }
 
 /// The engine and everything that is drawn from the seed.
-pub(crate) struct State {
+pub(crate) struct WorldState {
     pub(crate) seed: Seed,
     pub(crate) faults: Faults,
     pub(crate) audit: Audit,
     engine: MemoryRecords,
-    /// What a loss of memory leaves.
+    /// Memory that remains after a loss.
     durable: MemoryRecords,
-    /// Which memory of the engine this is.
+    /// Number of the engine's memory; each loss starts a new one.
     lineage: u64,
     /// No lease begins before, by the time of the simulation.
     paused_until_ms: u64,
@@ -54,7 +54,7 @@ pub(crate) struct State {
     trace: Option<String>,
 }
 
-/// What a request finds on its way to the engine.
+/// Transit of a request to the engine and back.
 pub(crate) struct Way {
     /// Answered without a way.
     pub(crate) is_direct: bool,
@@ -63,16 +63,16 @@ pub(crate) struct Way {
     pub(crate) fate: Fate,
 }
 
-/// What a request brings along.
+/// Context of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Sent {
     /// The memory of the engine that its server believes in.
     pub(crate) lineage: u64,
-    /// How long the reply is on its way, ms.
+    /// Transit time of the reply, ms.
     pub(crate) back_ms: u64,
 }
 
-/// How a request ends.
+/// Fate of a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
     Answered,
@@ -99,7 +99,7 @@ impl World {
         let ahead_ms = if is_traced || audit.is_on() { ENGINE_AHEAD_MS } else { 0 };
         let engine_clock = Arc::new(StepClock::new(time.clone(), ahead_ms));
         let engine = MemoryRecords::new(engine_clock.clone(), 0);
-        let state = State {
+        let state = WorldState {
             seed,
             faults,
             audit,
@@ -114,7 +114,7 @@ impl World {
         Self { time, engine_clock, state: Mutex::new(state) }
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    pub(crate) fn state(&self) -> MutexGuard<'_, WorldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -128,9 +128,9 @@ impl World {
     }
 
     /// Adds a line to the history, where it is kept.
-    pub(crate) fn note(&self, line: impl FnOnce() -> String) {
+    pub(crate) fn log(&self, line: impl FnOnce() -> String) {
         let now_ms = self.now_ms();
-        self.state().note(now_ms, line);
+        self.state().log(now_ms, line);
     }
 
     /// The history so far.
@@ -138,13 +138,14 @@ impl World {
         self.state().trace.take().unwrap_or_default()
     }
 
-    /// What happens to the next request.
+    /// Draws the transit of the next request.
     pub(crate) fn way(&self) -> Way {
         let now_ms = self.now_ms();
-        let State { seed, faults, audit, .. } = &mut *self.state();
+        let WorldState { seed, faults, audit, .. } = &mut *self.state();
         if faults.direct == 1_000 {
             // Nothing is drawn, so that an engine for the conformance suites needs no seed.
-            let (there, back) = (Duration::ZERO, Duration::ZERO);
+            let there = Duration::ZERO;
+            let back = Duration::ZERO;
             return Way { is_direct: true, there, back, fate: Fate::Answered };
         }
         let fate = match seed.below(1_000) {
@@ -154,7 +155,8 @@ impl World {
             _ => Fate::Answered,
         };
         let is_direct = fate == Fate::Answered && Faults::strikes(seed, faults.direct);
-        let (there, back) = (faults.way(seed), faults.way(seed));
+        let there = faults.way(seed);
+        let back = faults.way(seed);
         let most = Duration::from_millis(faults.delay_ms);
         if fate != Fate::Answered || there.max(back) > most {
             audit.trouble(now_ms, RECOVERY_MS);
@@ -169,7 +171,8 @@ impl World {
         sent: Sent,
         batch: Batch,
     ) -> Result<Committed, StoreError> {
-        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+        let now_ms = self.now_ms();
+        let engine_ms = self.engine_ms();
         self.state().commit(from, sent, batch, now_ms, engine_ms)
     }
 
@@ -180,7 +183,7 @@ impl World {
         Ok(state.engine.clone())
     }
 
-    /// Which memory of the engine this is.
+    /// Number of the engine's memory; each loss starts a new one.
     pub(crate) fn lineage(&self) -> u64 {
         self.state().lineage
     }
@@ -201,8 +204,8 @@ impl World {
         state.lift_above_all();
         state.paused_until_ms = state.paused_until_ms.max(state.lives_until_ms);
         let paused_ms = state.paused_until_ms.saturating_sub(now_ms);
-        state.note(now_ms, || format!("the engine lost its memory; paused for {paused_ms} ms"));
-        let State { audit, engine, .. } = state;
+        state.log(now_ms, || format!("the engine lost its memory; paused for {paused_ms} ms"));
+        let WorldState { audit, engine, .. } = state;
         audit.memory_was_lost(now_ms, |key| snapshot(engine, key));
         for wakeups in state.wakeups.values() {
             // A server that is gone needs no message.
@@ -216,7 +219,7 @@ impl World {
         self.engine_clock.step(-ms.cast_signed());
         let state = &mut *self.state();
         state.audit.clock_stepped_back(now_ms);
-        state.note(now_ms, || format!("the engine's clock stepped back by {ms} ms"));
+        state.log(now_ms, || format!("the engine's clock stepped back by {ms} ms"));
     }
 
     /// The engine's clock steps forward. A step up to `JUMP_LIMIT_MS` ends leases that much earlier. A
@@ -226,7 +229,7 @@ impl World {
         let now_ms = self.now_ms();
         self.engine_clock.step(ms.cast_signed());
         let state = &mut *self.state();
-        state.note(now_ms, || format!("the engine's clock stepped forward by {ms} ms"));
+        state.log(now_ms, || format!("the engine's clock stepped forward by {ms} ms"));
         if ms <= JUMP_LIMIT_MS {
             state.audit.clock_stepped_forward(now_ms, ms);
             return;
@@ -236,7 +239,7 @@ impl World {
         self.engine_clock.step(-ms.cast_signed());
         let until_ms = state.lives_until_ms.min(now_ms + ms);
         state.paused_until_ms = state.paused_until_ms.max(until_ms);
-        let State { audit, engine, .. } = state;
+        let WorldState { audit, engine, .. } = state;
         audit.clock_jumped(now_ms);
         if ms > DROPS_MS {
             audit.memory_was_lost(now_ms, |key| snapshot(engine, key));
@@ -255,19 +258,20 @@ impl World {
         let state = &mut *self.state();
         let Faults { delay_ms, direct, .. } = state.faults;
         state.faults = Faults { delay_ms, direct, ..Faults::NONE };
-        state.note(now_ms, || "the faults end".to_owned());
+        state.log(now_ms, || "the faults end".to_owned());
     }
 
-    /// Looks at what should happen by itself: see [`Audit::look`].
-    pub(crate) fn look(&self) {
-        let (now_ms, engine_ms) = (self.now_ms(), self.engine_ms());
+    /// Runs the checks of background progress: see [`Audit::check_waits`].
+    pub(crate) fn check_audit(&self) {
+        let now_ms = self.now_ms();
+        let engine_ms = self.engine_ms();
         let state = &mut *self.state();
         let is_paused = state.paused_until_ms > now_ms;
-        let State { audit, engine, .. } = state;
-        audit.look(now_ms, engine_ms, is_paused, |key| snapshot(engine, key));
+        let WorldState { audit, engine, .. } = state;
+        audit.check_waits(now_ms, engine_ms, is_paused, |key| snapshot(engine, key));
     }
 
-    /// Where a server is notified.
+    /// Receiver of a server's wake-up messages.
     pub(crate) fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
         let (sender, receiver) = mpsc::unbounded_channel();
         self.state().wakeups.insert(server, sender);
@@ -280,8 +284,8 @@ impl World {
     }
 }
 
-impl State {
-    pub(crate) fn note(&mut self, now_ms: u64, line: impl FnOnce() -> String) {
+impl WorldState {
+    pub(crate) fn log(&mut self, now_ms: u64, line: impl FnOnce() -> String) {
         if let Some(trace) = &mut self.trace {
             // Writing to a String does not fail.
             let _ = writeln!(trace, "{now_ms:>6} {}", line());
@@ -327,15 +331,15 @@ impl State {
         let groups = batch.groups.clone();
         let tokens = batch.tokens;
         let committed = self.engine.commit(batch).now_or_never().unwrap()?;
-        self.note(now_ms, || {
+        self.log(now_ms, || {
             format!("{from} commits at {engine_ms}, base {}, {tokens} tokens", committed.base)
         });
         for ((group, outcome), notify) in groups.iter().zip(&committed.groups).zip(notify) {
-            self.note(now_ms, || format!("  {}", shown(group, outcome.is_ok())));
+            self.log(now_ms, || format!("  {}", shown(group, outcome.is_ok())));
             if outcome.is_err() {
                 continue;
             }
-            let State { audit, engine, .. } = self;
+            let WorldState { audit, engine, .. } = self;
             let tokens = (committed.base, tokens);
             let at = At { now_ms, engine_ms, tokens, back_ms: sent.back_ms };
             audit.committed(at, group, |key| snapshot(engine, key));
@@ -365,7 +369,8 @@ impl State {
             if late > Duration::from_millis(faults.delay_ms) {
                 audit.trouble(now_ms, MESSAGE_MS);
             }
-            let (sender, key) = (sender.clone(), key.clone());
+            let sender = sender.clone();
+            let key = key.clone();
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
                 // A server that is gone needs no message.

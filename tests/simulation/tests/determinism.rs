@@ -6,7 +6,8 @@ use fence_simulation::run;
 #[test]
 fn a_seed_gives_the_same_bytes_again() {
     for seed in 0..12 {
-        let (first, again) = (run(seed, true), run(seed, true));
+        let first = run(seed, true);
+        let again = run(seed, true);
         assert!(first.trace.lines().count() > 100, "seed {seed} does next to nothing");
         let differs = first.trace.lines().zip(again.trace.lines()).find(|(one, two)| one != two);
         assert_eq!(differs, None, "seed {seed}");

@@ -113,7 +113,8 @@ async fn ended() {
 
 /// Runs the rows, `--jobs` at a time, and prints what they came to in their own order.
 async fn all(args: &Args, rows: Vec<Row>) -> ExitCode {
-    let (mut waiting, mut running) = (rows.iter().copied().enumerate(), JoinSet::new());
+    let mut waiting = rows.iter().copied().enumerate();
+    let mut running = JoinSet::new();
     let mut results: Vec<Option<Counts>> = vec![None; rows.len()];
     for (at, row) in waiting.by_ref().take(usize::from(args.jobs)) {
         running.spawn(one(at, row, args.rounds, args.seed));

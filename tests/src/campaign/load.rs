@@ -47,7 +47,7 @@ impl Notes {
     /// The leases that a server called gone.
     ///
     /// # Panics
-    /// Where another recorder panicked.
+    /// If another recorder panicked.
     pub fn gone(&self) -> Vec<Gone> {
         self.gone.lock().unwrap().clone()
     }
@@ -61,7 +61,8 @@ impl Notes {
 impl Clients {
     /// Sets `count` clients to work; each uses one of the servers, and stays with it.
     pub fn start(servers: &[Locks], count: usize, seed: &mut Seed) -> Self {
-        let (notes, stop) = (Arc::new(Notes::default()), CancellationToken::new());
+        let notes = Arc::new(Notes::default());
+        let stop = CancellationToken::new();
         let workers = (0..count).map(|number| {
             let client = Client {
                 number,
@@ -84,7 +85,7 @@ impl Clients {
     /// Waits for so many more grants.
     ///
     /// # Errors
-    /// Where nothing was granted for a long time, or a client ended: what was seen.
+    /// If nothing was granted for a long time, or a client ended: what was seen.
     pub async fn progress(&self, grants: u64) -> Result<(), String> {
         let goal = self.notes.grants() + grants;
         let mut seen = (self.notes.grants(), tokio::time::Instant::now());
@@ -106,7 +107,7 @@ impl Clients {
     /// Lets every client finish, and returns what they were told.
     ///
     /// # Panics
-    /// Where a client panicked.
+    /// If a client panicked.
     pub async fn stop(self) -> Arc<Notes> {
         self.stop.cancel();
         for worker in self.workers {
@@ -129,7 +130,7 @@ struct Answer {
     reply: Reply,
     /// Before the try that was answered.
     asked_ns: u64,
-    /// Whether an earlier try may have been carried out, too.
+    /// `true` if an earlier try may have been carried out, too.
     is_repeat: bool,
 }
 
@@ -192,7 +193,7 @@ impl Client {
         Some(granted)
     }
 
-    /// Whether the lease is still there; given up at `until_ns`.
+    /// `true` if the lease is still there; given up at `until_ns`.
     async fn renew(&self, lock: &str, lease: &LeaseReply, until_ns: u64) -> bool {
         let ask = json!({"lease_id": lease.lease_id});
         let Some(answer) = self.answered(lock, "renew", ask, until_ns).await else { return false };

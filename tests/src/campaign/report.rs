@@ -24,7 +24,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Whether L1 is broken where the engine promises it.
+    /// `true` if L1 is broken where the engine promises it.
     pub fn breaks_promise(&self, row: &Row) -> bool {
         row.promise.is_some() && !self.token_breaks.is_empty()
     }

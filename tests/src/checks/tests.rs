@@ -18,7 +18,7 @@ fn grant(token: u64, invoked_ns: u64, returned_ns: u64) -> Granted {
     }
 }
 
-fn write(token: u64, value: &str, outcome: Outcome, at: (u64, u64)) -> Operation {
+fn write(token: u64, value: &str, outcome: OperationResult, at: (u64, u64)) -> Operation {
     Operation {
         lock: "a".to_owned(),
         token,
@@ -84,7 +84,7 @@ fn a_log_that_falls_is_found() {
 
 #[test]
 fn a_stale_success_is_found() {
-    use Outcome::{Applied, Refused, Unknown};
+    use OperationResult::{Applied, Refused, Unknown};
     let high = write(34, "y", Applied, (0, 5));
     assert!(nothing_stale(&[high.clone(), write(33, "x", Applied, (6, 7))]).is_err());
     assert!(nothing_stale(&[high.clone(), write(33, "x", Refused, (6, 7))]).is_ok());
@@ -97,7 +97,7 @@ fn a_stale_success_is_found() {
 
 #[test]
 fn a_lost_write_is_found() {
-    use Outcome::{Applied, Refused, Unknown};
+    use OperationResult::{Applied, Refused, Unknown};
     let both = [write(1, "x", Applied, (0, 1)), write(1, "y", Applied, (2, 3))];
     assert!(nothing_lost(&both, &finally(Some("y"))).is_ok());
     assert!(nothing_lost(&both, &finally(Some("x"))).is_err());

@@ -1,4 +1,4 @@
-//! What every `FenceStore` must do: check, raise and effect in one step, and refusals that change
+//! Requirements on every `FenceStore`: check, raise and effect in one step, and refusals that change
 //! nothing (G1 to G6).
 //!
 //! [`fence_store_suite!`](crate::fence_store_suite) makes a test of every case for one store.
@@ -86,7 +86,7 @@ async fn applied(store: &Store, fence: Fence, operation: Operation) -> Effect {
     }
 }
 
-/// What is there, read without a fence, so that the read changes nothing.
+/// Reads the object without a fence, so that the read changes nothing.
 async fn text_at(store: &Store, at: &str) -> Option<String> {
     match store.apply(None, get(at)).await.expect("the store works") {
         FenceOutcome::Applied { effect: Effect::Found(object), .. } => {

@@ -1,4 +1,4 @@
-//! What every `LockStore` must do: invariants L1 to L3, acquire-once, the queue, and the reasons.
+//! Requirements on every `LockStore`: invariants L1 to L3, acquire-once, the queue, and the reasons.
 //!
 //! [`lock_store_suite!`](crate::lock_store_suite) makes a test of every case for one store.
 
@@ -113,7 +113,8 @@ type Waiting = JoinHandle<Result<Grant, StoreError>>;
 /// Starts a request that must wait, and returns when it has its place in the queue; or its answer,
 /// where what it should wait for was over before.
 async fn enqueue(store: &Store, request: Acquire) -> Waiting {
-    let (lock, lease) = (request.lock.clone(), request.lease_id);
+    let lock = request.lock.clone();
+    let lease = request.lease_id;
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request).await });
     until_true("a place in the queue", || async {
@@ -187,8 +188,8 @@ macro_rules! lock_store_suite {
             expiry_wakes_the_next_waiter
             revoking_wakes_the_next_waiter
             a_waiter_that_leaves_is_skipped
-            a_grant_that_reached_nobody_is_taken_back
-            a_grant_that_was_asked_for_again_is_not_taken_back
+            a_grant_that_reached_nobody_is_rolled_back
+            a_grant_that_was_asked_for_again_is_not_rolled_back
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
             a_revoked_holder_is_told_why

@@ -1,4 +1,4 @@
-//! What every `RecordStore` must do.
+//! Requirements on every `RecordStore`.
 //!
 //! [`record_store_suite!`](crate::record_store_suite) makes a test of every case for one engine. A case
 //! has a namespace of its own, and two handles on it, as two servers have them.

@@ -50,7 +50,7 @@ impl EtcdCluster {
         format!("etcd://{}", addresses.join(","))
     }
 
-    /// How many nodes there are.
+    /// Number of nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }

@@ -10,7 +10,7 @@ impl Etcd {
     /// Writes what etcd holds now to a file, as an operator's backup does.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn save(&self, file: &Path) {
         self.by_hand(&["snapshot", "save", text(file)]).await;
     }
@@ -18,7 +18,7 @@ impl Etcd {
     /// Runs an operator's command at this node: `["del", "--prefix", "fencepost/"]`.
     ///
     /// # Panics
-    /// Where it fails.
+    /// If it fails.
     pub async fn by_hand(&self, words: &[&str]) {
         let endpoint = format!("--endpoints=http://{}", self.address());
         etcdctl(&[&[endpoint.as_str()], words].concat()).await;
@@ -28,7 +28,7 @@ impl Etcd {
     /// with the same token, so that its ids are what they were. It is not started.
     ///
     /// # Panics
-    /// Where the file cannot be restored.
+    /// If the file cannot be restored.
     pub async fn restore(&mut self, file: &Path) {
         let data = self.lose();
         let peer = self.place.peer_url();
@@ -48,7 +48,7 @@ impl Etcd {
     /// The same, as a node of a cluster with another token: its cluster id is another.
     ///
     /// # Panics
-    /// Where the file cannot be restored.
+    /// If the file cannot be restored.
     pub async fn restore_as(&mut self, token: &str, file: &Path) {
         token.clone_into(&mut self.token);
         self.restore(file).await;
@@ -58,7 +58,7 @@ impl Etcd {
     /// with the cluster id that it had.
     ///
     /// # Panics
-    /// Where it had nothing.
+    /// If it had nothing.
     pub fn empty(&mut self) {
         self.lose();
     }
@@ -66,7 +66,7 @@ impl Etcd {
     /// The same, and the new one has another cluster id.
     ///
     /// # Panics
-    /// Where it had nothing.
+    /// If it had nothing.
     pub fn empty_as(&mut self, token: &str) {
         token.clone_into(&mut self.token);
         self.lose();

@@ -35,7 +35,7 @@ impl EtcdNetwork {
     /// So many nodes, with a leader.
     ///
     /// # Panics
-    /// Where no ports are free, or the nodes do not find each other through the network.
+    /// If no ports are free, or the nodes do not find each other through the network.
     pub async fn start(count: usize) -> Self {
         let mut places: Vec<Place> = (0..count).map(Place::new).collect();
         let mut listeners = Vec::new();

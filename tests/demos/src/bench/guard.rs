@@ -80,7 +80,8 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     }
     let counted: Vec<Counted> =
         own.iter().map(|(_, guard)| ("fenced-store", guard.pid())).collect();
-    let (rounds, time) = (args.load.rounds, args.load.time());
+    let rounds = args.load.rounds;
+    let time = args.load.time();
     let name = "fenced-store".to_owned();
     let side = Side { name, clients: &mut writers, counted: &counted };
     let measured = load::compare(rounds, time, vec![side]).await?;

@@ -28,7 +28,8 @@ impl Connection {
         let value = header.as_ref().and_then(|value| value.to_str().ok());
         let authorization =
             value.map(|value| format!("authorization: {value}\r\n")).unwrap_or_default();
-        let (out, received) = (Vec::new(), Vec::with_capacity(4096));
+        let out = Vec::new();
+        let received = Vec::with_capacity(4096);
         Ok(Self { stream, host, authorization, out, received })
     }
 

@@ -170,7 +170,8 @@ async fn durable(bench: &mut Bench) -> Result<(), Failure> {
 
 async fn on_etcd(bench: &mut Bench) -> Result<(), Failure> {
     let etcd = Etcd::start().await?;
-    let (own, server) = (etcd.own_lock(), etcd.lock_server().await?);
+    let own = etcd.own_lock();
+    let server = etcd.lock_server().await?;
     bench.distinct("etcd", &[&own, &server]).await?;
     bench.contended("etcd", &[&own, &server]).await
 }
@@ -244,7 +245,8 @@ impl Bench {
             clients: workers,
             counted: &peer.counted,
         });
-        let (rounds, time) = (self.load.rounds, self.load.time());
+        let rounds = self.load.rounds;
+        let time = self.load.time();
         let measured = load::compare(rounds, time, sides.collect()).await?;
         let row = Row::new(what, clients, &measured);
         say(row.text().trim_end());

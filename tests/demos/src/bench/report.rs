@@ -69,7 +69,8 @@ struct Spread {
 impl Spread {
     fn from_values(mut values: Vec<f64>) -> Option<Self> {
         values.sort_by(f64::total_cmp);
-        let (min, max) = (*values.first()?, *values.last()?);
+        let min = *values.first()?;
+        let max = *values.last()?;
         let median = f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2]);
         max.is_finite().then_some(Self { median, min, max })
     }
@@ -177,7 +178,8 @@ impl Row {
 
 impl Report {
     pub(super) fn new(rounds: u8, time: Duration) -> Self {
-        let (bytes, missing) = (BTreeMap::new(), Vec::new());
+        let bytes = BTreeMap::new();
+        let missing = Vec::new();
         Self { rounds, time_ms: time.as_millis(), rows: Vec::new(), bytes, missing }
     }
 
@@ -241,7 +243,8 @@ mod tests {
     /// A round in which the machine was slow is slow for both sides, and its ratio is as good.
     #[test]
     fn ratios_are_of_the_same_round() {
-        let (mut base, mut server) = (Vec::new(), Vec::new());
+        let mut base = Vec::new();
+        let mut server = Vec::new();
         for slowness in [1, 10, 2] {
             base.push(round(10_000 / slowness, 100 * slowness, &[("redis", 100 / slowness)]));
             let cpu = [("redis", 100), ("lock-server", 50), (LOAD_GENERATOR, 500)];
@@ -261,7 +264,8 @@ mod tests {
 
     #[test]
     fn what_was_not_counted_has_no_ratio() {
-        let (base, server) = ([round(10, 100, &[])], [round(10, 100, &[("lock-server", 50)])]);
+        let base = [round(10, 100, &[])];
+        let server = [round(10, 100, &[("lock-server", 50)])];
         assert!(Ratios::new(&server, &base).cpu.is_none());
         assert!(Figures::new("alone", &server, None).ratios.is_none());
     }

@@ -36,7 +36,7 @@ impl Connection {
         self.stream.write_all(&self.out).await.map_err(|error| error.to_string())
     }
 
-    /// Whole reply to the command that was sent last; `Err` where it is an error.
+    /// Whole reply to the command that was sent last; `Err` for an error reply.
     pub(super) async fn reply(&mut self) -> Result<&[u8], String> {
         self.received.clear();
         while end_of_value(&self.received, 0).is_none() {

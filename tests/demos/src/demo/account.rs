@@ -111,7 +111,8 @@ impl Account {
         narrator: &mut Narrator,
         actor: &Actor,
     ) -> Result<u64, Failure> {
-        let (client, lock) = (stage.client()?, self.lock()?);
+        let client = stage.client()?;
+        let lock = self.lock()?;
         let (reply, now) = awaited("the end of the lease", async || {
             let reply = client.locks().show(&lock).await?;
             let now = narrator.now();
@@ -124,7 +125,8 @@ impl Account {
         .await?;
         let at_ms = now.saturating_sub(reply.ended_ms_ago);
         let token = actor.grant.token;
-        let (reason, held) = (reply.reason.as_str(), readable(reply.held_ms));
+        let reason = reply.reason.as_str();
+        let held = readable(reply.held_ms);
         let text = format!("the lease of token {token} ended: {reason}, after {held}");
         let figures = EventFigures { token: Some(token), status: None };
         narrator.event_at(at_ms, LOCK_SERVER, Kind::Delay, &text, figures)?;
@@ -177,7 +179,8 @@ impl Account {
         let last =
             last.map(|last| format!("; the last one was {}, token {}", last.operation, last.token));
         let guarantee = fence.guarantee.as_str();
-        let (total, last) = (fence.refused_total, last.unwrap_or_default());
+        let total = fence.refused_total;
+        let last = last.unwrap_or_default();
         narrator
             .remark(&format!("the guard ({guarantee}) says: mark {mark}, {total} refused{last}"))
     }

@@ -188,7 +188,8 @@ async fn in_lane(
 ) -> Result<u64, Failure> {
     b.begin(&b.read_order()).await?;
     let token = b.grant.token;
-    let (client, lock) = (stage.client()?, account.lock()?);
+    let client = stage.client()?;
+    let lock = account.lock()?;
     // The mark is durable before B's request waits: from here on it is in the lane.
     awaited("B's request in the lane", async || {
         let fence = client.objects().fence(&lock).await?;

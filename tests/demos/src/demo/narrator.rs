@@ -83,7 +83,8 @@ impl Narrator {
         let text_shown = self.painted(colour_of(kind), text);
         self.say(&format!("  {time}  {:<12}  {text_shown}", lane))?;
         let EventFigures { token, status } = figures;
-        let (lane, text) = (lane.to_owned(), text.to_owned());
+        let lane = lane.to_owned();
+        let text = text.to_owned();
         if let Some(story) = self.record.stories.last_mut() {
             story.events.push(Event { at_ms, lane, kind, text, token, status });
         }
@@ -92,8 +93,10 @@ impl Narrator {
 
     /// Something that lasted, on the machine's clock.
     pub(super) fn span(&mut self, lane: &str, kind: SpanKind, ms: (u64, u64), label: &str) {
-        let (from_ms, to_ms) = (self.since(ms.0), self.since(ms.1));
-        let (lane, label) = (lane.to_owned(), label.to_owned());
+        let from_ms = self.since(ms.0);
+        let to_ms = self.since(ms.1);
+        let lane = lane.to_owned();
+        let label = label.to_owned();
         if let Some(story) = self.record.stories.last_mut() {
             story.spans.push(Span { lane, kind, from_ms, to_ms, label });
         }
@@ -101,7 +104,8 @@ impl Narrator {
 
     /// Records one of many small events.
     pub(super) fn dot(&mut self, lane: &str, at_ms: u64) {
-        let (lane, at_ms) = (lane.to_owned(), self.since(at_ms));
+        let lane = lane.to_owned();
+        let at_ms = self.since(at_ms);
         if let Some(story) = self.record.stories.last_mut() {
             story.dots.push(Dot { lane, at_ms });
         }

@@ -95,7 +95,8 @@ impl Locks {
                 held.ok_or_else(|| Failure::internal("the naive lock is held"))?;
                 let mut count = redis::cmd("INCR");
                 let token = count.arg("naive:token").query_async(redis).await.map_err(broken)?;
-                let (lock, namespace) = (lock.clone(), namespace.clone());
+                let lock = lock.clone();
+                let namespace = namespace.clone();
                 let token = Token::new(token)?;
                 let header = FencingToken { token, lock, lease, namespace, signature: None };
                 (token, header.to_string())
@@ -106,7 +107,8 @@ impl Locks {
                 (grant.token, grant.fencing_token)
             }
         };
-        let (at_ms, token) = (narrator.now(), token.get());
+        let at_ms = narrator.now();
+        let token = token.get();
         let figures = EventFigures { token: Some(token), status: None };
         let text = format!("is granted {lock}: token {token}");
         narrator.event_at(at_ms, worker, Kind::Granted, &text, figures)?;

@@ -15,8 +15,10 @@ pub(super) fn page(record: &Record) -> String {
     for story in &record.stories {
         stories.push_str(&section(story));
     }
-    let (title, explanation) = (escaped(record.title), escaped(record.explanation));
-    let (demo, store) = (escaped(record.demo), escaped(&record.store));
+    let title = escaped(record.title);
+    let explanation = escaped(record.explanation);
+    let demo = escaped(record.demo);
+    let store = escaped(&record.store);
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -59,7 +61,8 @@ fn section(story: &Story) -> String {
 
 fn row(number: usize, event: &Event) -> String {
     let mut row = String::new();
-    let (class, at_ms) = (class_of(event.kind), event.at_ms);
+    let class = class_of(event.kind);
+    let at_ms = event.at_ms;
     // Writing to a String does not fail.
     let _ = writeln!(
         row,

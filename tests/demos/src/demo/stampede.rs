@@ -93,7 +93,8 @@ async fn set(objects: &Objects, key: &str, token: Option<&str>) -> Result<i64, F
 }
 
 async fn without(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
-    let (key, objects) = ("unguarded/number", Objects::new(stage.objects())?);
+    let key = "unguarded/number";
+    let objects = Objects::new(stage.objects())?;
     let started_at = set(&objects, key, None).await?;
     narrator.event(DOCUMENT, Kind::Step, &format!("holds the number {started_at}"))?;
     let mut processes = start(stage)?;
@@ -133,8 +134,10 @@ fn narrate_turns(
 }
 
 async fn under(narrator: &mut Narrator, stage: &Stage) -> Result<(), Failure> {
-    let (key, objects) = ("guarded/number", Objects::new(stage.objects())?);
-    let (client, lock) = (stage.client()?, LockName::new(key)?);
+    let key = "guarded/number";
+    let objects = Objects::new(stage.objects())?;
+    let client = stage.client()?;
+    let lock = LockName::new(key)?;
     let held = client.lock(key).ttl(Duration::from_secs(60)).acquire_detached().await?;
     let held_ms = narrator.now();
     let started_at = set(&objects, key, Some(&held.fencing_token)).await?;

@@ -81,7 +81,8 @@ impl LateWrite {
                 self.end()
             )
         } else {
-            let (said, end) = (self.late_code.as_deref().unwrap_or("success"), self.end());
+            let said = self.late_code.as_deref().unwrap_or("success");
+            let end = self.end();
             format!("the late write should be refused as stale, and was answered {said}: {end}")
         };
         Verdict { ok: refused && kept && self.tokens_rose(), text }

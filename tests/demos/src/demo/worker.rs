@@ -114,12 +114,14 @@ impl Worker {
                 Report::Added { document: self.document.clone() }
             }
             Order::Write { key, fenced } => {
-                let (lease, body) = (lease(&self.held, fenced)?, self.document.to_string());
+                let lease = lease(&self.held, fenced)?;
+                let body = self.document.to_string();
                 Report::Answered(self.documents.put(&key, lease, body).await?)
             }
             Order::WriteHalf { key, fenced } => {
                 let url = self.documents.objects()?.url(&key);
-                let (lease, body) = (lease(&self.held, fenced)?, self.document.to_string());
+                let lease = lease(&self.held, fenced)?;
+                let body = self.document.to_string();
                 let write = SlowWrite::begin(&url, header(lease), body).await;
                 let write = self.slow.insert(write.map_err(|error| error.to_string())?);
                 Report::Half { sent_bytes: write.sent(), body_bytes: write.len() }

@@ -39,7 +39,7 @@ async fn one_clock_that_is_behind_lowers_no_token() {
         let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(ours));
         let last = issued_and_forgotten(&redis).await;
         redis.step(of_redis);
-        let server = clock.of(setup(&redis.url())).start().await;
+        let server = clock.applied_to(setup(&redis.url())).start().await;
         let token = next(&server, "b").await;
         assert!(token > last, "{token} after {last}, clocks moved by {of_redis} s and {ours} s");
     }
@@ -51,7 +51,7 @@ async fn two_clocks_behind_may_lower_tokens() {
     let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(BACK));
     let last = issued_and_forgotten(&redis).await;
     redis.step(BACK);
-    let server = clock.of(setup(&redis.url())).start().await;
+    let server = clock.applied_to(setup(&redis.url())).start().await;
     let token = next(&server, "b").await;
     assert!(token < last, "{token} after {last}: is the hole closed? Then the docs are wrong");
 }
@@ -60,7 +60,7 @@ async fn two_clocks_behind_may_lower_tokens() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
     let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(0));
-    let server = clock.of(setup(&redis.url())).start().await;
+    let server = clock.applied_to(setup(&redis.url())).start().await;
     let last = next(&server, "a").await;
     redis.step(BACK);
     clock.step(BACK);
@@ -74,7 +74,7 @@ async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
     raise(&guard, last).await;
     redis.step(BACK);
     let asks = setup(&redis.url()).args(&["--guard", &guard.base]);
-    let server = clock.of(asks).start().await;
+    let server = clock.applied_to(asks).start().await;
     let token = next(&server, "b").await;
     assert!(token > last, "{token} after {last}, which a guard has seen");
 }

@@ -57,7 +57,11 @@ async fn a_slot_moves_while_it_is_written() {
     }
     stop.store(true, Ordering::Relaxed);
     let (acknowledged, refused) = writer.await.unwrap();
-    assert!(acknowledged.len() > 20 && refused > 20, "{} written, {refused} refused", acknowledged.len());
+    assert!(
+        acknowledged.len() > 20 && refused > 20,
+        "{} written, {refused} refused",
+        acknowledged.len()
+    );
     let found: Vec<String> = cluster.run(&list, &["LRANGE", &list, "0", "-1"]).await;
     assert_eq!(found, acknowledged, "each once, in order, and nothing else");
 }

@@ -1,4 +1,4 @@
-//! What a commit may change.
+//! Checks of what a commit may change.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use lock_server::store::records::{Group, Key, Snapshot};
 
 use super::{At, Audit, Granted, RETENTION_MS, record_of, session_of};
 
-/// How many ended leases a record remembers.
+/// Number of ended leases that a record remembers.
 const ENDED_KEPT: usize = 8;
 /// The longest call of a client, ms.
 const CALL_MS: u64 = 30_000;
@@ -49,7 +49,8 @@ impl Audit {
         }
         for (lease, locks) in granted {
             let Some(request) = self.requests.get(&lease) else { continue };
-            let (asked, got) = (request.locks.len(), locks.len());
+            let asked = request.locks.len();
+            let got = locks.len();
             // One of its locks may be known as ended from before a loss of memory.
             let is_lost = |lock: &LockName| {
                 self.grants.get(&(lock.clone(), lease)).is_some_and(|grant| grant.is_lost)
@@ -179,7 +180,7 @@ impl Audit {
         let is_cut = new.session.is_none() && new.expires_at_ms < old.expires_at_ms;
         let was_live = old.expires_at_ms > at.engine_ms;
         // A renewal by a server whose time is behind may end a little earlier than the last one: the
-        // holder was told so, and the check of the reply is the one that counts.
+        // reply said so, and the check of the reply is the one that counts.
         let is_stepped = self.is_stepped_back;
         self.check(!is_cut || !was_live || is_stepped || old.renewals < new.renewals, || {
             format!("the time of {lock} was cut: {old:?} to {new:?}")
@@ -238,7 +239,7 @@ impl Audit {
         self.check(is_fine, || text);
     }
 
-    /// Whose grant was rolled back has learned that its outcome is not known.
+    /// Checks that a client whose grant was rolled back got an unknown outcome.
     pub(super) fn check_rolled_back(&mut self) {
         for (lease, text) in std::mem::take(&mut self.rolled_back) {
             let request = self.requests.get(&lease);
@@ -247,7 +248,7 @@ impl Audit {
         }
     }
 
-    /// Arrival order: whoever is granted was first, or came to an empty queue.
+    /// Checks arrival order: a granted waiter was first, or found an empty queue.
     fn check_order(&mut self, lock: &LockName, old: &Record, new: &Record, lease: LeaseId, at: At) {
         if !self.is_shared() {
             return;
@@ -299,7 +300,7 @@ impl Audit {
         });
     }
 
-    /// Whoever comes stands behind everybody who waits.
+    /// Checks that a new waiter is behind all others.
     fn check_queue(&mut self, lock: &LockName, old: &Record, new: &Record) {
         let places: Vec<u64> = new.queue.iter().map(|waiter| waiter.place).collect();
         self.check(places.is_sorted(), || format!("the queue of {lock} is out of order"));

@@ -1,4 +1,4 @@
-//! What a client may be told.
+//! Checks of the replies that clients receive.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use super::{Audit, Granted, Request};
 
 /// A reply that names a live lease.
 #[derive(Clone, Debug)]
-pub struct Told {
+pub struct ReportedLease {
     /// The lock.
     pub lock: LockName,
     /// The lease.
     pub lease: LeaseId,
     /// Its token.
     pub token: u64,
-    /// What remains, in milliseconds.
+    /// Remaining time to live, ms.
     pub remaining_ms: u64,
     /// When the client sent the request, by the time of the simulation: clients count from then on.
     pub invoked_ms: u64,
@@ -79,7 +79,7 @@ impl Audit {
     }
 
     /// A client got a reply: where nothing fails, requests do not fail.
-    pub fn told_status(&mut self, is_failure: bool, reply: &str) {
+    pub fn received_status(&mut self, is_failure: bool, reply: &str) {
         self.check(!is_failure || !self.is_calm(), || format!("nothing failed, but {reply}"));
     }
 
@@ -108,20 +108,21 @@ impl Audit {
     }
 
     /// A client received a live lease, in the reply to an acquire or a renewal.
-    pub fn told_lease(&mut self, now_ms: u64, engine_ms: u64, told: &Told) {
-        let Told { lock, lease, token, remaining_ms, .. } = told;
+    pub fn received_lease(&mut self, now_ms: u64, engine_ms: u64, reply_lease: &ReportedLease) {
+        let ReportedLease { lock, lease, token, remaining_ms, .. } = reply_lease;
         let grant = self.grants.get(&(lock.clone(), *lease)).copied();
         let committed = grant.map(|grant| grant.token);
         self.check(committed == Some(*token), || {
-            format!("{lease} was told token {token} of {lock}; committed was {committed:?}")
+            format!("{lease} got token {token} of {lock} in a reply; committed was {committed:?}")
         });
         let Some(grant) = grant else { return };
-        self.check_promise(engine_ms, told, grant);
+        self.check_promise(engine_ms, reply_lease, grant);
         let Some(request) = self.requests.get_mut(lease) else { return };
         let is_new = !std::mem::replace(&mut request.is_received, true);
-        let (mode, session) = (request.mode, request.session);
+        let mode = request.mode;
+        let session = request.session;
         let was_released = request.released.contains(lock);
-        let counted_ms = now_ms - told.invoked_ms.max(grant.at_ms);
+        let counted_ms = now_ms - reply_lease.invoked_ms.max(grant.at_ms);
         let until_ms = (now_ms + remaining_ms).saturating_sub(counted_ms);
         // What its server did not know yet of the engine's clock.
         let until_ms = until_ms.saturating_sub(self.shortened_ms(now_ms));
@@ -146,9 +147,9 @@ impl Audit {
         self.check(shares, || format!("L2: clients believe in {lock} at once: {text}"));
     }
 
-    /// The engine honours what is told.
-    fn check_promise(&mut self, engine_ms: u64, told: &Told, grant: Granted) {
-        let Told { lock, lease, remaining_ms, invoked_ms, .. } = told;
+    /// Checks that the engine honours the reported time to live.
+    fn check_promise(&mut self, engine_ms: u64, reply_lease: &ReportedLease, grant: Granted) {
+        let ReportedLease { lock, lease, remaining_ms, invoked_ms, .. } = reply_lease;
         let was_released =
             self.requests.get(lease).is_some_and(|request| request.released.contains(lock));
         let is_excused = grant.is_lost || was_released || self.revoked.contains(lock);
@@ -161,12 +162,12 @@ impl Audit {
         // A reply says what remains when it is sent.
         let unknowable_ms = self.unknowable_ms(&Key::Lock(lock.clone()), *invoked_ms);
         self.check(*remaining_ms <= honoured_ms + unknowable_ms, || {
-            format!("{lease} was told {remaining_ms} ms of {lock}; the engine has {honoured_ms} ms")
+            format!("{lease} got {remaining_ms} ms of {lock} in a reply; the engine has {honoured_ms} ms")
         });
     }
 
-    /// A client was told that a session lives, with the locks that are bound to it.
-    pub fn told_session(
+    /// A client received a live session, with the locks that are bound to it.
+    pub fn received_session(
         &mut self,
         now_ms: u64,
         engine_ms: u64,
@@ -176,7 +177,7 @@ impl Audit {
         let shortened_ms = self.shortened_ms(now_ms);
         let grants = &self.grants;
         for (lock, beliefs) in &mut self.beliefs {
-            // A session may survive a loss of memory that its newest lease did not: its heartbeats go on,
+            // A session may survive a loss of memory that its newest lease did not: its heartbeats continue,
             // and its client believes. Fencing covers that.
             let lives = |belief: &&mut Belief| {
                 let grant = grants.get(&(lock.clone(), belief.lease));
@@ -193,17 +194,25 @@ impl Audit {
         let honoured_ms = lives.unwrap_or(0).saturating_sub(engine_ms);
         let unknowable_ms = self.unknowable_ms(&Key::Session(id), invoked_ms);
         self.check(remaining_ms <= honoured_ms + unknowable_ms, || {
-            format!("session {id} was told {remaining_ms} ms; the engine has {honoured_ms} ms")
+            format!(
+                "session {id} got {remaining_ms} ms in a reply; the engine has {honoured_ms} ms"
+            )
         });
     }
 
     /// A client got a reply that names no lease: it waits for no grant any more.
-    pub fn told_nothing(&mut self, lease: LeaseId) {
+    pub fn received_refusal(&mut self, lease: LeaseId) {
         self.leaves(lease);
     }
 
-    /// A client was told that its lease has ended.
-    pub fn told_lost(&mut self, engine_ms: u64, invoked_ms: u64, lock: &LockName, lease: LeaseId) {
+    /// A client received the reply that its lease has ended.
+    pub fn received_lost(
+        &mut self,
+        engine_ms: u64,
+        invoked_ms: u64,
+        lock: &LockName,
+        lease: LeaseId,
+    ) {
         self.count("lost leases");
         let Some(grant) = self.grants.get(&(lock.clone(), lease)).copied() else { return };
         let holder = self.locks.get(lock).and_then(|record| record.holders.get(lease));
@@ -213,23 +222,23 @@ impl Audit {
         // a lease whose time was over lives again where the engine's clock is set back.
         let is_back = grant.is_lost || self.is_stepped_back;
         self.check(!lives || grant.at_ms >= invoked_ms || is_back, || {
-            format!("{lease} was told that it lost {lock}, which it holds")
+            format!("{lease} got a reply that it lost {lock}, which it holds")
         });
     }
 
-    /// A client was told that its lease is released.
-    pub fn told_released(&mut self, lock: &LockName, lease: LeaseId) {
+    /// A client received the reply that its lease is released.
+    pub fn received_released(&mut self, lock: &LockName, lease: LeaseId) {
         self.count("releases");
         let holds = self.locks.get(lock).is_some_and(|record| record.holders.get(lease).is_some());
         // As above.
         let is_lost = self.grants.get(&(lock.clone(), lease)).is_some_and(|grant| grant.is_lost);
         self.check(!holds || is_lost, || {
-            format!("{lease} was told that {lock} is released, and holds it")
+            format!("{lease} got a reply that {lock} is released, and holds it")
         });
     }
 
-    /// A client that did not wait was told that a lock is held.
-    pub fn told_held(&mut self, now_ms: u64, engine_ms: u64, invoked_ms: u64, lock: &LockName) {
+    /// A client that did not wait received the refusal that a lock is held.
+    pub fn received_held(&mut self, now_ms: u64, engine_ms: u64, invoked_ms: u64, lock: &LockName) {
         self.count("refusals");
         if !self.is_shared() {
             return;
@@ -255,8 +264,14 @@ impl Audit {
         });
     }
 
-    /// A client was told that it waited in vain.
-    pub fn told_timed_out(&mut self, now_ms: u64, invoked_ms: u64, wait_ms: u64, lease: LeaseId) {
+    /// A client received the reply that its wait timed out.
+    pub fn received_timed_out(
+        &mut self,
+        now_ms: u64,
+        invoked_ms: u64,
+        wait_ms: u64,
+        lease: LeaseId,
+    ) {
         self.count("time-outs");
         let waited_ms = now_ms - invoked_ms;
         self.check(!self.is_calm() || waited_ms + 100 >= wait_ms, || {

@@ -1,4 +1,4 @@
-//! What has to happen by itself: free locks are granted to those who wait, and grants are delivered.
+//! Checks of background progress: free locks are granted to their waiters, and grants are delivered.
 
 use std::collections::BTreeMap;
 
@@ -12,8 +12,8 @@ use super::{Audit, RECOVERY_MS, Request};
 const BOUND_MS: u64 = 400;
 
 impl Audit {
-    /// Looks at what is overdue.
-    pub fn look(
+    /// Checks what is overdue.
+    pub fn check_waits(
         &mut self,
         now_ms: u64,
         engine_ms: u64,
@@ -108,7 +108,7 @@ impl Audit {
         });
     }
 
-    /// Whoever waits for a reply has a place in each of its queues, or a grant that is on its way.
+    /// Checks that a client that waits for a reply has a place in each of its queues, or a grant in transit.
     fn check_places(&mut self, now_ms: u64, calm_since_ms: u64) {
         let has_place = |lease: LeaseId, lock: &LockName| {
             self.locks.get(lock).is_some_and(|record| {

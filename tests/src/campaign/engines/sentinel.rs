@@ -11,7 +11,7 @@ use crate::sentinel_group::WholeGroup;
 #[derive(Debug)]
 struct Group {
     group: WholeGroup,
-    /// Whether the lock servers are on different sides when the network is split.
+    /// `true` if the lock servers are on different sides when the network is split.
     apart: bool,
 }
 

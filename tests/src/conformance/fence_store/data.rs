@@ -78,7 +78,7 @@ pub async fn conditions_compare_the_version(store: &Store) {
     assert_eq!(etag_of(&store.apply(Some(fence()), gone).await.unwrap()), None);
 }
 
-/// What a rule declares open is neither compared nor does it raise anything.
+/// Operations on keys that a rule declares open compare no token and raise no mark.
 pub async fn without_a_fence_nothing_is_raised(store: &Store) {
     let outcome = store.apply(None, put("open", "a")).await.unwrap();
     let effect = Effect::Stored { created: true };

@@ -1,4 +1,4 @@
-//! Operations that were named: a repeat is told what became of the first, and nothing is done
+//! Operations that were named: a retry gets the result of the first, and nothing is done
 //! twice.
 
 use super::*;
@@ -59,7 +59,7 @@ pub async fn a_repeat_gives_the_first_outcome(store: &Store) {
     assert_eq!(named(store, &fence, "n", nothing).await, repeated(absent, 1));
 }
 
-/// The name belongs to the lock, not to the lease: whoever takes the work over does not do it twice,
+/// The name belongs to the lock, not to the lease: a client that takes the work over does not do it twice,
 /// and its repeat raises the mark as any operation does.
 pub async fn the_next_holder_repeats_too(store: &Store) {
     let write = put("handed", "first");
@@ -79,8 +79,8 @@ pub async fn a_stale_repeat_learns_what_was_done(store: &Store) {
     let first = First::Stored { created: true, etag: put_etag(&write) };
     named(store, &old, "w", write.clone()).await;
     applied(store, fence("stale-names", 2), put("stale-names", "second")).await;
-    let told = FenceOutcome::StaleRepeat { mark: mark(2, 2), first };
-    assert_eq!(named(store, &old, "w", again(&write)).await, told);
+    let expected = FenceOutcome::StaleRepeat { mark: mark(2, 2), first };
+    assert_eq!(named(store, &old, "w", again(&write)).await, expected);
     let refused = FenceOutcome::Stale { mark: mark(2, 2) };
     assert_eq!(named(store, &old, "new", put("stale-names", "late")).await, refused);
     assert_eq!(named(store, &old, "w", put("stale-names", "other")).await, refused);
@@ -138,7 +138,7 @@ pub async fn a_name_is_taken_once(store: &Store) {
     assert!(matches!(outcome, FenceOutcome::Applied { .. }), "{outcome:?}");
 }
 
-/// What is remembered is bounded, and it is the last ones.
+/// The number of remembered names is bounded: the last ones are kept.
 pub async fn the_last_names_are_kept(store: &Store) {
     let fence = fence("many", 1);
     let first = put("many/0", "0");
@@ -164,9 +164,10 @@ pub async fn the_last_names_are_kept(store: &Store) {
     assert!(matches!(outcome, FenceOutcome::Repeated { .. }), "{outcome:?}");
 }
 
-/// What is open has names too, each key its own.
+/// Operations on open keys have names too, each key its own.
 pub async fn open_operations_can_be_named(store: &Store) {
-    let (write, other) = (put("open/a", "a"), put("open/b", "b"));
+    let write = put("open/a", "a");
+    let other = put("open/b", "b");
     let apply = async |operation: &Operation| {
         let once = Once::new(None, "w", operation);
         store.apply_once(None, again(operation), Some(once)).await.unwrap()
@@ -186,13 +187,15 @@ pub async fn racing_repeats_do_it_once(store: &Store) {
         let at = format!("racing-names/{round}");
         let operation = put(&at, "once");
         let attempts = (0..ATTEMPTS).map(|_| {
-            let (store, operation) = (Arc::clone(store), again(&operation));
+            let store = Arc::clone(store);
+            let operation = again(&operation);
             tokio::spawn(async move {
                 named(&store, &fence("racing-names", 1), &round.to_string(), operation).await
             })
         });
         let attempts: Vec<_> = attempts.collect();
-        let (mut now, mut before) = (0, Vec::new());
+        let mut now = 0;
+        let mut before = Vec::new();
         for attempt in attempts {
             match attempt.await.expect("no panic") {
                 FenceOutcome::Applied { .. } => now += 1,
@@ -211,7 +214,7 @@ pub async fn racing_repeats_do_it_once(store: &Store) {
     }
 }
 
-/// What the lock server asks for: nothing that a mark has is above it.
+/// The highest mark, which the lock server reads: no mark is above it.
 pub async fn the_highest_mark_is_known(store: &Store) {
     let highest = async || store.highest_mark().await.expect("the store works");
     let before = highest().await.map_or(0, Token::get);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::checks;
-use crate::history::{Action, History, Operation as Event, Outcome as HistoryOutcome};
+use crate::history::{Action, History, Operation as Event, OperationResult};
 use crate::seed::Seed;
 use crate::wait::soon;
 
@@ -20,7 +20,9 @@ pub async fn race(stores: &[Store], name: &str) {
     let history = Arc::new(History::new());
     let workers = (0..8_u64).map(|worker| {
         let store = stores[usize::try_from(worker).expect("small") % stores.len()].clone();
-        let (history, seed, name) = (history.clone(), seed.fork(), name.to_owned());
+        let history = history.clone();
+        let seed = seed.fork();
+        let name = name.to_owned();
         tokio::spawn(async move { write_on(store, history, seed, name, worker).await })
     });
     for worker in workers.collect::<Vec<_>>() {
@@ -31,7 +33,7 @@ pub async fn race(stores: &[Store], name: &str) {
     let finally = BTreeMap::from([(name.to_owned(), text_at(&stores[0], name).await)]);
     checks::nothing_lost(&operations, &finally).unwrap();
     let highest =
-        operations.iter().filter(|op| op.outcome == HistoryOutcome::Applied).map(|op| op.token);
+        operations.iter().filter(|op| op.outcome == OperationResult::Applied).map(|op| op.token);
     let mark = mark_of(&stores[0], name).await.expect("a mark").token.get();
     assert_eq!(Some(mark), highest.max(), "the mark is the highest token that was admitted");
 }
@@ -51,10 +53,10 @@ async fn write_on(store: Store, history: Arc<History>, mut seed: Seed, name: Str
             (write, store.apply(Some(fence), put(&name, &value)).await)
         };
         let outcome = match outcome.expect("the store works") {
-            FenceOutcome::Applied { .. } => HistoryOutcome::Applied,
+            FenceOutcome::Applied { .. } => OperationResult::Applied,
             FenceOutcome::Stale { mark } => {
                 assert!(mark.token.get() > token);
-                HistoryOutcome::Refused
+                OperationResult::Refused
             }
             other => panic!("{other:?}"),
         };

@@ -41,17 +41,17 @@ pub async fn the_same_id_gets_the_same_grant(store: &Store) {
     assert_eq!(store.show(&name("once")).await.unwrap().queue_length, 0);
 }
 
-/// An id that somebody else uses is refused, and changes nothing.
+/// An id that another client uses is refused, and changes nothing.
 pub async fn an_id_belongs_to_its_owner(store: &Store) {
     let mine = request("conflict", LONG_MS, 0);
     let held = store.acquire(mine.clone()).await.unwrap();
-    let theirs = Acquire { owner: owner("somebody else"), ..mine.clone() };
+    let theirs = Acquire { owner: owner("another owner"), ..mine.clone() };
     let refused = store.acquire(theirs).await.unwrap_err();
     assert_eq!(refused, StoreError::IdConflict { owner: mine.owner.clone() });
     assert_eq!(store.acquire(mine).await.unwrap().token, held.token);
 }
 
-/// L2, and who is told.
+/// L2, and the holder in the refusal.
 pub async fn a_held_lock_is_refused_with_its_holder(store: &Store) {
     let held = grant(store, "held", LONG_MS).await;
     match store.acquire(request("held", LONG_MS, 0)).await.unwrap_err() {
@@ -81,7 +81,7 @@ pub async fn a_guards_mark_is_exceeded(store: &Store) {
     assert_eq!(renewed.token, held.token);
 }
 
-/// A waiter that has waited enough is told who holds the lock, and leaves the queue.
+/// A waiter that times out gets the holder of the lock, and leaves the queue.
 pub async fn patience_ends_in_a_refusal(store: &Store) {
     let held = grant(store, "patience", LONG_MS).await;
     let waiting = soon("the end of patience", store.acquire(request("patience", LONG_MS, 50)));
@@ -129,7 +129,7 @@ pub async fn tokens_run_out_loudly(store: &Store) {
     grant(store, "exhausted", LONG_MS).await;
 }
 
-/// `show` tells what the holder said of itself.
+/// `show` returns the metadata of the holder.
 pub async fn what_is_shown_is_what_was_asked(store: &Store) {
     let free = store.show(&name("shown")).await.unwrap();
     assert_eq!((free.state, free.holder, free.queue_length), (LockState::Free, None, 0));
@@ -180,7 +180,8 @@ pub async fn pages_are_complete_and_in_order(store: &Store) {
 pub async fn many_tasks_on_many_locks_keep_the_tokens_unique(store: &Store) {
     let history = Arc::new(History::new());
     let workers = (0..8).map(|worker| {
-        let (store, history) = (store.clone(), history.clone());
+        let store = store.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for round in 0..15 {
                 work_once(&store, &history, &format!("many/{worker}/{}", round % 2)).await;
@@ -199,10 +200,12 @@ pub async fn contenders_never_hold_at_once(store: &Store) {
     let history = Arc::new(History::new());
     let busy = Arc::new(AtomicBool::new(false));
     let workers = (0..8).map(|_| {
-        let (store, history, busy) = (store.clone(), history.clone(), busy.clone());
+        let store = store.clone();
+        let history = history.clone();
+        let busy = busy.clone();
         tokio::spawn(async move {
             for _ in 0..8 {
-                let grant = ask(&store, &history, "contended").await;
+                let grant = acquire_recorded(&store, &history, "contended").await;
                 assert!(!busy.swap(true, Ordering::SeqCst), "two holders at once");
                 tokio::task::yield_now().await;
                 assert!(busy.swap(false, Ordering::SeqCst));
@@ -219,11 +222,11 @@ pub async fn contenders_never_hold_at_once(store: &Store) {
 }
 
 async fn work_once(store: &Store, history: &History, lock: &str) {
-    let grant = ask(store, history, lock).await;
+    let grant = acquire_recorded(store, history, lock).await;
     let_go(store, history, lock, grant.lease_id).await;
 }
 
-async fn ask(store: &Store, history: &History, lock: &str) -> Grant {
+async fn acquire_recorded(store: &Store, history: &History, lock: &str) -> Grant {
     let invoked_ns = history.now_ns();
     let grant = store.acquire(request(lock, LONG_MS, LONG_MS)).await.expect("a grant in time");
     history.granted(Granted {

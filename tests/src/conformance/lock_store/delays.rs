@@ -21,8 +21,8 @@ async fn until_delayed(store: &Store, lock: &str) -> u64 {
     .await
 }
 
-/// The lease is over and says so, and nobody gets the lock until the delay is over as well; then
-/// the one who waited does.
+/// The lease has ended and is reported as ended; the lock is granted only after the lock-delay, to
+/// the waiter.
 pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
     let delay_ms = 3 * SHORT_MS;
     let first = take(store, delayed(request("delay", LONG_MS, 0), SHORT_MS, delay_ms)).await;
@@ -83,7 +83,7 @@ async fn released_bound(store: &Store, session: fence_protocol::SessionId, lock:
     released(store, lock, lease.lease_id).await;
 }
 
-/// Released, revoked, superseded by the owner, or never heard of: nothing of it is under way.
+/// Released, revoked, superseded by the owner, or never received: no write of it is under way.
 pub async fn a_holders_word_leaves_no_delay(store: &Store) {
     let closing =
         |lock: &str, wait_ms| delayed(request(lock, LONG_MS, wait_ms), LONG_MS, LONG_DELAY_MS);
@@ -140,7 +140,7 @@ pub async fn a_delay_closes_one_place_of_several(store: &Store) {
     take(store, permit("delay/pool", 2, 0)).await;
 }
 
-/// What a reader had under way disturbs no reader; a writer waits for it.
+/// The lock-delay after a reader holds up no reader, only a writer.
 pub async fn a_delay_keeps_writers_out_and_lets_readers_in(store: &Store) {
     take(store, delayed(shared("delay/read", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS)).await;
     until_delayed(store, "delay/read").await;
@@ -150,7 +150,7 @@ pub async fn a_delay_keeps_writers_out_and_lets_readers_in(store: &Store) {
     until_delayed(store, "delay/read").await;
 }
 
-/// An operator who knows better lifts it; whoever waits gets the lock in that step.
+/// An operator lifts the lock-delay; the waiter gets the lock in the same step.
 pub async fn a_delay_is_lifted_by_a_revocation(store: &Store) {
     let first =
         take(store, delayed(request("lifted-delay", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS)).await;
@@ -192,7 +192,7 @@ pub async fn a_group_waits_for_a_delay(store: &Store) {
     }
 }
 
-/// What [`reopened`] leaves of kinds, groups and delays, and finds again.
+/// State of kinds, groups and lock-delays that [`reopened`] writes and reads again.
 pub(super) async fn left(store: &Store) {
     for number in 0..2 {
         let asked =

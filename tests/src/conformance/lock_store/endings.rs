@@ -1,4 +1,4 @@
-//! How leases end, and that they stay ended.
+//! Ends of leases, and that leases stay ended.
 
 use super::*;
 
@@ -51,7 +51,7 @@ pub async fn a_renewal_replaces_the_time_and_keeps_the_token(store: &Store) {
     assert_eq!(store.show(&lock).await.unwrap().history[0].reason, EndReason::Expired);
 }
 
-/// A lease that has ended stays ended, also where nobody took the lock since.
+/// A lease that has ended stays ended, also if the lock was not granted since.
 pub async fn a_renewal_never_resurrects(store: &Store) {
     let lock = name("resurrect");
     let short = grant(store, "resurrect", SHORT_MS).await;
@@ -66,7 +66,7 @@ pub async fn a_renewal_never_resurrects(store: &Store) {
     assert_eq!(lost(never), EndReason::Superseded);
 }
 
-/// A client that gave up releases an id whose acquire is still on its way: the acquire loses.
+/// A client that timed out releases an id whose acquire is still on its way: the acquire loses.
 pub async fn a_release_that_overtakes_its_acquire_wins(store: &Store) {
     let late = request("overtaken", LONG_MS, 0);
     let outcome = store.release(&late.lock, late.lease_id).await;
@@ -87,7 +87,7 @@ pub async fn a_release_takes_only_its_own_lease(store: &Store) {
     assert_eq!(holder.lease_id, new.lease_id);
 }
 
-/// An operator ends what is live, and is told when nothing is.
+/// An operator ends what is live, and gets an error if nothing is.
 pub async fn revoking_ends_whatever_is_live(store: &Store) {
     let lock = name("revoked");
     assert_eq!(store.revoke(&lock, Revoke::default()).await.unwrap_err(), StoreError::NotHeld);

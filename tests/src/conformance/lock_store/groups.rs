@@ -11,9 +11,9 @@ mod waiting;
 pub use crowds::*;
 pub use waiting::*;
 
-type Outcome = Result<Vec<Grant>, StoreError>;
+type GroupResult = Result<Vec<Grant>, StoreError>;
 /// A group that waits in a task of its own.
-type WaitingGroup = JoinHandle<Outcome>;
+type WaitingGroup = JoinHandle<GroupResult>;
 
 /// A request for all of these locks, exclusively.
 pub(super) fn parts(wait_ms: u64, locks: &[&str]) -> Vec<Acquire> {
@@ -33,7 +33,8 @@ async fn take_all(store: &Store, parts: Vec<Acquire>) -> Vec<Grant> {
 
 /// Starts a group that must wait, and returns when it has its places.
 pub(super) async fn enqueue_all(store: &Store, parts: Vec<Acquire>) -> WaitingGroup {
-    let (lock, lease) = (parts[0].lock.clone(), parts[0].lease_id);
+    let lock = parts[0].lock.clone();
+    let lease = parts[0].lease_id;
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire_all(parts).await });
     until_true("the group's places", || async {
@@ -55,7 +56,7 @@ async fn release_all(store: &Store, parts: &[Acquire]) {
 }
 
 /// The lock that refused, and why.
-fn refusal(outcome: Outcome) -> (String, StoreError) {
+fn refusal(outcome: GroupResult) -> (String, StoreError) {
     match outcome {
         Err(StoreError::Part { lock, refusal }) => (lock.as_str().to_owned(), *refusal),
         other => panic!("expected a refusal of one lock: {other:?}"),
@@ -86,8 +87,8 @@ pub async fn a_group_is_granted_as_one(store: &Store) {
     assert_eq!(one.len(), 1);
 }
 
-/// Whatever refuses, nothing is taken, remembered or left in a queue at the others, and no patience
-/// is spent on what patience cannot change.
+/// If one lock is refused, nothing is taken, remembered or queued at the others, and a refusal that
+/// waiting cannot change comes at once.
 pub async fn a_group_is_all_or_nothing(store: &Store) {
     let held = grant(store, "none/b", LONG_MS).await;
     let pool = take(store, permit("none/pool", 2, 0)).await;
@@ -167,7 +168,7 @@ pub async fn an_ended_group_is_not_granted_again(store: &Store) {
         let (_, why) = refusal(store.acquire_all(asked).await);
         assert!(matches!(why, StoreError::Lost { .. }), "{why:?}");
     }
-    // Of an id that holds only one of the locks nobody knows what became of the other.
+    // An id that holds only one of the locks has no known outcome for the other.
     let single = with_modes(parts(0, &locks[..2]), &[Mode::Shared, Mode::Shared]);
     take(store, single[0].clone()).await;
     let (lock, why) = refusal(store.acquire_all(single).await);

@@ -54,7 +54,9 @@ pub async fn a_stream_of_readers_starves_no_writer(store: &Store) {
     let done = Arc::new(AtomicBool::new(false));
     let readings = Arc::new(AtomicU64::new(0));
     let readers = (0..4).map(|_| {
-        let (store, done, readings) = (store.clone(), done.clone(), readings.clone());
+        let store = store.clone();
+        let done = done.clone();
+        let readings = readings.clone();
         tokio::spawn(async move {
             let mut held = take(&store, shared("stream", LONG_MS, LONG_MS)).await;
             while !done.load(Ordering::SeqCst) {
@@ -91,7 +93,7 @@ pub async fn a_stream_of_readers_starves_no_writer(store: &Store) {
     until_free(store, "stream").await;
 }
 
-/// Those at the front that can be beside each other are granted in one step, and nobody from behind
+/// Compatible waiters at the front are granted in one step, and none from behind
 /// a writer.
 pub async fn readers_are_let_in_together(store: &Store) {
     let first = take(store, request("together", LONG_MS, 0)).await;
@@ -102,7 +104,8 @@ pub async fn readers_are_let_in_together(store: &Store) {
     released(store, "together", first.lease_id).await;
     let shown = store.show(&name("together")).await.unwrap();
     assert_eq!((shown.lease_count, shown.queue_length), (2, 2));
-    let (one, two) = (granted(one).await, granted(two).await);
+    let one = granted(one).await;
+    let two = granted(two).await;
     assert!(first.token < one.token && one.token < two.token);
     released(store, "together", one.lease_id).await;
     assert_eq!(queue_length(store, "together").await, 2, "a writer beside a reader");
@@ -113,7 +116,7 @@ pub async fn readers_are_let_in_together(store: &Store) {
     granted(last).await;
 }
 
-/// However a waiting writer goes away, the readers behind it need not wait for what it waited for.
+/// A waiting writer that leaves, for any reason, no longer holds up the readers behind it.
 pub async fn a_writer_that_leaves_lets_the_readers_in(store: &Store) {
     let reader = take(store, shared("gone", LONG_MS, 0)).await;
     for way in ["caller", "patience", "release"] {
@@ -133,20 +136,22 @@ pub async fn a_writer_that_leaves_lets_the_readers_in(store: &Store) {
     assert_eq!(store.show(&name("gone")).await.unwrap().lease_count, 1);
 }
 
-/// L2 for both kinds of lease at once: never a writer beside anybody, and all get through.
+/// L2 for both kinds of lease at once: never a writer beside another holder, and all are granted.
 pub async fn readers_and_writers_never_meet(store: &Store) {
     // Readers count up by one, a writer counts down by a thousand.
     let inside = Arc::new(AtomicI64::new(0));
     let history = Arc::new(History::new());
     let workers = (0..9).map(|worker| {
-        let (store, inside, history) = (store.clone(), inside.clone(), history.clone());
+        let store = store.clone();
+        let inside = inside.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for _ in 0..12 {
                 let (asked, weight) = match worker % 3 {
                     0 => (request("meet", LONG_MS, LONG_MS), -1_000),
                     _ => (shared("meet", LONG_MS, LONG_MS), 1),
                 };
-                let lease = note(&store, &history, asked).await;
+                let lease = acquire_recorded(&store, &history, asked).await;
                 let before = inside.fetch_add(weight, Ordering::SeqCst);
                 let alone = if weight < 0 { before == 0 } else { before >= 0 };
                 assert!(alone, "{weight} beside {before}");
@@ -163,8 +168,8 @@ pub async fn readers_and_writers_never_meet(store: &Store) {
     checks::tokens_rise(&history.grants()).unwrap();
 }
 
-/// Acquires, and notes the grant.
-pub(super) async fn note(store: &Store, history: &History, asked: Acquire) -> LeaseId {
+/// Acquires, and records the grant.
+pub(super) async fn acquire_recorded(store: &Store, history: &History, asked: Acquire) -> LeaseId {
     let invoked_ns = history.now_ns();
     let lock = asked.lock.as_str().to_owned();
     let grant = store.acquire(asked).await.expect("a grant in time");
@@ -246,8 +251,8 @@ fn kind_of<T: std::fmt::Debug>(outcome: Result<T, StoreError>) -> Kind {
     }
 }
 
-/// One lock is of one kind while it is in use, and whoever thinks otherwise changes nothing, also
-/// if willing to wait.
+/// One lock is of one kind while it is in use, and a request for another kind changes nothing, also
+/// if it would wait.
 pub async fn another_kind_is_refused(store: &Store) {
     let three = Mode::Permit { size: 3 };
     let semaphore = Kind::Semaphore { size: 3 };
@@ -279,7 +284,7 @@ pub async fn another_kind_is_refused(store: &Store) {
     }
 }
 
-/// Who waits says what the lock is, also where the last holder has gone: a group that waits for
+/// A waiter keeps the kind of the lock, also after the last holder has gone: a group that waits for
 /// another lock too is then alone with its place.
 pub async fn a_waiting_kind_is_a_kind(store: &Store) {
     let held = take(store, permit("waiting-kind", 1, 0)).await;
@@ -299,7 +304,7 @@ pub async fn a_waiting_kind_is_a_kind(store: &Store) {
     super::groups::all_granted(group).await;
 }
 
-/// Whoever repeats an id learns what it has, whatever it asks for now; also one that waits.
+/// A retry with the same id gets its grant, whatever mode it names now; also a waiter.
 pub async fn a_repeat_with_another_mode_is_the_same_grant(store: &Store) {
     let asked = shared("other-mode", LONG_MS, 0);
     let first = take(store, asked.clone()).await;

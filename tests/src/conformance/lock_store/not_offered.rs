@@ -1,4 +1,4 @@
-//! What a store does not offer is refused as such, and changes nothing.
+//! Operations that a store does not offer are refused as such, and change nothing.
 
 use lock_server::store::{NewSession, Takeover};
 

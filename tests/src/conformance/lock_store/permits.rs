@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::kinds::note;
+use super::kinds::acquire_recorded;
 use super::sessions::begin;
 use super::*;
 use crate::checks;
@@ -33,10 +33,12 @@ pub async fn permits_never_exceed_the_size(store: &Store) {
     let inside = Arc::new(AtomicI64::new(0));
     let history = Arc::new(History::new());
     let workers = (0..12).map(|_| {
-        let (store, inside, history) = (store.clone(), inside.clone(), history.clone());
+        let store = store.clone();
+        let inside = inside.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             for _ in 0..10 {
-                let lease = note(&store, &history, permit("pool", 3, LONG_MS)).await;
+                let lease = acquire_recorded(&store, &history, permit("pool", 3, LONG_MS)).await;
                 let before = inside.fetch_add(1, Ordering::SeqCst);
                 assert!(before < 3, "{} permits of 3", before + 1);
                 tokio::task::yield_now().await;
@@ -53,7 +55,7 @@ pub async fn permits_never_exceed_the_size(store: &Store) {
     assert_eq!(store.show(&name("pool")).await.unwrap().lease_count, 0);
 }
 
-/// A newcomer never gets the permit that somebody waits for.
+/// A newcomer never gets a permit for which another client waits.
 pub async fn a_permit_is_waited_for_in_order(store: &Store) {
     let one = take(store, permit("order", 2, 0)).await;
     let two = take(store, permit("order", 2, 0)).await;
@@ -96,7 +98,7 @@ pub async fn a_session_holds_several_permits_of_one_lock(store: &Store) {
     let own = enqueue(store, bound(LONG_MS)).await;
     assert_eq!(store.end_session(session).await.unwrap().lease_count, 3);
     granted(waits).await;
-    let refused = soon("its own waiter to be told", own).await.unwrap();
+    let refused = soon("its own waiter to be refused", own).await.unwrap();
     assert!(matches!(refused, Err(StoreError::Session(_))), "{refused:?}");
     assert_eq!(store.show(&name("several")).await.unwrap().lease_count, 2);
     for grant in [&held[0], &held[2]] {

@@ -1,4 +1,4 @@
-//! Waiting: first come, first served, and nobody who has gone is waited for.
+//! Waiting: first come, first served; a client that has gone holds up no waiter.
 
 use std::pin::Pin;
 
@@ -22,7 +22,7 @@ pub async fn waiters_are_served_in_order(store: &Store) {
     assert_eq!(store.show(&name("fifo")).await.unwrap().queue_length, 0);
 }
 
-/// While somebody waits, a newcomer never gets the lock, whatever the moment it asks.
+/// While a client waits, a newcomer never gets the lock, whatever the moment of its request.
 pub async fn nobody_overtakes_the_queue(store: &Store) {
     let first = grant(store, "barging", LONG_MS).await;
     let waiting = enqueue(store, request("barging", LONG_MS, LONG_MS)).await;
@@ -38,8 +38,8 @@ pub async fn nobody_overtakes_the_queue(store: &Store) {
     soon("the newcomer", barging).await.unwrap();
 }
 
-/// Nobody releases an expired lease, and still the next waiter gets the lock long before its own
-/// patience ends.
+/// An expired lease is not released, and still the next waiter gets the lock long before it
+/// times out.
 pub async fn expiry_wakes_the_next_waiter(store: &Store) {
     let short = grant(store, "wakes", SHORT_MS).await;
     let first = enqueue(store, request("wakes", SHORT_MS, LONG_MS)).await;
@@ -90,8 +90,8 @@ pub async fn a_waiter_that_is_released_never_gets_the_lock(store: &Store) {
     let waiting = enqueue(store, asked.clone()).await;
     let outcome = store.release(&asked.lock, asked.lease_id).await;
     assert!(matches!(outcome, Err(StoreError::Lost { .. })), "{outcome:?}");
-    let told = soon("the waiter to be told", waiting).await.unwrap();
-    assert_eq!(lost(told), EndReason::Released);
+    let ended = soon("the waiter to be refused", waiting).await.unwrap();
+    assert_eq!(lost(ended), EndReason::Released);
     released(store, "unqueued", first.lease_id).await;
     assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
     grant(store, "unqueued", LONG_MS).await;
@@ -143,24 +143,25 @@ async fn holder_is(store: &Store, asked: &Acquire) -> bool {
 
 /// The lock was handed to a waiter whose caller goes away before it looks: it is handed on at once,
 /// not when the lease would end.
-pub async fn a_grant_that_reached_nobody_is_taken_back(store: &Store) {
-    let asked = taken_back(store, "undelivered").await;
+pub async fn a_grant_that_reached_nobody_is_rolled_back(store: &Store) {
+    let asked = rolled_back(store, "undelivered").await;
     // An engine that takes back the attempt alone does not know its id any more, and the lock is
     // another's by now.
     match store.acquire(asked).await {
         Err(StoreError::Lost { reason: EndReason::Released, .. } | StoreError::Held { .. }) => {}
-        other => panic!("it was taken back: {other:?}"),
+        other => panic!("it was rolled back: {other:?}"),
     }
 }
 
-/// Where ids are remembered once for all nodes, that one has ended.
+/// On a store that remembers ids once for all nodes, the id of a rolled back grant has ended.
 pub async fn a_grant_that_was_taken_back_has_ended(store: &Store) {
-    let asked = taken_back(store, "undelivered-ended").await;
+    let asked = rolled_back(store, "undelivered-ended").await;
     assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
 }
 
-/// What asks again, without waiting, for a lease whose grant reached nobody; the lock is another's.
-async fn taken_back(store: &Store, lock: &str) -> Acquire {
+/// Request that retries, without waiting, a lease whose grant reached no client; another client has the
+/// lock.
+async fn rolled_back(store: &Store, lock: &str) -> Acquire {
     let first = grant(store, lock, LONG_MS).await;
     let asked = request(lock, LONG_MS, LONG_MS);
     let waiting = wait_unwatched(store, &asked).await;
@@ -172,9 +173,9 @@ async fn taken_back(store: &Store, lock: &str) -> Acquire {
     Acquire { wait_ms: 0, ..asked }
 }
 
-/// The caller lost its connection, asked again and got the grant: the late word that the first
+/// The caller lost its connection, retried and got the grant: the late notice that the first
 /// call is gone must not take it away.
-pub async fn a_grant_that_was_asked_for_again_is_not_taken_back(store: &Store) {
+pub async fn a_grant_that_was_asked_for_again_is_not_rolled_back(store: &Store) {
     let first = grant(store, "again", LONG_MS).await;
     let asked = request("again", LONG_MS, LONG_MS);
     let waiting = wait_unwatched(store, &asked).await;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn of(lease: Option<LeaseId>, reason: Option<&str>) -> Revoke {
+fn revocation(lease: Option<LeaseId>, reason: Option<&str>) -> Revoke {
     Revoke { lease, reason: reason.map(owner) }
 }
 
@@ -13,20 +13,22 @@ pub async fn one_of_several_is_revoked(store: &Store) {
     for _ in 0..3 {
         held.push(take(store, permit("revoke-one", 3, 0)).await);
     }
-    let ended = store.revoke(&lock, of(Some(held[1].lease_id), Some("stuck"))).await.unwrap();
+    let ended =
+        store.revoke(&lock, revocation(Some(held[1].lease_id), Some("stuck"))).await.unwrap();
     assert_eq!(ended.len(), 1);
     assert_eq!((ended[0].lease_id, ended[0].token), (held[1].lease_id, held[1].token));
     assert_eq!(ended[0].reason, EndReason::Revoked);
     for grant in [&held[0], &held[2]] {
         assert_eq!(store.renew(&lock, grant.lease_id, None).await.unwrap().token, grant.token);
     }
-    let again = store.revoke(&lock, of(Some(held[1].lease_id), Some("again"))).await.unwrap_err();
+    let again =
+        store.revoke(&lock, revocation(Some(held[1].lease_id), Some("again"))).await.unwrap_err();
     let why = Some(owner("stuck"));
     assert_eq!(again, StoreError::Lost { reason: EndReason::Revoked, why });
-    let never = store.revoke(&lock, of(Some(lease_id()), None)).await;
+    let never = store.revoke(&lock, revocation(Some(lease_id()), None)).await;
     assert!(matches!(never, Err(StoreError::Lost { .. })), "{never:?}");
     assert_eq!(store.show(&lock).await.unwrap().lease_count, 2);
-    let nothing = store.revoke(&name("revoke-one/idle"), of(Some(lease_id()), None)).await;
+    let nothing = store.revoke(&name("revoke-one/idle"), revocation(Some(lease_id()), None)).await;
     assert!(nothing.is_err(), "{nothing:?}");
 }
 
@@ -38,7 +40,7 @@ pub async fn everything_is_revoked_oldest_first(store: &Store) {
         held.push(take(store, shared("revoke-all", LONG_MS, 0)).await);
     }
     store.renew(&lock, held[0].lease_id, None).await.unwrap();
-    let ended = store.revoke(&lock, of(None, Some("maintenance"))).await.unwrap();
+    let ended = store.revoke(&lock, revocation(None, Some("maintenance"))).await.unwrap();
     let shown: Vec<_> = ended.iter().map(|ended| (ended.lease_id, ended.token)).collect();
     let expected: Vec<_> = held.iter().map(|grant| (grant.lease_id, grant.token)).collect();
     assert_eq!(shown, expected);
@@ -48,59 +50,59 @@ pub async fn everything_is_revoked_oldest_first(store: &Store) {
     assert_eq!(shown.history[0].lease_id, held[3].lease_id, "newest first");
 }
 
-/// Its holder learns what the operator said, however it asks; so does whoever looks.
+/// Every request of its holder gets the operator's reason; so does every reader.
 pub async fn a_revoked_holder_is_told_why(store: &Store) {
-    let lock = name("told-why");
-    let asked = request("told-why", LONG_MS, 0);
+    let lock = name("revoked-why");
+    let asked = request("revoked-why", LONG_MS, 0);
     take(store, asked.clone()).await;
-    store.revoke(&lock, of(None, Some("host 7 is replaced"))).await.unwrap();
+    store.revoke(&lock, revocation(None, Some("host 7 is replaced"))).await.unwrap();
     let reason = EndReason::Revoked;
-    let told = StoreError::Lost { reason, why: Some(owner("host 7 is replaced")) };
-    assert_eq!(store.renew(&lock, asked.lease_id, None).await.unwrap_err(), told);
-    assert_eq!(store.release(&lock, asked.lease_id).await.unwrap_err(), told);
-    assert_eq!(store.acquire(asked.clone()).await.unwrap_err(), told);
+    let revoked = StoreError::Lost { reason, why: Some(owner("host 7 is replaced")) };
+    assert_eq!(store.renew(&lock, asked.lease_id, None).await.unwrap_err(), revoked);
+    assert_eq!(store.release(&lock, asked.lease_id).await.unwrap_err(), revoked);
+    assert_eq!(store.acquire(asked.clone()).await.unwrap_err(), revoked);
     let history = store.show(&lock).await.unwrap().history;
     assert_eq!(history[0].why, Some(owner("host 7 is replaced")));
     // Other ends, and revocations without a word, have no such text.
-    let next = take(store, request("told-why", LONG_MS, 0)).await;
-    store.revoke(&lock, of(None, None)).await.unwrap();
+    let next = take(store, request("revoked-why", LONG_MS, 0)).await;
+    store.revoke(&lock, revocation(None, None)).await.unwrap();
     let late = store.renew(&lock, next.lease_id, None).await.unwrap_err();
     assert_eq!(late, StoreError::Lost { reason, why: None });
-    let last = take(store, request("told-why", LONG_MS, 0)).await;
-    released(store, "told-why", last.lease_id).await;
+    let last = take(store, request("revoked-why", LONG_MS, 0)).await;
+    released(store, "revoked-why", last.lease_id).await;
     let history = store.show(&lock).await.unwrap().history;
     let said: Vec<_> = history.iter().map(|ended| ended.why.is_some()).collect();
     assert_eq!(said, [false, false, true]);
 }
 
-/// A group of which a part was revoked, and that repeats, is told why.
+/// A group of which a part was revoked, and that retries, gets the reason.
 pub async fn a_revoked_part_of_a_group_is_told_why(store: &Store) {
     let reason = EndReason::Revoked;
-    let parts = super::groups::parts(0, &["told-why/a", "told-why/b"]);
+    let parts = super::groups::parts(0, &["revoked-why/a", "revoked-why/b"]);
     store.acquire_all(parts.clone()).await.unwrap();
-    store.revoke(&name("told-why/b"), of(None, Some("stuck"))).await.unwrap();
+    store.revoke(&name("revoked-why/b"), revocation(None, Some("stuck"))).await.unwrap();
     match store.acquire_all(parts).await.unwrap_err() {
         StoreError::Part { lock, refusal } => {
-            assert_eq!(lock, name("told-why/b"));
+            assert_eq!(lock, name("revoked-why/b"));
             assert_eq!(*refusal, StoreError::Lost { reason, why: Some(owner("stuck")) });
         }
         other => panic!("{other:?}"),
     }
 }
 
-/// Whoever waits gets what became free, in the same step, and no more than that.
+/// Waiters get what became free, in the same step, and no more than that.
 pub async fn a_revocation_lets_the_queue_in(store: &Store) {
     let lock = name("revoke-queue");
     let one = take(store, shared("revoke-queue", LONG_MS, 0)).await;
     let two = take(store, shared("revoke-queue", LONG_MS, 0)).await;
     let writer = enqueue(store, request("revoke-queue", LONG_MS, LONG_MS)).await;
     let reader = enqueue(store, shared("revoke-queue", LONG_MS, LONG_MS)).await;
-    store.revoke(&lock, of(Some(one.lease_id), None)).await.unwrap();
+    store.revoke(&lock, revocation(Some(one.lease_id), None)).await.unwrap();
     assert_eq!(queue_length(store, "revoke-queue").await, 2, "a writer beside a reader");
-    store.revoke(&lock, of(Some(two.lease_id), None)).await.unwrap();
+    store.revoke(&lock, revocation(Some(two.lease_id), None)).await.unwrap();
     let wrote = granted(writer).await;
     assert!(!reader.is_finished(), "a reader beside a writer");
-    assert_eq!(store.revoke(&lock, of(None, None)).await.unwrap()[0].token, wrote.token);
+    assert_eq!(store.revoke(&lock, revocation(None, None)).await.unwrap()[0].token, wrote.token);
     granted(reader).await;
 }
 

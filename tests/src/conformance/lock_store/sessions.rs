@@ -47,7 +47,7 @@ async fn until_over(store: &Store, session: SessionId) -> NoSession {
     why(store.heartbeat(session).await)
 }
 
-/// What is shown is what was asked, and a repeat, as after a lost reply, is the same session.
+/// A session shows what was requested, and a retry, as after a lost reply, is the same session.
 pub async fn a_session_is_created_once(store: &Store) {
     let new = new_session(LONG_MS);
     let first = store.create_session(new.clone()).await.unwrap();
@@ -58,7 +58,7 @@ pub async fn a_session_is_created_once(store: &Store) {
     let again = store.create_session(new.clone()).await.unwrap();
     assert_eq!((again.heartbeats, again.metadata.unwrap()["pod"].as_u64()), (1, Some(7)));
     assert_eq!(first.principal, None);
-    let theirs = NewSession { owner: owner("somebody else"), ..new.clone() };
+    let theirs = NewSession { owner: owner("another owner"), ..new.clone() };
     assert_eq!(why(store.create_session(theirs).await), NoSession::OtherOwner(new.owner.clone()));
     store.end_session(new.session_id).await.unwrap();
     let ended = NoSession::Ended(SessionEndReason::Ended);
@@ -66,8 +66,8 @@ pub async fn a_session_is_created_once(store: &Store) {
     assert_eq!(why(store.heartbeat(session_id()).await), NoSession::Unknown);
 }
 
-/// Whose a session is stays as it was said at its beginning, in every answer; with metadata or
-/// without. The store keeps it and judges nobody by it.
+/// The principal of a session stays as at its beginning, in every reply; with metadata or
+/// without. The store keeps it and checks no request against it.
 pub async fn a_session_keeps_its_principal(store: &Store) {
     for metadata in [None, Some(r#"{"pod":"a\tb"}"#.to_owned())] {
         let new = NewSession {
@@ -129,7 +129,8 @@ pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
 /// Everything of the session is free in the step that ends it, and its waiters are woken: those of
 /// others get the locks, its own are refused.
 pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
-    let (session, other) = (begin(store, LONG_MS).await, begin(store, LONG_MS).await);
+    let session = begin(store, LONG_MS).await;
+    let other = begin(store, LONG_MS).await;
     let mut held = Vec::new();
     let mut waiting = Vec::new();
     for number in 0..30 {
@@ -151,7 +152,7 @@ pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
     for waiter in waiting {
         granted(waiter).await;
     }
-    let refused = soon("its own waiter to be told", own).await.unwrap();
+    let refused = soon("its own waiter to be refused", own).await.unwrap();
     assert_eq!(why(refused), NoSession::Ended(SessionEndReason::Ended));
     assert_eq!(store.show(&name("together/busy")).await.unwrap().queue_length, 0);
     assert_eq!(released(store, "together/busy", busy.lease_id).await, busy.token);
@@ -159,7 +160,7 @@ pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
     assert_eq!(why(store.end_session(session).await), again);
 }
 
-/// Nobody releases anything and nobody looks: the waiter gets the lock when the session's time has
+/// Without a release and without a read the waiter gets the lock when the session's time has
 /// passed.
 pub async fn an_expired_session_wakes_the_waiters(store: &Store) {
     let session = begin(store, SHORT_MS).await;
@@ -179,7 +180,7 @@ pub async fn an_ended_session_is_granted_nothing(store: &Store) {
     let ended = NoSession::Ended(SessionEndReason::Expired);
     assert_eq!(until_over(store, session).await, ended);
     released(store, "too-late", held.lease_id).await;
-    assert_eq!(why(soon("the waiter to be told", waiting).await.unwrap()), ended);
+    assert_eq!(why(soon("the waiter to be refused", waiting).await.unwrap()), ended);
     assert_eq!(why(store.acquire(asked).await), ended);
     assert_eq!(why(store.acquire(bound(session, "too-late/b", 0)).await), ended);
     let unknown = bound(session_id(), "too-late", 0);
@@ -202,7 +203,7 @@ pub async fn a_blocked_session_ends_at_its_time(store: &Store) {
     };
     blocked(why(store.heartbeat(session).await));
     blocked(why(store.acquire(bound(session, "blocked/new", 0)).await));
-    blocked(why(soon("its own waiter to be told", own).await.unwrap()));
+    blocked(why(soon("its own waiter to be refused", own).await.unwrap()));
     // The first reason stays, and the holder is live all the while.
     let again = store.block_session(session, owner("other")).await.unwrap();
     assert_eq!(again.blocked, Some(owner("host is replaced")));
@@ -267,7 +268,8 @@ pub async fn a_session_belongs_to_its_owner(store: &Store) {
 
 /// Locks are handed from one session to another, and each ends what is its own.
 pub async fn sessions_hand_locks_to_each_other(store: &Store) {
-    let (first, second) = (begin(store, LONG_MS).await, begin(store, LONG_MS).await);
+    let first = begin(store, LONG_MS).await;
+    let second = begin(store, LONG_MS).await;
     hold(store, first, "relay").await;
     let waiting = enqueue(store, bound(second, "relay", LONG_MS)).await;
     store.end_session(first).await.unwrap();

@@ -1,4 +1,4 @@
-//! Takeover: an owner takes a lock from its earlier self, and nobody from anybody else.
+//! Takeover: an owner takes a lock from its earlier self, and never from another owner.
 
 use lock_server::store::NoTakeover;
 
@@ -41,11 +41,11 @@ pub async fn a_new_life_takes_over_at_once(store: &Store) {
     let next = granted(waiting).await;
     assert!(next.token > new.token);
     released(store, "life", next.lease_id).await;
-    // Where nobody holds the lock there is nothing to take over, and the wish does no harm.
+    // If the lock is free there is nothing to take over, and the option has no effect.
     store.acquire(life("life", "boot 3", Takeover::EarlierSelf)).await.unwrap();
 }
 
-/// Neither by name nor by lease; whoever is willing to wait waits.
+/// Neither by name nor by lease; a request with a wait time waits.
 pub async fn takeover_never_crosses_owners(store: &Store) {
     let mine = life("theirs", "boot 1", Takeover::Never);
     let held = store.acquire(mine.clone()).await.unwrap();
@@ -93,7 +93,7 @@ pub async fn a_named_lease_is_taken_over(store: &Store) {
     assert_eq!(released(store, "named", heir.lease_id).await, new.token);
 }
 
-/// It waited behind its earlier self and then asked to take over: one grant, told to both calls,
+/// It waited behind its earlier self and then asked to take over: one grant, returned to both calls,
 /// and no place is left in the queue.
 pub async fn a_waiting_life_takes_over_once(store: &Store) {
     store.acquire(life("waits", "boot 1", Takeover::Never)).await.unwrap();
@@ -107,7 +107,7 @@ pub async fn a_waiting_life_takes_over_once(store: &Store) {
     until_free(store, "waits").await;
 }
 
-/// Where no token can be given, the holder keeps the lock.
+/// If no token can be given, the holder keeps the lock.
 pub async fn a_takeover_without_a_token_changes_nothing(store: &Store) {
     let first = life("no-token", "boot 1", Takeover::Never);
     let held = store.acquire(first.clone()).await.unwrap();

@@ -8,7 +8,7 @@ use tokio::sync::Barrier;
 use super::*;
 use crate::key_file::session_id;
 
-/// How often each race is run; every run has a lock of its own.
+/// Runs of each race; every run has a lock of its own.
 const RACES: usize = 30;
 const SUPERVISORS: usize = 5;
 
@@ -23,7 +23,8 @@ fn life(lock: &str, incarnation: &str, takeover: Takeover, wait_ms: u64) -> Acqu
 
 /// Starts it when all of the barrier's parties are there.
 fn together(store: &Store, barrier: &Arc<Barrier>, request: Acquire) -> Waiting {
-    let (store, barrier) = (store.clone(), barrier.clone());
+    let store = store.clone();
+    let barrier = barrier.clone();
     tokio::spawn(async move {
         barrier.wait().await;
         store.acquire(request).await
@@ -39,7 +40,7 @@ async fn one_end_each(store: &Store, lock: &str) -> Vec<(LeaseId, EndReason)> {
     shown.history.iter().map(|ended| (ended.lease_id, ended.reason)).collect()
 }
 
-/// Several saw the same process die. One of them takes its lock; the others are told who did.
+/// Several saw the same process die. One of them takes its lock; the others get the new holder.
 pub async fn one_of_many_supervisors_takes_over(store: &Store) {
     for race in 0..RACES {
         let lock = format!("supervisors/{race}");
@@ -60,7 +61,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
                 Err(other) => panic!("{lock}: {other:?}"),
             }
         }
-        let won = won.expect("somebody took over");
+        let won = won.expect("one took over");
         assert!(won.token > old.token);
         assert!(refused.iter().all(|holder| holder.token == won.token), "{lock}: {refused:?}");
         assert_eq!(
@@ -68,7 +69,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
             [(dead.lease_id, EndReason::Superseded)],
             "{lock}"
         );
-        // Asked again, as after a lost reply: the winner has its grant, the others have none.
+        // Retried, as after a lost reply: the winner has its grant, the others have none.
         for again in asked {
             let winner = again.lease_id == won.lease_id;
             match store.acquire(again).await {
@@ -79,7 +80,7 @@ pub async fn one_of_many_supervisors_takes_over(store: &Store) {
     }
 }
 
-/// Whoever lost the race for the dead lease and is willing to wait is granted in its turn, once.
+/// A supervisor that lost the race for the dead lease and waits is granted in its turn, once.
 pub async fn supervisors_that_wait_are_granted_in_turn(store: &Store) {
     let dead = life("turns-of-many", "boot 1", Takeover::Never, 0);
     let mut last = store.acquire(dead.clone()).await.unwrap();
@@ -112,7 +113,7 @@ pub async fn supervisors_that_wait_are_granted_in_turn(store: &Store) {
 }
 
 /// The process was not dead: it releases in the moment in which its lock is taken over. Whichever
-/// comes first, the lease ends once and its heir has the lock before whoever waits, or waits.
+/// comes first, the lease ends once and its heir has the lock before any waiter, or waits.
 pub async fn a_takeover_races_a_release(store: &Store) {
     for race in 0..RACES {
         let lock = format!("race-release/{race}");
@@ -122,7 +123,9 @@ pub async fn a_takeover_races_a_release(store: &Store) {
         let barrier = Arc::new(Barrier::new(2));
         let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)][race % 2];
         let heir = together(store, &barrier, life(&lock, "boot 2", by, 0));
-        let (own, gate, id) = (store.clone(), barrier.clone(), first.clone());
+        let own = store.clone();
+        let gate = barrier.clone();
+        let id = first.clone();
         let releasing = tokio::spawn(async move {
             gate.wait().await;
             own.release(&id.lock, id.lease_id).await
@@ -169,7 +172,8 @@ pub async fn a_takeover_races_an_expiry(store: &Store) {
             ..life(&lock, "boot 1", Takeover::Never, 0)
         };
         let old = store.acquire(first.clone()).await.unwrap();
-        let (own, by) = (store.clone(), [Takeover::EarlierSelf, Takeover::Of(first.lease_id)]);
+        let own = store.clone();
+        let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)];
         let after_ms = SHORT_MS - 10 + 20 * race as u64 / RACES as u64;
         races.push(tokio::spawn(async move {
             tokio::time::sleep(Duration::from_millis(after_ms)).await;
@@ -210,7 +214,8 @@ pub async fn a_takeover_races_the_end_of_the_session(store: &Store) {
         let barrier = Arc::new(Barrier::new(2));
         let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)][race % 2];
         let heir = together(store, &barrier, life(&lock, "boot 2", by, 0));
-        let (own, gate) = (store.clone(), barrier.clone());
+        let own = store.clone();
+        let gate = barrier.clone();
         let ending = tokio::spawn(async move {
             gate.wait().await;
             own.end_session(session).await

@@ -8,7 +8,8 @@ use crate::wait::{soon, until_true};
 
 /// In the order of their names, each once, also where one name begins with another.
 pub async fn items_come_in_pages((store, _): &Servers) {
-    let (key, items) = (session(), (0..1_000).map(|at| (format!("{at}"), Some(vec![1]))));
+    let key = session();
+    let items = (0..1_000).map(|at| (format!("{at}"), Some(vec![1])));
     let mut first = put(&key, "x");
     first.items = items.collect();
     let mut wanted: Vec<ItemName> = first.items.iter().map(|(name, _)| name.clone()).collect();
@@ -72,16 +73,19 @@ pub async fn sessions_come_in_pages((store, _): &Servers) {
 
 /// Of the groups that were committed.
 pub async fn servers_are_notified((store, other): &Servers) {
-    let (one, two) = (ServerId(1), ServerId(2));
-    let mut hears = other.wakeups(two);
-    let (key, bound, lost) = (lock("a"), session(), lock("lost"));
+    let one = ServerId(1);
+    let two = ServerId(2);
+    let mut wakeups = other.wakeups(two);
+    let key = lock("a");
+    let bound = session();
+    let lost = lock("lost");
     let notify = async |server, key: &Key, over| {
         let notice = Group { notify: vec![(server, key.clone())], ..group(&[(key, over)], vec![]) };
         commit(store, batch(vec![notice])).await
     };
     let first = async {
         let key = Wakeup::Record(key.clone());
-        while !std::iter::from_fn(|| hears.try_recv().ok()).any(|found| found == key) {
+        while !std::iter::from_fn(|| wakeups.try_recv().ok()).any(|found| found == key) {
             notify(two, &lock("a"), Version::ABSENT).await;
         }
     };
@@ -90,7 +94,7 @@ pub async fn servers_are_notified((store, other): &Servers) {
     notify(one, &lost, Version::ABSENT).await;
     notify(two, &bound, Version::ABSENT).await;
     loop {
-        let found = soon("a message", hears.recv()).await.expect("an engine that goes on");
+        let found = soon("a message", wakeups.recv()).await.expect("an engine that still runs");
         assert_ne!(found, Wakeup::Record(lost.clone()));
         if found == Wakeup::Record(bound.clone()) {
             break;
@@ -100,7 +104,9 @@ pub async fn servers_are_notified((store, other): &Servers) {
 
 /// For as long as each said.
 pub async fn live_servers_know_each_other((store, other): &Servers) {
-    let (one, two, three) = (ServerId(7), ServerId(8), ServerId(u32::MAX));
+    let one = ServerId(7);
+    let two = ServerId(8);
+    let three = ServerId(u32::MAX);
     assert_eq!(store.beat(two, 60_000).await.unwrap(), [two]);
     assert_eq!(other.beat(one, 300).await.unwrap(), [one, two]);
     assert_eq!(other.beat(three, 60_000).await.unwrap().last(), Some(&three));

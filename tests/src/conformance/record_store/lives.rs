@@ -1,4 +1,4 @@
-//! What is forgotten, and what is not.
+//! Records that are forgotten, and records that are not.
 
 use super::*;
 use crate::wait::until_true;
@@ -23,7 +23,9 @@ pub async fn a_record_is_forgotten_with_its_items((store, other): &Servers) {
 
 /// Of the record and of its items.
 pub async fn a_later_write_decides_when_it_is_forgotten((store, _): &Servers) {
-    let (short, kept, items_later) = (lock("short"), lock("kept"), lock("items-later"));
+    let short = lock("short");
+    let kept = lock("kept");
+    let items_later = lock("items-later");
     let mut first = put_for(&kept, "x", Some(500));
     first.items = named(&[("a", Some("1"))]);
     let first = must_put(store, Version::ABSENT, first).await;

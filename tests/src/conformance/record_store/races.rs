@@ -11,7 +11,8 @@ pub async fn no_update_is_lost((store, other): &Servers) {
     let keys: Arc<Vec<Key>> = Arc::new((0..3).map(|at| lock(&format!("count/{at}"))).collect());
     let tasks: Vec<_> = (0..TASKS)
         .map(|at| {
-            let (store, keys) = (if at % 2 == 0 { store } else { other }.clone(), keys.clone());
+            let store = if at % 2 == 0 { store } else { other }.clone();
+            let keys = keys.clone();
             tokio::spawn(async move {
                 let mut tokens = Vec::new();
                 for round in 0..ROUNDS {

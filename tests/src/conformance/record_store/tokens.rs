@@ -7,7 +7,8 @@ use super::*;
 /// The counter before a batch stands beside each value that the batch wrote. It may jump, and no token is
 /// taken twice.
 pub async fn tokens_follow_the_counter((store, other): &Servers) {
-    let (a, b) = (lock("a"), lock("b"));
+    let a = lock("a");
+    let b = lock("b");
     let (_, start) = store.read(&[]).await.unwrap();
     let groups = vec![
         group(&[(&a, Version::ABSENT)], vec![put(&a, "1")]),
@@ -30,7 +31,7 @@ pub async fn tokens_follow_the_counter((store, other): &Servers) {
     assert_eq!(read(other, &b).await.base, first);
 }
 
-/// Where the batch that it follows never arrives, or arrives later, its tokens are above those all the same.
+/// If the batch that it follows never arrives, or arrives later, its tokens are above those all the same.
 pub async fn tokens_are_above_a_batch_under_way((store, other): &Servers) {
     if store.overlap_min(1).is_none() {
         return;
@@ -43,7 +44,7 @@ pub async fn tokens_are_above_a_batch_under_way((store, other): &Servers) {
     assert_eq!(take(other, 1).await.unwrap().base, start + 12);
 }
 
-/// Whether or not its tokens are lost.
+/// The tokens of a refused group may be lost or not: none is given twice.
 pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     let key = lock("a");
     must_put(store, Version::ABSENT, put(&key, "x")).await;
@@ -55,7 +56,7 @@ pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     assert!(next >= before, "{next} after {before}");
 }
 
-/// Then none is given, and nothing else is changed; what takes none goes on. An engine may keep the last
+/// Then none is given, and nothing else is changed; what takes none succeeds. An engine may keep the last
 /// ones to itself.
 pub async fn tokens_are_used_up((store, _): &Servers) {
     let lifted = store.lift(Token::new(Token::MAX - 2).unwrap()).await;

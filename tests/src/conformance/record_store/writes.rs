@@ -57,7 +57,8 @@ pub async fn a_group_is_refused_where_a_record_has_changed((store, other): &Serv
 
 /// Those of locks, in the order of their names; of sessions none.
 pub async fn a_refused_group_returns_its_items((store, _): &Servers) {
-    let (key, bound) = (lock("a"), session());
+    let key = lock("a");
+    let bound = session();
     for record in [&key, &bound] {
         let mut first = put(record, "x");
         first.items = named(&[("2", Some("two")), ("1", Some("one")), ("10", Some("ten"))]);
@@ -75,7 +76,9 @@ pub async fn a_refused_group_returns_its_items((store, _): &Servers) {
 
 /// Each read counts, also of a record that is not written.
 pub async fn a_group_happens_whole_or_not_at_all((store, _): &Servers) {
-    let (a, b, c) = (lock("a"), lock("b"), session());
+    let a = lock("a");
+    let b = lock("b");
+    let c = session();
     let at_b = must_put(store, Version::ABSENT, put(&b, "b")).await;
     let reads = [(&a, Version::ABSENT), (&b, Version::ABSENT), (&c, Version::ABSENT)];
     let writes = vec![put(&a, "lost"), put(&c, "lost")];
@@ -113,8 +116,10 @@ pub async fn groups_are_independent((store, _): &Servers) {
 /// A batch may go on from what it has written.
 pub async fn a_group_sees_the_groups_before_it((store, _): &Servers) {
     let key = lock("a");
-    let (one, two) = (put(&key, "one"), put(&key, "two"));
-    let (at_one, at_two) = (version_of(&one), version_of(&two));
+    let one = put(&key, "one");
+    let two = put(&key, "two");
+    let at_one = version_of(&one);
+    let at_two = version_of(&two);
     let groups = vec![
         group(&[(&key, Version::ABSENT)], vec![one]),
         group(&[(&key, at_one)], vec![two]),

@@ -133,7 +133,8 @@ impl Locker {
                 Ok(Self::Http(http::Connection::open(url, auth.as_ref()).await?))
             }
             Target::Redis { urls, prefix, commands } => {
-                let (mut nodes, mut scripts) = (Vec::new(), [String::new(), String::new()]);
+                let mut nodes = Vec::new();
+                let mut scripts = [String::new(), String::new()];
                 for url in urls {
                     let mut node = resp::Connection::open(url).await?;
                     scripts = [load(&mut node, ACQUIRE).await?, load(&mut node, RELEASE).await?];

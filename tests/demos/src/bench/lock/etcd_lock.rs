@@ -219,7 +219,8 @@ mod tests {
 
     #[test]
     fn fields_are_found_behind_others() {
-        let (other, name) = (bytes_field(1, &[0x12; 200]), bytes_field(2, b"bench/1/7"));
+        let other = bytes_field(1, &[0x12; 200]);
+        let name = bytes_field(2, b"bench/1/7");
         let message = [other, name, number_field(3, u64::MAX)].concat();
         assert_eq!(field(&message, 2), Some((9, &b"bench/1/7"[..])));
         assert_eq!(field(&message, 3), Some((u64::MAX, &b""[..])));

@@ -66,7 +66,8 @@ async fn serve(Args { redis, prefix }: Args) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
     let target = redis.parse().map_err(|error| Failure::usage(format!("{error}")))?;
     let redis = connect(&target).await?;
-    let (acquire, release) = (Script::new(ACQUIRE), Script::new(RELEASE));
+    let acquire = Script::new(ACQUIRE);
+    let release = Script::new(RELEASE);
     let tokens = format!("{prefix}tokens");
     let handler = Arc::new(Handler { redis, acquire, release, prefix, tokens });
     let route = post(handle);

@@ -127,7 +127,8 @@ impl Client for Pipe {
         let batch = self.batches.get(at).ok_or("nothing to send")?;
         self.stream.write_all(batch).await.map_err(|error| error.to_string())?;
         self.received.clear();
-        let (mut seen, mut from) = (0, 0);
+        let mut seen = 0;
+        let mut from = 0;
         while seen < self.replies {
             match self.stream.read_buf(&mut self.received).await {
                 Ok(0) => return Err("the connection was closed".to_owned()),
@@ -173,7 +174,8 @@ fn request(args: &[&[u8]]) -> Vec<u8> {
 fn count_replies(bytes: &[u8], from: &mut usize) -> Result<u32, String> {
     let mut count = 0;
     while let Some(line) = bytes[*from..].windows(2).position(|end| end == b"\r\n") {
-        let (head, after) = (&bytes[*from..*from + line], *from + line + 2);
+        let head = &bytes[*from..*from + line];
+        let after = *from + line + 2;
         let end = match head.first() {
             Some(b'+') => after,
             Some(b'$') if head != b"$-1" => {

@@ -124,7 +124,8 @@ impl Peers {
     /// The sides, Redis itself first.
     pub(super) fn columns(&self) -> Vec<Column> {
         let namespace = self.backing.namespace();
-        let (fenced, opened) = (format!("{namespace}/fenced/"), format!("{namespace}/opened/"));
+        let fenced = format!("{namespace}/fenced/");
+        let opened = format!("{namespace}/opened/");
         let redis = self.own_redis.as_ref().map(|redis| ("redis", redis.pid()));
         let column = |name, at: &str, prefix: &str, proxy: Option<Counted>| Column {
             name,

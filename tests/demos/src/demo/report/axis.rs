@@ -24,7 +24,8 @@ impl Axis {
         let total = times.first().zip(times.last()).map_or(0, |(first, last)| last - first);
         let spare = width - 2.0 * MARGIN - gaps * COLUMN;
         let mut columns = Vec::with_capacity(times.len());
-        let (mut x, mut before) = (MARGIN, times.first().copied().unwrap_or(0));
+        let mut x = MARGIN;
+        let mut before = times.first().copied().unwrap_or(0);
         for (at, &time) in times.iter().enumerate() {
             if at > 0 {
                 x += COLUMN + spare * (time - before) as f64 / total.max(1) as f64;

@@ -71,8 +71,10 @@ struct Picture<'a> {
 impl Picture<'_> {
     fn draw(&self) -> String {
         let bottom = TOP + self.story.lanes.len() as f64 * LANE;
-        let (width, height) = (GUTTER + self.axis.width(), bottom + 34.0);
-        let (id, title) = (&self.id, escaped(self.story.title));
+        let width = GUTTER + self.axis.width();
+        let height = bottom + 34.0;
+        let id = &self.id;
+        let title = escaped(self.story.title);
         let mut svg = format!(
             "<svg viewBox=\"0 0 {width:.0} {height:.0}\" role=\"img\" aria-label=\"Timeline: {title}\">\n\
              <defs><pattern id=\"hatch-{id}\" width=\"7\" height=\"7\" patternUnits=\"userSpaceOnUse\" \
@@ -84,7 +86,8 @@ impl Picture<'_> {
             self.span(&mut svg, span);
         }
         for dot in &self.story.dots {
-            let (x, y) = (GUTTER + self.axis.first(dot.at_ms), self.lane(&dot.lane) + UPPER);
+            let x = GUTTER + self.axis.first(dot.at_ms);
+            let y = self.lane(&dot.lane) + UPPER;
             let _ = writeln!(
                 svg,
                 "<line class=\"dot\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{:.1}\" y2=\"{:.1}\"/>",
@@ -134,7 +137,8 @@ impl Picture<'_> {
     }
 
     fn span(&self, svg: &mut String, span: &Span) {
-        let (first, last) = (self.axis.first(span.from_ms), self.axis.last(span.to_ms));
+        let first = self.axis.first(span.from_ms);
+        let last = self.axis.last(span.to_ms);
         let from = GUTTER + self.own(&span.lane, span.from_ms).unwrap_or(first);
         let to = (GUTTER + self.own(&span.lane, span.to_ms).unwrap_or(last)).max(from + 4.0);
         let is_lease = span.kind == SpanKind::Lease;
@@ -177,7 +181,8 @@ impl Picture<'_> {
         let target = self.story.lanes.iter().find(|lane| targets.contains(&lane.as_str()));
         let Some(target) = target.filter(|lane| **lane != event.lane) else { return };
         let x = GUTTER + self.axis.column(number);
-        let (from, to) = (self.lane(&event.lane) + UPPER, self.lane(target) + UPPER);
+        let from = self.lane(&event.lane) + UPPER;
+        let to = self.lane(target) + UPPER;
         let class = class_of(event.kind);
         let (glyph, sign) = match event.kind {
             Kind::Applied => ("✓", "yes"),
@@ -218,7 +223,8 @@ impl Picture<'_> {
                 "<text class=\"remark {class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{remark}</text>"
             );
         }
-        let (class, at_ms) = (class_of(event.kind), event.at_ms);
+        let class = class_of(event.kind);
+        let at_ms = event.at_ms;
         let _ = writeln!(
             svg,
             "<g class=\"event {class}\"><title>{text}</title>\

@@ -23,8 +23,10 @@ pub(super) async fn down(
 ) -> Result<(), String> {
     let workers: Vec<_> = (0..count)
         .map(|_| {
-            let (client, objects) = (client.clone(), objects.clone());
-            let (key, lock) = (key.to_owned(), lock.map(ToOwned::to_owned));
+            let client = client.clone();
+            let objects = objects.clone();
+            let key = key.to_owned();
+            let lock = lock.map(ToOwned::to_owned);
             tasks::spawn(async move { one(&client, &objects, &key, lock.as_deref()).await })
         })
         .collect();

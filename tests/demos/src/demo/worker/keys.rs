@@ -86,7 +86,8 @@ fn with_credential(url: &str, credential: Option<&str>) -> String {
 
 /// Error reply of the server; `None` if there was no reply.
 fn error_reply(error: &RedisError) -> Option<ErrorReply> {
-    let (code, text) = (error.code()?, error.detail().unwrap_or_default());
+    let code = error.code()?;
+    let text = error.detail().unwrap_or_default();
     Some(ErrorReply { code: code.to_owned(), text: text.to_owned() })
 }
 

@@ -1,4 +1,4 @@
-//! Many groups at once: nobody waits forever, and no lock is in two hands.
+//! Many groups at once: no group waits forever, and no lock has two holders.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -6,8 +6,8 @@ use super::*;
 use crate::checks;
 use crate::history::{Granted, History};
 
-/// Notes each lease of a group.
-fn note(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64) {
+/// Records each lease of a group.
+fn record(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64) {
     for (part, grant) in asked.iter().zip(grants) {
         history.granted(Granted {
             lock: part.lock.as_str().to_owned(),
@@ -21,13 +21,15 @@ fn note(history: &History, asked: &[Acquire], grants: &[Grant], invoked_ns: u64)
     }
 }
 
-/// Five locks in a circle, five tasks that need two neighbours each, hundreds of meals: nobody
-/// deadlocks, nobody starves, no fork is in two hands.
+/// Five locks in a circle, five tasks that need two neighbours each, hundreds of meals: no
+/// deadlock, no starvation, no fork in two hands.
 pub async fn philosophers_never_starve(store: &Store) {
     let forks: Arc<Vec<AtomicBool>> = Arc::new((0..5).map(|_| AtomicBool::new(false)).collect());
     let history = Arc::new(History::new());
     let tasks = (0..5_usize).map(|seat| {
-        let (store, forks, history) = (store.clone(), forks.clone(), history.clone());
+        let store = store.clone();
+        let forks = forks.clone();
+        let history = history.clone();
         tokio::spawn(async move {
             // Each takes its own fork first: the order in which plain locks run into a circle.
             let mine = [seat, (seat + 1) % 5];
@@ -36,7 +38,7 @@ pub async fn philosophers_never_starve(store: &Store) {
                 let asked = parts(LONG_MS, &[&locks[0], &locks[1]]);
                 let invoked_ns = history.now_ns();
                 let grants = store.acquire_all(asked.clone()).await.expect("both forks in time");
-                note(&history, &asked, &grants, invoked_ns);
+                record(&history, &asked, &grants, invoked_ns);
                 for fork in mine {
                     assert!(!forks[fork].swap(true, Ordering::SeqCst), "fork {fork} in two hands");
                 }
@@ -71,7 +73,9 @@ pub async fn groups_and_single_waiters_get_on(store: &Store) {
     let rounds = Arc::new(AtomicU64::new(0));
     let inside: Arc<Vec<AtomicBool>> = Arc::new((0..4).map(|_| AtomicBool::new(false)).collect());
     let tasks = (0..8_usize).map(|task| {
-        let (store, rounds, inside) = (store.clone(), rounds.clone(), inside.clone());
+        let store = store.clone();
+        let rounds = rounds.clone();
+        let inside = inside.clone();
         tokio::spawn(async move {
             for round in 0..15_usize {
                 let first = (task + round) % 4;

@@ -1,4 +1,4 @@
-//! Groups that wait: they hold nothing, keep their places, and are in nobody's way once they leave.
+//! Groups that wait: they hold nothing, keep their places, and hold up no other waiter once they leave.
 
 use std::pin::Pin;
 
@@ -8,8 +8,8 @@ use lock_server::store::ListQuery;
 
 use super::*;
 
-/// What it waits with is order, not leases: the free locks stay free and unlisted, those that hold
-/// stay, and still nobody comes between.
+/// A waiting group has places in queues, not leases: the free locks stay free and unlisted, holders
+/// stay, and no other client overtakes it.
 pub async fn a_waiting_group_holds_nothing_and_keeps_its_places(store: &Store) {
     let busy = grant(store, "places/b", LONG_MS).await;
     let asked = parts(LONG_MS, &["places/a", "places/b", "places/c"]);
@@ -46,7 +46,8 @@ pub async fn a_waiting_group_that_repeats_keeps_its_places(store: &Store) {
     let asked = parts(LONG_MS, &["again/a", "again/b"]);
     let original = enqueue_all(store, asked.clone()).await;
     let behind = enqueue_all(store, parts(LONG_MS, &["again/a", "again/b"])).await;
-    let (own, same) = (store.clone(), asked.clone());
+    let own = store.clone();
+    let same = asked.clone();
     let mut repeat = Box::pin(async move { own.acquire_all(same).await });
     tokio::select! {
         biased;
@@ -74,13 +75,13 @@ pub async fn a_waiting_group_that_repeats_keeps_its_places(store: &Store) {
     all_granted(behind).await;
 }
 
-/// A group with a lock that is busy, and behind it somebody at a lock that is free.
+/// A group with a lock that is busy, and behind it another waiter at a lock that is free.
 struct Blocked {
     asked: Vec<Acquire>,
     group: WaitingGroup,
     /// Alone at the first lock, which is free.
     behind: Waiting,
-    /// At the last one, which is free, and at a lock that nobody else wants.
+    /// At the last one, which is free, and at a lock without other waiters.
     behind_group: WaitingGroup,
     locks: [String; 3],
     busy: Grant,
@@ -103,7 +104,7 @@ async fn blocked(
     Blocked { asked, group, behind, behind_group, locks, busy }
 }
 
-/// Whoever was behind the group has the lock, and what it waited for is as it was.
+/// Checks that the waiter behind the group has the lock, and that the busy lock is as it was.
 async fn freed(store: &Store, blocked: Blocked) {
     let Blocked { behind, behind_group, locks, busy, asked, .. } = blocked;
     granted(behind).await;
@@ -123,11 +124,11 @@ pub async fn a_group_that_leaves_frees_those_behind_it(store: &Store) {
     freed(store, blocked).await;
 }
 
-/// Its patience ends: it is told of one lock that it did not get.
+/// The group times out: its error names one lock that it did not get.
 pub async fn a_group_that_loses_patience_frees_those_behind_it(store: &Store) {
     let mut blocked = blocked(store, "patience", 12 * SHORT_MS, None).await;
-    let told = soon("the end of patience", &mut blocked.group).await.unwrap();
-    let (lock, why) = refusal(told);
+    let ended = soon("the time-out", &mut blocked.group).await.unwrap();
+    let (lock, why) = refusal(ended);
     assert!(matches!(why, StoreError::Held { .. }), "{why:?}");
     assert_eq!(lock, blocked.locks[1]);
     blocked.group = tokio::spawn(async { Ok(Vec::new()) });
@@ -141,8 +142,8 @@ pub async fn a_group_that_is_released_frees_those_behind_it(store: &Store) {
         let asked = blocked.asked.clone();
         let outcome = store.release(&asked[place].lock, asked[place].lease_id).await;
         assert!(matches!(outcome, Err(StoreError::Lost { .. })), "{outcome:?}");
-        let told = soon("the group to be told", &mut blocked.group).await.unwrap();
-        let why = match told {
+        let ended = soon("the group to be refused", &mut blocked.group).await.unwrap();
+        let why = match ended {
             Err(StoreError::Part { refusal, .. }) => *refusal,
             other => other.unwrap_err(),
         };
@@ -164,8 +165,8 @@ pub async fn a_group_whose_session_ends_frees_those_behind_it(store: &Store) {
             "session-ends" => drop(store.end_session(id).await.unwrap()),
             _ => drop(store.block_session(id, owner("host is replaced")).await.unwrap()),
         }
-        let told = soon("the group to be told", &mut blocked.group).await.unwrap();
-        let why = match told {
+        let ended = soon("the group to be refused", &mut blocked.group).await.unwrap();
+        let why = match ended {
             Err(StoreError::Part { refusal, .. }) => *refusal,
             other => other.unwrap_err(),
         };
@@ -202,7 +203,7 @@ pub async fn a_group_of_a_session_is_bound_to_it(store: &Store) {
 async fn wait_unwatched<'a>(
     store: &'a Store,
     asked: &[Acquire],
-) -> Pin<Box<dyn Future<Output = Outcome> + Send + 'a>> {
+) -> Pin<Box<dyn Future<Output = GroupResult> + Send + 'a>> {
     let mut waiting = Box::pin({
         let asked = asked.to_vec();
         async move { store.acquire_all(asked).await }
@@ -227,7 +228,7 @@ async fn has_all(store: &Store, asked: &[Acquire]) -> bool {
 /// The grants were made, and their caller went away before it looked: every one of them is handed
 /// on at once.
 pub async fn a_groups_grant_that_reached_nobody_is_taken_back(store: &Store) {
-    let locks = ["unheard/a", "unheard/b", "unheard/c"];
+    let locks = ["undelivered/a", "undelivered/b", "undelivered/c"];
     let busy = grant(store, locks[1], LONG_MS).await;
     let asked = parts(LONG_MS, &locks);
     let waiting = wait_unwatched(store, &asked).await;
@@ -243,10 +244,10 @@ pub async fn a_groups_grant_that_reached_nobody_is_taken_back(store: &Store) {
     assert!(matches!(why, StoreError::Lost { .. }), "{why:?}");
 }
 
-/// The caller lost its connection, asked again and got the grants: the late word that the first
+/// The caller lost its connection, retried and got the grants: the late notice that the first
 /// call is gone takes none of them away.
 pub async fn a_groups_grant_that_was_asked_for_again_is_not_taken_back(store: &Store) {
-    let locks = ["heard/a", "heard/b"];
+    let locks = ["received/a", "received/b"];
     let busy = grant(store, locks[1], LONG_MS).await;
     let asked = parts(LONG_MS, &locks);
     let waiting = wait_unwatched(store, &asked).await;
@@ -261,7 +262,7 @@ pub async fn a_groups_grant_that_was_asked_for_again_is_not_taken_back(store: &S
     assert_eq!(kept.token, again[1].token);
 }
 
-/// Two groups that name two busy locks in opposite orders: whoever came first goes first.
+/// Two groups that name two busy locks in opposite orders: the first one is granted first.
 pub async fn crossing_groups_wait_in_one_order(store: &Store) {
     let one = grant(store, "cross/a", LONG_MS).await;
     let two = grant(store, "cross/b", LONG_MS).await;
@@ -275,7 +276,7 @@ pub async fn crossing_groups_wait_in_one_order(store: &Store) {
         assert_eq!(order, [first[0].lease_id, second[0].lease_id], "{lock}");
     }
     released(store, "cross/b", two.lease_id).await;
-    assert!(!is_held(store, "cross/b").await, "granted to somebody behind the first");
+    assert!(!is_held(store, "cross/b").await, "granted to a waiter behind the first");
     released(store, "cross/a", one.lease_id).await;
     all_granted(waits_first).await;
     assert!(!waits_second.is_finished());
