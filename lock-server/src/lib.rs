@@ -1,6 +1,6 @@
 //! Leases over HTTP, each with a token that strictly rises.
 //!
-//! Invariants (docs/concepts/guarantees.md says what each costs and where it ends):
+//! Invariants (docs/reference/guarantees.md says what each costs and where it ends):
 //! - L1 per lock, every token is greater than every token issued before it;
 //! - L2 at most one live lease a lock, or those whose kind lets them share it, as the store's clock
 //!   sees it;

@@ -343,7 +343,7 @@ mod tests {
 
     /// A value that was edited by hand.
     #[test]
-    fn what_is_no_token_is_no_record_and_an_endless_delay_no_overflow() {
+    fn zero_is_no_token_and_an_endless_delay_does_not_overflow() {
         for token in ["0", "-9223372036854775808", "9223372036854775807"] {
             let text = HELD.replace("\"t\":-2", &format!("\"t\":{token}"));
             assert_eq!(read(&text, Reading::Shared { base: 40, shift_ms: 0 }), None, "{token}");
