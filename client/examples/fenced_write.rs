@@ -1,5 +1,5 @@
-//! Two holders, one after the other. The first writes too late, through a client that does not watch
-//! its lease, and the guard refuses the write because its token is stale.
+//! Two holders, one after the other. The first writes too late, through a client that does not
+//! watch its lease, and the guard refuses the write because its token is stale.
 //!
 //! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example
 //! fenced_write`.

@@ -1,7 +1,8 @@
 //! Works for three times the time to live: the background renewal keeps the lease live. Then an
 //! operator revokes it, and the work is cancelled.
 //!
-//! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example renewal`.
+//! Start the services with `cargo run -- serve`, then `cargo run -p fence-client --example
+//! renewal`.
 #![expect(clippy::print_stdout, reason = "an example prints")]
 
 use std::time::Duration;

@@ -23,8 +23,8 @@ pub struct LockRequest {
 }
 
 impl Client {
-    /// Returns a request for the lock `name`; nothing is sent yet. [`LockRequest::acquire`] reports a
-    /// name that is not valid.
+    /// Returns a request for the lock `name`; nothing is sent yet. [`LockRequest::acquire`] reports
+    /// a name that is not valid.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
         LockRequest::new(self.clone(), LockName::new(name.as_ref()))
     }
@@ -69,8 +69,8 @@ impl LockRequest {
         self
     }
 
-    /// Longest wait in the queue while another lease holds the lock: at most 5 minutes, the limit of
-    /// the protocol. Zero by default: the server replies at once.
+    /// Longest wait in the queue while another lease holds the lock: at most 5 minutes, the limit
+    /// of the protocol. Zero by default: the server replies at once.
     pub fn wait(mut self, wait: Duration) -> Self {
         if wait > Duration::from_millis(MAX_WAIT_MS) {
             let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
@@ -87,9 +87,9 @@ impl LockRequest {
 
     /// Shares the lock with other shared leases: they exclude exclusive leases, but not each other.
     ///
-    /// No request overtakes a waiting exclusive one. A guard admits *one* of several live leases of a
-    /// lock, the one with the highest token that it has seen: do not present the tokens of several
-    /// shared leases to one guard. Replaces an earlier [`permit`](Self::permit).
+    /// No request overtakes a waiting exclusive one. A guard admits *one* of several live leases of
+    /// a lock, the one with the highest token that it has seen: do not present the tokens of
+    /// several shared leases to one guard. Replaces an earlier [`permit`](Self::permit).
     pub fn shared(self) -> Self {
         self.change(|spec| (spec.mode, spec.size) = (LeaseMode::Shared, None))
     }
@@ -98,8 +98,8 @@ impl LockRequest {
     ///
     /// All clients must name the same size. If others use the lock with another size, or not as a
     /// semaphore, the error is [`Invalid`](crate::ErrorKind::Invalid), with the code
-    /// `lock-kind-conflict` in its [`problem`](Error::problem). A permit bounds concurrency; its token
-    /// is not for guards, see [`shared`](Self::shared). Replaces an earlier `shared`.
+    /// `lock-kind-conflict` in its [`problem`](Error::problem). A permit bounds concurrency; its
+    /// token is not for guards, see [`shared`](Self::shared). Replaces an earlier `shared`.
     pub fn permit(mut self, size: u32) -> Self {
         match permits(size) {
             Ok(size) => {
@@ -122,9 +122,9 @@ impl LockRequest {
         self.change(|spec| spec.metadata = Some(metadata))
     }
 
-    /// Longest time between two calls of [`Lease::report_progress`], at least 1 ms. If the work does
-    /// not report in time, the lease is lost, so that work that hangs does not hold the lock for as
-    /// long as its process lives. Time in suspend does not count.
+    /// Longest time between two calls of [`Lease::report_progress`], at least 1 ms. If the work
+    /// does not report in time, the lease is lost, so that work that hangs does not hold the lock
+    /// for as long as its process lives. Time in suspend does not count.
     pub fn progress_within(self, limit: Duration) -> Self {
         self.change(|spec| spec.limits.progress_within = Some(limit))
     }
@@ -141,14 +141,15 @@ impl LockRequest {
         self.change(|spec| spec.limits.warn_before = Some(time))
     }
 
-    /// Takes the lock over from an earlier incarnation of this owner, at once and before the waiters:
-    /// for a process that restarts while its lock is held by the lease of its crashed predecessor.
+    /// Takes the lock over from an earlier incarnation of this owner, at once and before the
+    /// waiters: for a process that restarts while its lock is held by the lease of its crashed
+    /// predecessor.
     ///
     /// The owner ([`ClientBuilder::owner`](crate::ClientBuilder::owner)) must stay the same after a
-    /// restart; the [incarnation](crate::ClientBuilder::incarnation) must change. The grant has a new
-    /// token. If the predecessor still runs, its next renewal fails as superseded, and the guard
-    /// refuses it from the first use of the new token. A lock of another owner is waited for as
-    /// usual, for [`wait`](Self::wait). Replaces an earlier [`takeover_of`](Self::takeover_of).
+    /// restart; the [incarnation](crate::ClientBuilder::incarnation) must change. The grant has a
+    /// new token. If the predecessor still runs, its next renewal fails as superseded, and the
+    /// guard refuses it from the first use of the new token. A lock of another owner is waited for
+    /// as usual, for [`wait`](Self::wait). Replaces an earlier [`takeover_of`](Self::takeover_of).
     pub fn takeover(self) -> Self {
         self.change(|spec| spec.takeover = Takeover::EarlierSelf)
     }
@@ -156,8 +157,8 @@ impl LockRequest {
     /// Takes the lock over from this lease of the same owner, at once and before the waiters: for a
     /// supervisor that saw the holder die.
     ///
-    /// If that lease has ended already, this is a usual acquire. The owner of this client must be the
-    /// owner of the lease. Replaces an earlier [`takeover`](Self::takeover).
+    /// If that lease has ended already, this is a usual acquire. The owner of this client must be
+    /// the owner of the lease. Replaces an earlier [`takeover`](Self::takeover).
     pub fn takeover_of(self, lease_id: LeaseId) -> Self {
         self.change(|spec| spec.takeover = Takeover::Lease(lease_id))
     }

@@ -1,4 +1,5 @@
-//! Overlapping attempts: one without a reply in time is retried, and its own late reply still counts.
+//! Overlapping attempts: one without a reply in time is retried, and its own late reply still
+//! counts.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -47,8 +48,8 @@ where
     unreachable!("the loop has no end but its returns")
 }
 
-/// Resolves to the output of the first attempt that ends, and removes it. Never resolves if the list
-/// is empty.
+/// Resolves to the output of the first attempt that ends, and removes it. Never resolves if the
+/// list is empty.
 async fn first_of<F: Future>(under_way: &mut Vec<Pin<Box<F>>>) -> F::Output {
     poll_fn(|context| {
         for at in 0..under_way.len() {

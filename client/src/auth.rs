@@ -1,5 +1,5 @@
-//! The bearer token, which authenticates the caller. Not a fencing token, which orders the holders of
-//! a lock.
+//! The bearer token, which authenticates the caller. Not a fencing token, which orders the holders
+//! of a lock.
 
 use std::fs::File;
 use std::io::Read as _;

@@ -65,7 +65,8 @@ impl Client {
         builder.build()
     }
 
-    /// Events of the locks whose names begin with `prefix`; an empty prefix includes session events.
+    /// Events of the locks whose names begin with `prefix`; an empty prefix includes session
+    /// events.
     pub fn events(&self, prefix: impl AsRef<str>) -> Events {
         Events::for_prefix(self.parts.locks.endpoint().clone(), prefix.as_ref())
     }
@@ -170,9 +171,9 @@ impl ClientBuilder {
         self
     }
 
-    /// The incarnation of the owner, for [takeovers](crate::LockRequest::takeover): a text of 1 to 256
-    /// bytes that every restart changes, such as a boot id, the UID of a pod or the id of a container.
-    /// By default a random id, generated once a process and shared by all its clients.
+    /// The incarnation of the owner, for [takeovers](crate::LockRequest::takeover): a text of 1 to
+    /// 256 bytes that every restart changes, such as a boot id, the UID of a pod or the id of a
+    /// container. By default a random id, generated once a process and shared by all its clients.
     ///
     /// If a restart does *not* change it, the new process counts as the old one and waits for its
     /// lease to end instead of taking it over.
@@ -181,8 +182,8 @@ impl ClientBuilder {
         self
     }
 
-    /// The bearer token that authenticates this client at both servers, if they have an access file;
-    /// none by default.
+    /// The bearer token that authenticates this client at both servers, if they have an access
+    /// file; none by default.
     pub fn auth(mut self, token: BearerToken) -> Self {
         self.auth = Some(token);
         self

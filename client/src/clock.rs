@@ -1,8 +1,9 @@
-//! The holder's clock, which also runs while the machine is suspended, because it must never run slow.
+//! The holder's clock, which also runs while the machine is suspended, because it must never run
+//! slow.
 //!
-//! `Instant` and the timers of the runtime stop in a suspend. A holder that trusted them would resume
-//! and believe that no time has passed. On Linux this module reads `CLOCK_BOOTTIME` and waits on a
-//! timer of the same clock.
+//! `Instant` and the timers of the runtime stop in a suspend. A holder that trusted them would
+//! resume and believe that no time has passed. On Linux this module reads `CLOCK_BOOTTIME` and
+//! waits on a timer of the same clock.
 
 use std::time::Duration;
 
@@ -53,7 +54,8 @@ pub struct Reading {
 /// Most reads of the two clocks, which are repeated if this process was stopped between them.
 const READS_MAX: u32 = 8;
 
-/// Reads the time and the total time in suspend; the latter is zero on systems that do not measure it.
+/// Reads the time and the total time in suspend; the latter is zero on systems that do not measure
+/// it.
 pub fn reading() -> Reading {
     let mut at = now();
     for _ in 1..READS_MAX {
@@ -90,8 +92,8 @@ fn whole_ms(time: rustix::time::Timespec) -> u64 {
     seconds.saturating_mul(1000).saturating_add(millis)
 }
 
-/// Longest single sleep if the operating system offers no timer on the holder's clock: a resume from
-/// suspend is noticed at most this much late.
+/// Longest single sleep if the operating system offers no timer on the holder's clock: a resume
+/// from suspend is noticed at most this much late.
 const SLICE: Duration = Duration::from_secs(1);
 
 /// Waits until the holder's clock has reached `deadline`. Time in suspend counts: if the deadline
@@ -115,8 +117,8 @@ mod boottime_timer {
 
     use super::Moment;
 
-    /// Waits on a timer of the holder's clock; `false`, at once, if none is available (the process has
-    /// no file descriptor left).
+    /// Waits on a timer of the holder's clock; `false`, at once, if none is available (the process
+    /// has no file descriptor left).
     pub(super) async fn wait(deadline: Moment) -> bool {
         let Some(timer) = armed(deadline) else {
             return false;

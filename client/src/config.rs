@@ -18,8 +18,8 @@ pub fn default_owner() -> Owner {
     owner(&format!("{}:{}", account(), std::process::id()))
 }
 
-/// Owner shared by all processes of this user on this machine: `user@host`. A restart does not change
-/// it, so it suits [takeovers](crate::LockRequest::takeover).
+/// Owner shared by all processes of this user on this machine: `user@host`. A restart does not
+/// change it, so it suits [takeovers](crate::LockRequest::takeover).
 pub fn stable_owner() -> Owner {
     owner(&account())
 }

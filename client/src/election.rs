@@ -13,8 +13,9 @@ pub use self::observer::{Observed, Observer};
 use self::patience::{CampaignStep, Patience};
 use crate::{Client, Error, Lease, LockRequest, clock, ids};
 
-/// Time of one round of a campaign. Shorter than the longest wait of the protocol (5 minutes), because
-/// a candidate whose server vanished without closing the connection notices only at its end.
+/// Time of one round of a campaign. Shorter than the longest wait of the protocol (5 minutes),
+/// because a candidate whose server vanished without closing the connection notices only at its
+/// end.
 const ROUND: Duration = Duration::from_secs(60);
 /// Shortest round, for candidates with little patience.
 const ROUND_MIN: Duration = Duration::from_secs(1);
@@ -39,8 +40,8 @@ impl Election {
         Self { request, patience: None }
     }
 
-    /// Time to live of the leader's lease, 15 s by default: the longest time for which a leader that
-    /// has stalled or died stays in office.
+    /// Time to live of the leader's lease, 15 s by default: the longest time for which a leader
+    /// that has stalled or died stays in office.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.change(|request| request.ttl(ttl))
     }
@@ -65,9 +66,9 @@ impl Election {
         self.change(|request| request.warn_before(time))
     }
 
-    /// Approximate time for which requests to an unreachable server are retried; unlimited by default,
-    /// because a candidate has nothing else to do. Also the length of a round, from 1 s to a minute,
-    /// after which a candidate queues anew.
+    /// Approximate time for which requests to an unreachable server are retried; unlimited by
+    /// default, because a candidate has nothing else to do. Also the length of a round, from 1 s to
+    /// a minute, after which a candidate queues anew.
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
@@ -77,8 +78,8 @@ impl Election {
         Self { request: change(self.request), ..self }
     }
 
-    /// Waits until this client is the leader. Candidates are elected in the order of the queue, and each
-    /// queues anew every minute.
+    /// Waits until this client is the leader. Candidates are elected in the order of the queue, and
+    /// each queues anew every minute.
     ///
     /// Cancel-safe: if the future is dropped, the candidate leaves the queue.
     ///
@@ -111,8 +112,8 @@ impl Election {
 
     /// Returns the current leader; `None` if the office is vacant.
     ///
-    /// This was true when the server replied. Do not base a decision on it that needs the leader to be
-    /// still in office: use the leader's token for that.
+    /// This was true when the server replied. Do not base a decision on it that needs the leader to
+    /// be still in office: use the leader's token for that.
     ///
     /// # Errors
     /// [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid,
@@ -164,8 +165,9 @@ impl From<HolderReply> for Leader {
     }
 }
 
-/// The office of the leader, held by this client. Dereferences to its lease: [`Lease::token`] numbers
-/// the term and belongs to every write of the leader, [`Lease::lost`] resolves at the end of the term.
+/// The office of the leader, held by this client. Dereferences to its lease: [`Lease::token`]
+/// numbers the term and belongs to every write of the leader, [`Lease::lost`] resolves at the end
+/// of the term.
 #[derive(Debug)]
 #[must_use = "a leadership that is dropped is resigned"]
 pub struct Leadership {

@@ -173,9 +173,9 @@ impl Error {
         self.0.problem.as_ref()
     }
 
-    /// The outcome of an operation at the guard, if the error says one; `Some(Unknown)` if a request
-    /// may have been applied. A write that is refused as stale, for example, may be the retry of one
-    /// that was applied before its holder became stale.
+    /// The outcome of an operation at the guard, if the error says one; `Some(Unknown)` if a
+    /// request may have been applied. A write that is refused as stale, for example, may be the
+    /// retry of one that was applied before its holder became stale.
     pub fn outcome(&self) -> Option<Outcome> {
         let stated = || self.problem().and_then(|problem| problem.extension("outcome"));
         let is_unknown = *self.kind() == ErrorKind::OutcomeUnknown;
@@ -194,8 +194,8 @@ impl Error {
         }
     }
 
-    /// The lock that the server refused, if it named one: of several that were requested together, the
-    /// one that prevented the grant.
+    /// The lock that the server refused, if it named one: of several that were requested together,
+    /// the one that prevented the grant.
     pub fn lock(&self) -> Option<LockName> {
         self.problem().and_then(|problem| problem.extension("lock"))
     }

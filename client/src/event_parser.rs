@@ -17,7 +17,8 @@ pub(crate) struct Parser {
 }
 
 impl Parser {
-    /// Adds a chunk. To bound the buffer, call `next` until it returns `None` before adding another.
+    /// Adds a chunk. To bound the buffer, call `next` until it returns `None` before adding
+    /// another.
     pub(crate) fn push(&mut self, piece: &[u8]) {
         self.buffer.extend_from_slice(piece);
     }

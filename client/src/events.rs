@@ -92,8 +92,8 @@ impl Events {
 pub enum StreamItem {
     /// An event.
     Event {
-        /// Position of the stream, for [`Events::after`]; absent from events about this reader alone,
-        /// such as a gap or a reader that is too slow.
+        /// Position of the stream, for [`Events::after`]; absent from events about this reader
+        /// alone, such as a gap or a reader that is too slow.
         id: Option<String>,
         /// The event.
         event: Box<Event>,
@@ -107,11 +107,11 @@ pub enum StreamItem {
 
 /// Stream of the events of locks.
 ///
-/// Events inform people and dashboards. They may arrive late, so do not base a decision on them that a
-/// late event would make wrong: use tokens for that.
+/// Events inform people and dashboards. They may arrive late, so do not base a decision on them
+/// that a late event would make wrong: use tokens for that.
 ///
-/// The client buffers at most one event; unread ones stay at the server, which sends a reader that is
-/// too slow a report of what it missed.
+/// The client buffers at most one event; unread ones stay at the server, which sends a reader that
+/// is too slow a report of what it missed.
 #[derive(Debug)]
 pub struct EventStream {
     source: Events,
@@ -205,7 +205,8 @@ pub(crate) fn is_passing(error: &Error) -> bool {
 }
 
 impl Locks {
-    /// Returns the state and the recent events of a lock; with `lease_id`, the events of that lease.
+    /// Returns the state and the recent events of a lock; with `lease_id`, the events of that
+    /// lease.
     ///
     /// # Errors
     /// As [`Locks::show`].

@@ -6,7 +6,8 @@ use crate::Error;
 
 /// Proof of a grant. Every fenced call takes one, so that a write without a token does not compile.
 ///
-/// Implemented by [`Lease`](crate::Lease), [`SessionLease`](crate::SessionLease) and [`HandedToken`], and by nothing else.
+/// Implemented by [`Lease`](crate::Lease), [`SessionLease`](crate::SessionLease) and
+/// [`HandedToken`], and by nothing else.
 pub trait Fence: sealed::Sealed + Sync {
     /// Returns the value of the `Fencing-Token` header.
     fn fencing_token(&self) -> &str;
@@ -26,8 +27,8 @@ pub(crate) mod sealed {
 }
 
 /// Token of a lease that another process holds and watches: a child of `fence run` gets it in
-/// `FENCE_HEADER`. The holder ends the child when the lease is lost, and the guard refuses the token
-/// once it is stale; [`check`](Fence::check) always succeeds.
+/// `FENCE_HEADER`. The holder ends the child when the lease is lost, and the guard refuses the
+/// token once it is stale; [`check`](Fence::check) always succeeds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HandedToken {
     header: String,

@@ -29,8 +29,8 @@ impl WorkEnd {
         Self { deadline: None }
     }
 
-    /// Replaces the error of a release that arrived too late by the success `released`: the work had
-    /// ended while the lease was live. `what` names the lease in the log.
+    /// Replaces the error of a release that arrived too late by the success `released`: the work
+    /// had ended while the lease was live. `what` names the lease in the log.
     pub(crate) fn excuse_late_release<T>(
         self,
         result: Result<T, Error>,
@@ -46,9 +46,9 @@ impl WorkEnd {
         }
     }
 
-    /// Returns `true` if the lease expired, and only after its work had ended. A refusal that arrives
-    /// before the deadline has another cause (a stepped clock, a server that lost its memory), and the
-    /// work may have overlapped with another holder's.
+    /// Returns `true` if the lease expired, and only after its work had ended. A refusal that
+    /// arrives before the deadline has another cause (a stepped clock, a server that lost its
+    /// memory), and the work may have overlapped with another holder's.
     fn is_before(self, refusal: &Error, now: Moment) -> bool {
         let ErrorKind::LeaseLost { reason: LostReason::Ended(reason) } = *refusal.kind() else {
             return false;
@@ -62,8 +62,8 @@ impl WorkEnd {
     }
 }
 
-/// Returns `true` if the session may have expired. The refusal of a lease does not say how its session
-/// ended; the refusal of the session does.
+/// Returns `true` if the session may have expired. The refusal of a lease does not say how its
+/// session ended; the refusal of the session does.
 fn session_expired(refusal: &Error) -> bool {
     let Some(problem) = refusal.problem() else {
         return false;

@@ -96,7 +96,8 @@ impl Lease {
         &self.grant
     }
 
-    /// Time for which this lease is trusted from now on if no renewal succeeds; zero once it is lost.
+    /// Time for which this lease is trusted from now on if no renewal succeeds; zero once it is
+    /// lost.
     pub fn remaining(&self) -> Duration {
         let now = clock::reading();
         match self.trust.lost(now) {
@@ -105,8 +106,8 @@ impl Lease {
         }
     }
 
-    /// Moment until which this lease is trusted if no renewal succeeds and no progress is reported: 0.8
-    /// of its time to live, or an earlier end by
+    /// Moment until which this lease is trusted if no renewal succeeds and no progress is reported:
+    /// 0.8 of its time to live, or an earlier end by
     /// [`progress_within`](crate::LockRequest::progress_within) or
     /// [`max_hold`](crate::LockRequest::max_hold).
     pub fn deadline(&self) -> Moment {
@@ -133,8 +134,8 @@ impl Lease {
         self.trust.window()
     }
 
-    /// Returns `true` if this lease can be trusted now. Reads the clock, so the result is right even
-    /// in a process that has just resumed.
+    /// Returns `true` if this lease can be trusted now. Reads the clock, so the result is right
+    /// even in a process that has just resumed.
     pub fn is_live(&self) -> bool {
         self.trust.lost(clock::reading()).is_none()
     }
@@ -150,8 +151,8 @@ impl Lease {
         }
     }
 
-    /// Resolves to the reason once this lease can no longer be trusted, at once if it is lost already.
-    /// Cancel-safe.
+    /// Resolves to the reason once this lease can no longer be trusted, at once if it is lost
+    /// already. Cancel-safe.
     ///
     /// A lease that was released or dropped counts as lost at its deadline.
     pub fn lost(&self) -> impl Future<Output = LostReason> + Send + use<> {
@@ -166,8 +167,8 @@ impl Lease {
 
     /// Releases the lock; retries for up to 5 s if no reply arrives.
     ///
-    /// A lease that is live when this is called and expires before the request reaches the server is
-    /// no error, because the work under it ended in time; a warning is logged.
+    /// A lease that is live when this is called and expires before the request reaches the server
+    /// is no error, because the work under it ended in time; a warning is logged.
     ///
     /// Cancel-safe: if the future is dropped, the release continues in the background.
     ///
@@ -193,8 +194,9 @@ impl Lease {
 
     /// Runs `work` under this lease, then releases it.
     ///
-    /// The work is dropped as soon as the lease can no longer be trusted. The clock is read before each
-    /// poll of the work, so that a process that was stopped past its deadline takes no further step.
+    /// The work is dropped as soon as the lease can no longer be trusted. The clock is read before
+    /// each poll of the work, so that a process that was stopped past its deadline takes no further
+    /// step.
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if the work was cancelled, and also if it ended but the lease had been
@@ -249,9 +251,9 @@ impl Warnings {
         Self { trust, warned: WarnedEnds::default() }
     }
 
-    /// Resolves when the lease will be lost within
-    /// [`warn_before`](crate::LockRequest::warn_before) unless the work reports progress or a renewal
-    /// succeeds. Each end is warned of once, and again when it has moved.
+    /// Resolves when the lease will be lost within [`warn_before`](crate::LockRequest::warn_before)
+    /// unless the work reports progress or a renewal succeeds. Each end is warned of once, and
+    /// again when it has moved.
     ///
     /// The warning about failing renewals comes no earlier than when half of the trusted time has
     /// passed. Never resolves without `warn_before`, nor once the lease is lost. Cancel-safe.

@@ -1,7 +1,7 @@
 //! Limits of a lease: longest hold, progress and warnings. Pure rules, no clock and no I/O.
 //!
-//! Renewal keeps a lease for as long as its process lives, even if the work in it hangs. These limits
-//! tie the lease to the work.
+//! Renewal keeps a lease for as long as its process lives, even if the work in it hangs. These
+//! limits tie the lease to the work.
 
 use std::time::Duration;
 
@@ -70,8 +70,9 @@ impl Hold {
 
     /// Moment by which the work must report progress, seen from `now`.
     ///
-    /// Time in suspend since the last report does not count, because the work could not report then.
-    /// That is safe, because a suspend stops neither the lease's own deadline nor the longest hold.
+    /// Time in suspend since the last report does not count, because the work could not report
+    /// then. That is safe, because a suspend stops neither the lease's own deadline nor the longest
+    /// hold.
     fn progress_end(&self, now: Reading) -> Option<Warning> {
         let slept_ms = now.suspended_ms.saturating_sub(self.progressed.suspended_ms);
         self.limits.progress_within.map(|within| Warning {
@@ -87,8 +88,8 @@ impl Hold {
         })
     }
 
-    /// The loss that comes next if nothing is renewed or reported: the deadline of the window, or an
-    /// earlier limit.
+    /// The loss that comes next if nothing is renewed or reported: the deadline of the window, or
+    /// an earlier limit.
     pub(crate) fn next_end(&self, window: Window, now: Reading) -> Warning {
         let deadline = window_end(window);
         let limits = [self.held_end(), self.progress_end(now)];
@@ -99,8 +100,9 @@ impl Hold {
 
     /// Moment of the next warning, and the warning; `None` if no warnings are asked for.
     ///
-    /// The window's deadline is always near if the time to live is short, and every renewal moves it.
-    /// To warn only of renewals that fail, that warning comes no earlier than `Window::worn_at`.
+    /// The window's deadline is always near if the time to live is short, and every renewal moves
+    /// it. To warn only of renewals that fail, that warning comes no earlier than
+    /// `Window::worn_at`.
     pub(crate) fn warn_at(
         &self,
         window: Window,
@@ -202,8 +204,8 @@ mod tests {
         assert_eq!(end(&hold, 40_000), last);
     }
 
-    /// A suspend of ten minutes does not shorten the time to report; it does shorten the lease and the
-    /// longest hold.
+    /// A suspend of ten minutes does not shorten the time to report; it does shorten the lease and
+    /// the longest hold.
     #[test]
     fn a_suspend_stops_the_clock_of_progress_alone() {
         let hold = Hold::new(limits(Some(30), None), at(0));

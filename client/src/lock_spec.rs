@@ -8,8 +8,8 @@ use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use crate::limits::Limits;
 use crate::{Client, Error, ErrorKind};
 
-/// Default of [`LockRequest::patience`](crate::LockRequest::patience): how long an unreachable server is
-/// retried beyond the wait.
+/// Default of [`LockRequest::patience`](crate::LockRequest::patience): how long an unreachable
+/// server is retried beyond the wait.
 pub const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lock to acquire, and the options of the acquire.

@@ -146,8 +146,8 @@ impl Locks {
             .map_err(|failure| failure.into_error(&format!("show {lock}"), Effect::Reads))
     }
 
-    /// Returns a page of at most `limit` held locks whose names begin with `prefix` and follow `after`,
-    /// ordered by name.
+    /// Returns a page of at most `limit` held locks whose names begin with `prefix` and follow
+    /// `after`, ordered by name.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the server is unreachable, [`ErrorKind::Invalid`] for a limit
@@ -171,9 +171,9 @@ impl Locks {
             .map_err(|failure| failure.into_error("list locks", Effect::Reads))
     }
 
-    /// Ends every live lease of a lock, and its lock-delay, for an operator. If the server knows guards,
-    /// it seals them before the next grant, so that they refuse the former holders; the reply says
-    /// which guards are sealed.
+    /// Ends every live lease of a lock, and its lock-delay, for an operator. If the server knows
+    /// guards, it seals them before the next grant, so that they refuse the former holders; the
+    /// reply says which guards are sealed.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] if no lease is live; [`ErrorKind::Unavailable`] also if a guard was not
@@ -203,8 +203,8 @@ impl Locks {
     }
 }
 
-/// Checks that every lock was granted as requested, under the requested id, and with tokens that rise
-/// in the order of the request.
+/// Checks that every lock was granted as requested, under the requested id, and with tokens that
+/// rise in the order of the request.
 fn check_all(request: &AcquireAllRequest, reply: &LeasesReply) -> Result<(), Failure> {
     let requested = request.locks.len();
     let granted = reply.leases.len();
@@ -231,7 +231,8 @@ fn check_all(request: &AcquireAllRequest, reply: &LeasesReply) -> Result<(), Fai
     }
 }
 
-/// Failure of a reply about another lock, lease or mode than requested: nothing in it can be trusted.
+/// Failure of a reply about another lock, lease or mode than requested: nothing in it can be
+/// trusted.
 fn mixed_up(lock: &LockName, reply: &LeaseReply) -> Failure {
     let message = format!(
         "the reply to a request about {lock} is about {} {} ({})",

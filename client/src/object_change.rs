@@ -48,8 +48,8 @@ enum WriteStep {
     Fail,
 }
 
-/// Sends a change, and retries it under `op_id` if no reply arrives. `request` builds each attempt and
-/// checks the lease: once the lease is lost, nothing more is sent.
+/// Sends a change, and retries it under `op_id` if no reply arrives. `request` builds each attempt
+/// and checks the lease: once the lease is lost, nothing more is sent.
 pub(crate) async fn send(
     endpoint: &Endpoint,
     what: &str,
@@ -82,8 +82,8 @@ pub(crate) async fn send(
     unreachable!("the loop has no end but its returns")
 }
 
-/// An attempt with an unknown outcome is retried. After one, so is an attempt whose failure does not
-/// settle that outcome, such as an unreachable guard.
+/// An attempt with an unknown outcome is retried. After one, so is an attempt whose failure does
+/// not settle that outcome, such as an unreachable guard.
 fn next_step(failure: &Failure, is_unknown_before: bool) -> WriteStep {
     if is_outcome_unknown(failure) || (is_unknown_before && is_inconclusive(failure)) {
         WriteStep::Retry

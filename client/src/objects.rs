@@ -25,10 +25,10 @@ const OBJECT_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// A call with a lease that can no longer be trusted fails without a request.
 ///
-/// A write or delete without a reply is retried up to twice, while its lease can be trusted, under one
-/// idempotency key (`Idempotency-Key`): the guard applies it once and replies to a retry with the
-/// outcome of the first attempt. No other call is retried: an error's [`kind`](Error::kind) says
-/// whether a retry would help. Dropping a future does not undo a request that was sent.
+/// A write or delete without a reply is retried up to twice, while its lease can be trusted, under
+/// one idempotency key (`Idempotency-Key`): the guard applies it once and replies to a retry with
+/// the outcome of the first attempt. No other call is retried: an error's [`kind`](Error::kind)
+/// says whether a retry would help. Dropping a future does not undo a request that was sent.
 #[derive(Clone, Debug)]
 pub struct FencedStore {
     endpoint: Endpoint,
@@ -57,7 +57,8 @@ pub struct Applied {
     pub guarantee: Option<Guarantee>,
     /// The version of the object after the operation.
     pub etag: Option<String>,
-    /// `true` if an earlier attempt with the same idempotency key was applied, and this is its reply.
+    /// `true` if an earlier attempt with the same idempotency key was applied, and this is its
+    /// reply.
     pub replayed: bool,
 }
 
@@ -66,8 +67,8 @@ impl FencedStore {
         Self { endpoint, owner }
     }
 
-    /// Reads an object; `None` if it does not exist. Raises the mark, so that an older holder can no
-    /// longer change what was read.
+    /// Reads an object; `None` if it does not exist. Raises the mark, so that an older holder can
+    /// no longer change what was read.
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if the lease is lost (nothing is sent), [`ErrorKind::Stale`] if the
@@ -126,8 +127,8 @@ impl FencedStore {
         Ok(applied(&reply))
     }
 
-    /// Raises the lock's mark to this lease's token without changing data: the guard applies nothing
-    /// of an older holder from now on. Not retried.
+    /// Raises the lock's mark to this lease's token without changing data: the guard applies
+    /// nothing of an older holder from now on. Not retried.
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -150,8 +151,8 @@ impl FencedStore {
             .map_err(|failure| failure.into_error(&format!("show fence {lock}"), Effect::Reads))
     }
 
-    /// Returns a page of the guard's fences whose locks begin with `prefix` and follow `after`, ordered
-    /// by name.
+    /// Returns a page of the guard's fences whose locks begin with `prefix` and follow `after`,
+    /// ordered by name.
     ///
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the guard is unreachable.
@@ -166,8 +167,8 @@ impl FencedStore {
             .map_err(|failure| failure.into_error("list fences", Effect::Reads))
     }
 
-    /// Builds a request with the lease's token. Checks the lease as late as possible: right before the
-    /// request is sent.
+    /// Builds a request with the lease's token. Checks the lease as late as possible: right before
+    /// the request is sent.
     fn fenced(
         &self,
         method: Method,
@@ -230,9 +231,9 @@ impl<F: Fence> PutRequest<'_, F> {
     }
 
     /// Sets the idempotency key, random by default: 1 to 128 bytes of `A-Z a-z 0-9 . _ : -`. For a
-    /// write with an unknown outcome that is retried later, perhaps by another process: if the guard
-    /// has applied it, it does not apply it again and sends the same reply. The guard remembers the
-    /// last 64 keys of a lock; it refuses a key that was used for a different write.
+    /// write with an unknown outcome that is retried later, perhaps by another process: if the
+    /// guard has applied it, it does not apply it again and sends the same reply. The guard
+    /// remembers the last 64 keys of a lock; it refuses a key that was used for a different write.
     pub fn op_id(mut self, op_id: &str) -> Self {
         match OpId::new(op_id) {
             Ok(op_id) => self.op_id = op_id,
@@ -292,8 +293,9 @@ fn fence_path(lock: &LockName, verb: &str) -> String {
     format!("/v1/fences/{}{verb}", utf8_percent_encode(lock.as_str(), ENCODED))
 }
 
-/// Path of an object: slashes stay, reserved characters are encoded. A key with an empty, `.` or `..`
-/// segment is refused, because URLs drop such segments: the request would be about another object.
+/// Path of an object: slashes stay, reserved characters are encoded. A key with an empty, `.` or
+/// `..` segment is refused, because URLs drop such segments: the request would be about another
+/// object.
 fn object_path(key: &str) -> Result<String, Error> {
     if key.split('/').any(|segment| matches!(segment, "" | "." | "..")) {
         let message = format!("key {key:?} has an empty, . or .. segment");

@@ -17,10 +17,10 @@ const OWN_ATTEMPTS_MAX: u32 = 5;
 /// Lock that its holder may enter again while inside: for a function that needs the lock and calls
 /// another one that needs it too.
 ///
-/// The holder is this value with its clones: it is not tied to a thread or a task, since a task has no
-/// identity that would survive a move. Code that must *not* share the lock gets no clone and makes its
-/// own request. The first entry acquires the lock; further entries share its lease and token without
-/// a request; when the last one has left, the lock is released.
+/// The holder is this value with its clones: it is not tied to a thread or a task, since a task has
+/// no identity that would survive a move. Code that must *not* share the lock gets no clone and
+/// makes its own request. The first entry acquires the lock; further entries share its lease and
+/// token without a request; when the last one has left, the lock is released.
 ///
 /// ```no_run
 /// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
@@ -96,8 +96,8 @@ impl Reentrant {
         Ok(Entry { lease, shared: Arc::clone(&self.shared) })
     }
 
-    /// Acquires the lock. A dropped entry releases the lock in the background, and its own holder must
-    /// not be refused because of that.
+    /// Acquires the lock. A dropped entry releases the lock in the background, and its own holder
+    /// must not be refused because of that.
     async fn acquire(&self, held: &Held) -> Result<Lease, Error> {
         for attempt in 1..=OWN_ATTEMPTS_MAX {
             self.shared.request.client().drained(RELEASE_WAIT).await;
@@ -130,8 +130,8 @@ impl Reentrant {
     }
 }
 
-/// One entry into a [`Reentrant`] lock; dereferences to the lease. Dropping it leaves the lock, and the
-/// last one releases it in the background.
+/// One entry into a [`Reentrant`] lock; dereferences to the lease. Dropping it leaves the lock, and
+/// the last one releases it in the background.
 #[derive(Debug)]
 #[must_use = "an entry that is dropped is left"]
 pub struct Entry {

@@ -28,9 +28,9 @@ use crate::{Client, Error, ErrorKind, LostReason, Warnings};
 
 /// Session at the lock server: one heartbeat in the background keeps all its leases alive.
 ///
-/// Use it if a process holds more than one lock. Its leases are lost together, at the latest when 0.8
-/// of its time to live has passed without a successful heartbeat. [`end`](Self::end) releases all of
-/// them in one step; dropping the session does so in the background.
+/// Use it if a process holds more than one lock. Its leases are lost together, at the latest when
+/// 0.8 of its time to live has passed without a successful heartbeat. [`end`](Self::end) releases
+/// all of them in one step; dropping the session does so in the background.
 ///
 /// ```no_run
 /// # async fn example(client: fence_client::Client) -> Result<(), fence_client::Error> {
@@ -89,8 +89,8 @@ impl Session {
         }
     }
 
-    /// Moment until which the session is trusted if no heartbeat succeeds and no progress is reported;
-    /// as [`Lease::deadline`](crate::Lease::deadline).
+    /// Moment until which the session is trusted if no heartbeat succeeds and no progress is
+    /// reported; as [`Lease::deadline`](crate::Lease::deadline).
     pub fn deadline(&self) -> Moment {
         self.state.trust.next_end(clock::reading()).ends_at
     }
@@ -127,8 +127,8 @@ impl Session {
         Warnings::new(Arc::clone(&self.state.trust))
     }
 
-    /// Waits until the session is lost, and with it every lease. Cancel-safe. For the loss of a single
-    /// lease use [`SessionLease::lost`].
+    /// Waits until the session is lost, and with it every lease. Cancel-safe. For the loss of a
+    /// single lease use [`SessionLease::lost`].
     pub async fn lost(&self) -> Error {
         let reason = self.state.trust.when_lost().await;
         Error::lease_lost(&format_args!("session {}", self.state.id), reason)
@@ -171,8 +171,9 @@ impl Session {
     }
 
     /// Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives.
-    /// Returns the number of leases. As by [`Lease::release`](crate::Lease::release), a session that
-    /// was live when this was called and expired before the request reached the server is no error.
+    /// Returns the number of leases. As by [`Lease::release`](crate::Lease::release), a session
+    /// that was live when this was called and expired before the request reached the server is no
+    /// error.
     ///
     /// Cancel-safe: if the future is dropped, the end continues in the background.
     ///
@@ -197,9 +198,9 @@ impl Session {
         Ok(reply.map_or(count, |reply| reply.lease_count))
     }
 
-    /// Runs `work` under the session, then ends it. The work is dropped as soon as the session is lost,
-    /// as by [`Lease::run`](crate::Lease::run); the loss of a single lease cancels the work of
-    /// [`SessionLease::run`].
+    /// Runs `work` under the session, then ends it. The work is dropped as soon as the session is
+    /// lost, as by [`Lease::run`](crate::Lease::run); the loss of a single lease cancels the work
+    /// of [`SessionLease::run`].
     ///
     /// # Errors
     /// [`LeaseLost`](ErrorKind::LeaseLost) if the work was cancelled, and also if it ended but the

@@ -22,8 +22,8 @@ const END_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The session API, one method a call; see [`Client::sessions`](crate::Client::sessions).
 ///
-/// It neither sends heartbeats in the background nor watches a deadline. Every future may be dropped
-/// at any time; the outcome of a change is then unknown.
+/// It neither sends heartbeats in the background nor watches a deadline. Every future may be
+/// dropped at any time; the outcome of a change is then unknown.
 #[derive(Clone, Debug)]
 pub struct Sessions {
     endpoint: Endpoint,
@@ -34,8 +34,9 @@ impl Sessions {
         Self { endpoint }
     }
 
-    /// Begins a session, and retries for up to `patience` if no reply arrives; only with a session id
-    /// in the request, which makes it idempotent. Returns also when the successful attempt was sent.
+    /// Begins a session, and retries for up to `patience` if no reply arrives; only with a session
+    /// id in the request, which makes it idempotent. Returns also when the successful attempt was
+    /// sent.
     pub(crate) async fn begin(
         &self,
         request: &SessionRequest,
@@ -97,8 +98,8 @@ impl Sessions {
         sent.map_err(|failure| failure.into_error(&format!("heartbeat {session}"), Effect::Changes))
     }
 
-    /// Ends a session and its leases; retries for up to 5 s if no reply arrives. `None` if an attempt
-    /// of this call ended it and its reply was lost.
+    /// Ends a session and its leases; retries for up to 5 s if no reply arrives. `None` if an
+    /// attempt of this call ended it and its reply was lost.
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if the session had ended before or is unknown.
@@ -128,8 +129,8 @@ impl Sessions {
         unreachable!("the loop has no end but its returns")
     }
 
-    /// Makes the server refuse further heartbeats of a session, for an operator: the session expires
-    /// after its time to live, and only then its locks are free.
+    /// Makes the server refuse further heartbeats of a session, for an operator: the session
+    /// expires after its time to live, and only then its locks are free.
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown.

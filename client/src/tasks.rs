@@ -14,8 +14,8 @@ pub struct Background {
 }
 
 impl Background {
-    /// Spawns `task` on `runtime`. Never blocks, and works outside of the runtime too (in a `Drop`).
-    /// A runtime that is shutting down drops the task.
+    /// Spawns `task` on `runtime`. Never blocks, and works outside of the runtime too (in a
+    /// `Drop`). A runtime that is shutting down drops the task.
     pub fn spawn_on(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn_on(task, runtime);
     }
@@ -29,8 +29,8 @@ impl Background {
     }
 }
 
-/// Spawns `task` on the current runtime; dropping the returned guard cancels it. Panics outside of a
-/// runtime.
+/// Spawns `task` on the current runtime; dropping the returned guard cancels it. Panics outside of
+/// a runtime.
 pub fn spawn_until_dropped(task: impl Future<Output = ()> + Send + 'static) -> DropGuard {
     let stop = CancellationToken::new();
     let stopped = stop.clone();

@@ -17,8 +17,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Creates the window of a reply with `ttl_ms` milliseconds left, to a request sent at `sent_at`.
-    /// A time to live above the protocol's maximum is cut to it.
+    /// Creates the window of a reply with `ttl_ms` milliseconds left, to a request sent at
+    /// `sent_at`. A time to live above the protocol's maximum is cut to it.
     pub fn new(sent_at: Moment, ttl_ms: u64) -> Self {
         Self { sent_at, ttl_ms: ttl_ms.min(Ttl::MAX_MS) }
     }
@@ -40,7 +40,8 @@ impl Window {
         self.sent_at.plus_ms(trusted_ms / 2)
     }
 
-    /// Moment before which the server does not let the lease expire, if both clocks run at one rate.
+    /// Moment before which the server does not let the lease expire, if both clocks run at one
+    /// rate.
     pub fn expires_at(&self) -> Moment {
         self.sent_at.plus_ms(self.ttl_ms)
     }
@@ -61,8 +62,8 @@ impl Window {
         now < self.deadline()
     }
 
-    /// Returns `true` if more than half of the trusted time has passed at `now`. A grant that arrives
-    /// so late (the acquire waited in the queue) is renewed before it is used.
+    /// Returns `true` if more than half of the trusted time has passed at `now`. A grant that
+    /// arrives so late (the acquire waited in the queue) is renewed before it is used.
     pub fn is_worn(&self, now: Moment) -> bool {
         self.remaining(now) < self.deadline().since(self.sent_at) / 2
     }
@@ -73,8 +74,8 @@ impl Window {
         (self.remaining(now) / 2).max(Duration::from_millis(50))
     }
 
-    /// Time-out of a renewal sent at `now`: until the deadline, after which its reply is of no use, and
-    /// at least 50 ms.
+    /// Time-out of a renewal sent at `now`: until the deadline, after which its reply is of no use,
+    /// and at least 50 ms.
     pub fn reply_timeout(&self, now: Moment) -> Duration {
         self.remaining(now).max(Duration::from_millis(50))
     }
@@ -84,8 +85,8 @@ impl Window {
 const PAUSE_MS_MIN: u64 = 50;
 const PAUSE_MS_MAX: u64 = 1000;
 
-/// Pause before retry `attempt` (1 is the first): doubles from 50 ms to 1 s, of which `random` picks
-/// between a half and the whole, so that clients that failed together do not retry together.
+/// Pause before retry `attempt` (1 is the first): doubles from 50 ms to 1 s, of which `random`
+/// picks between a half and the whole, so that clients that failed together do not retry together.
 pub fn pause(attempt: u32, random: u64) -> Duration {
     let doubled = PAUSE_MS_MIN.saturating_mul(1 << attempt.saturating_sub(1).min(10));
     let whole = doubled.min(PAUSE_MS_MAX);

@@ -15,8 +15,8 @@ use crate::{BearerToken, Error, ErrorKind};
 const JSON_BYTES_MAX: usize = 4 << 20;
 /// Time-out of connecting to a server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does not
-/// use a connection that the server is closing.
+/// Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does
+/// not use a connection that the server is closing.
 const POOL_IDLE: Duration = Duration::from_secs(60);
 
 /// Member of a problem, `true` if the guard's header says that the reply states the outcome of an
@@ -96,8 +96,9 @@ pub(crate) struct Endpoint {
     base: String,
 }
 
-/// Builds the HTTP client that a [`Client`](crate::Client) uses for both servers. It ignores proxies
-/// from the environment and redirects: a token is sent only to the server that was configured.
+/// Builds the HTTP client that a [`Client`](crate::Client) uses for both servers. It ignores
+/// proxies from the environment and redirects: a token is sent only to the server that was
+/// configured.
 pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Error> {
     let auth = auth.map(|token| (AUTHORIZATION, token.header()));
     // Fails if the program has installed a provider already, which is then used.
@@ -237,8 +238,8 @@ async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure
     }
 }
 
-/// Parses the problem of an error reply. A body that is no problem (from a proxy, or another program
-/// on that port) becomes one made from the status.
+/// Parses the problem of an error reply. A body that is no problem (from a proxy, or another
+/// program on that port) becomes one made from the status.
 fn problem(status: u16, body: &[u8], base: &str) -> Problem {
     serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| {
         let start = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
@@ -250,8 +251,8 @@ fn problem(status: u16, body: &[u8], base: &str) -> Problem {
     })
 }
 
-/// Checks the address and removes a trailing slash. Done at configuration time, so that a mistake is
-/// not first noticed by a request.
+/// Checks the address and removes a trailing slash. Done at configuration time, so that a mistake
+/// is not first noticed by a request.
 fn base_of(address: &str) -> Result<String, Error> {
     let refuse = |rule: &str| {
         let message =

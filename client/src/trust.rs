@@ -14,7 +14,8 @@ use crate::timing::Window;
 use crate::{Error, LostReason, Warning};
 
 /// Trust in one lease or session, shared with its renewal or heartbeat and with the leases of a
-/// session. A loss is final: no renewal undoes it, because the work that it protected was cancelled.
+/// session. A loss is final: no renewal undoes it, because the work that it protected was
+/// cancelled.
 #[derive(Debug)]
 pub(crate) struct Trust {
     what: String,
@@ -109,7 +110,8 @@ impl Trust {
         }
     }
 
-    /// Marks the lease as lost without a log line, because the holder ended it; `true` if it was live.
+    /// Marks the lease as lost without a log line, because the holder ended it; `true` if it was
+    /// live.
     pub(crate) fn end(&self, reason: LostReason) -> bool {
         let was_live = self.with_state(|state| {
             let was_live = state.lost.is_none();
@@ -139,8 +141,8 @@ impl Trust {
         }
     }
 
-    /// Waits until a warning is due that is not in `warned`. Never resolves if the limits ask for no
-    /// warnings, nor once the lease is lost.
+    /// Waits until a warning is due that is not in `warned`. Never resolves if the limits ask for
+    /// no warnings, nor once the lease is lost.
     pub(crate) async fn when_near(&self, warned: &WarnedEnds) -> Warning {
         loop {
             let now = clock::reading();
@@ -160,8 +162,8 @@ impl Trust {
 
 /// Drives `work` for as long as `check` succeeds; `lost` wakes it when the lease is lost.
 ///
-/// `check` reads the clock before each poll of the work, so that a process that was stopped past its
-/// deadline takes no further step.
+/// `check` reads the clock before each poll of the work, so that a process that was stopped past
+/// its deadline takes no further step.
 pub(crate) async fn guard<T>(
     check: impl Fn() -> Result<(), Error>,
     lost: impl Future<Output = Error>,

@@ -76,7 +76,8 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     Ok(App { router, listen, options, threads, kit: kit.clone() })
 }
 
-/// The routes of a lock server over a store that is open: what [`build`] serves, without its threads.
+/// The routes of a lock server over a store that is open: what [`build`] serves, without its
+/// threads.
 ///
 /// # Errors
 /// [`StartError`].

@@ -166,8 +166,8 @@ pub enum Command {
     /// Prepare a namespace in Redis, in a quorum or in etcd that has never issued a token.
     Init {
         /// State that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
-        /// Without this, an empty store may have lost its data, and tokens begin at the clock floor.
-        /// Every node of a quorum must reply.
+        /// Without this, an empty store may have lost its data, and tokens begin at the clock
+        /// floor. Every node of a quorum must reply.
         #[arg(long, required = true)]
         fresh: bool,
     },

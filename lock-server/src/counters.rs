@@ -55,7 +55,8 @@ struct Labels {
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
     operations: Family<Labels, Counter>,
-    /// Counters by operation and outcome that were found before: a lookup hashes labels under a lock.
+    /// Counters by operation and outcome that were found before: a lookup hashes labels under a
+    /// lock.
     found: Arc<[OnceLock<Counter>]>,
     waited: Histogram,
     waiting: Gauge,

@@ -1,11 +1,12 @@
 //! Events of locks for watchers: `GET /v1/events`.
 //!
 //! Events are an account for people and dashboards; nothing here takes part in a decision, and no
-//! operation waits for it or fails because of it. They come from the transitions of the lease rules, in
-//! the batches in which they were committed ([`Report`]); handlers add what only they know. A store with
-//! rules of its own is observed instead: [`Observed`] stands before it and reports what it answered, and
-//! a task looks at leases whose time is over. With Redis behind several lock servers, all of them write to
-//! one bounded stream and read it, so that each has the same events.
+//! operation waits for it or fails because of it. They come from the transitions of the lease
+//! rules, in the batches in which they were committed ([`Report`]); handlers add what only they
+//! know. A store with rules of its own is observed instead: [`Observed`] stands before it and
+//! reports what it answered, and a task looks at leases whose time is over. With Redis behind
+//! several lock servers, all of them write to one bounded stream and read it, so that each has the
+//! same events.
 //!
 //! The choices are in docs/decisions/0029-events.md.
 
@@ -195,7 +196,8 @@ impl Events {
         self.inner.options.history > 0
     }
 
-    /// Publishes an event. Never waits: an event that finds no room is counted, and a gap reports it.
+    /// Publishes an event. Never waits: an event that finds no room is counted, and a gap reports
+    /// it.
     pub fn publish(&self, event: Event) {
         if self.is_on() {
             self.report(vec![event]);
@@ -303,7 +305,8 @@ impl EventLog {
 }
 
 impl EventLog {
-    /// `true` if an event of an observed store is new. An end receives the owner and age of its lease.
+    /// `true` if an event of an observed store is new. An end receives the owner and age of its
+    /// lease.
     fn is_news(&mut self, event: &mut Event, now_ms: u64) -> bool {
         if event.kind.is_end()
             && let Some(key) = event.lock.clone().zip(event.lease_id)

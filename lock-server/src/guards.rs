@@ -1,9 +1,9 @@
 //! The guards that `--guard` names, as evidence of issued tokens.
 //!
-//! A guard's highest mark is a token that was granted once. If the counter of a lock server is below
-//! it, the store has lost data. So the server reads the marks at start and before a new lineage
-//! begins, and raises the counter above them (L5). A low mark proves nothing: tokens that never reached
-//! a guard are not in its marks, so the clock floor stays in force.
+//! A guard's highest mark is a token that was granted once. If the counter of a lock server is
+//! below it, the store has lost data. So the server reads the marks at start and before a new
+//! lineage begins, and raises the counter above them (L5). A low mark proves nothing: tokens that
+//! never reached a guard are not in its marks, so the clock floor stays in force.
 //!
 //! The choices are in docs/decisions/0018-guards-as-witnesses.md.
 
@@ -82,7 +82,8 @@ impl GuardMarks {
         }
     }
 
-    /// Checks that every guard has replied and none has seen a token: only then may tokens begin at 1.
+    /// Checks that every guard has replied and none has seen a token: only then may tokens begin at
+    /// 1.
     ///
     /// # Errors
     /// A sentence with the replies, and what to do.
@@ -157,8 +158,8 @@ impl Guards {
         self.inner.urls.is_empty()
     }
 
-    /// Reads the highest mark of every guard at the same time, for at most [`GUARD_TIMEOUT`] each, and
-    /// reports in `/readyz` the guards that did not reply.
+    /// Reads the highest mark of every guard at the same time, for at most [`GUARD_TIMEOUT`] each,
+    /// and reports in `/readyz` the guards that did not reply.
     pub async fn ask(&self) -> GuardMarks {
         let inner = &*self.inner;
         let mut marks = GuardMarks::default();

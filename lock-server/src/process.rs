@@ -20,8 +20,8 @@ use service_kit::{Kit, config, telemetry};
 /// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);
 
-/// Runs a lock server until a signal ends it; `args` begin with the program's name. The binary and the
-/// hidden subcommand of `fence` call this function.
+/// Runs a lock server until a signal ends it; `args` begin with the program's name. The binary and
+/// the hidden subcommand of `fence` call this function.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
         Ok(config) => config,

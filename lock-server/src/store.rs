@@ -42,9 +42,11 @@ pub use session::SessionStore;
 /// - Every operation is atomic: it happened entirely or not at all, and operations on one lock have
 ///   one order.
 /// - L1: a grant's token is greater than every token that the namespace has issued before.
-/// - L2: a lock has at most one live exclusive lease and no other lease beside it, or shared ones alone,
+/// - L2: a lock has at most one live exclusive lease and no other lease beside it, or shared ones
+///   alone,
 ///   or at most as many permits as its size, by the store's own clock.
-/// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same grant.
+/// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same
+///   grant.
 /// - L4: what was answered survives a restart of the process, except in the `memory` store.
 /// - Waiters are granted in arrival order; no later request overtakes them.
 /// - [`StoreError::Unknown`] is returned wherever the operation may or may not have happened; it is
@@ -63,10 +65,10 @@ pub trait LockStore: SessionStore {
     /// Grants several locks in one step, a token each, or none of them: now, or within `wait_ms`.
     ///
     /// Every part has the same lease id, owner, time to live, patience, session and metadata, names
-    /// another lock, and takes nothing over. The grants come in the order of the parts. While such a
-    /// request waits it holds nothing: it has an entry in each queue, all added in one step, so that
-    /// any two requests have the same order in every queue, and no deadlock can form. A retry with
-    /// the same lease id returns the same grants while all of them live.
+    /// another lock, and takes nothing over. The grants come in the order of the parts. While such
+    /// a request waits it holds nothing: it has an entry in each queue, all added in one step, so
+    /// that any two requests have the same order in every queue, and no deadlock can form. A retry
+    /// with the same lease id returns the same grants while all of them live.
     ///
     /// # Errors
     /// [`StoreError::Part`] names the lock that refused, with why; nothing was changed.
@@ -94,8 +96,8 @@ pub trait LockStore: SessionStore {
     /// [`StoreError::Lost`] when the lease had ended before, and for an id that is not known.
     async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError>;
 
-    /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; waiters are
-    /// granted in the same step. Returns the leases that ended, the oldest first.
+    /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; waiters
+    /// are granted in the same step. Returns the leases that ended, the oldest first.
     ///
     /// # Errors
     /// [`StoreError::NotHeld`] when nothing is live; [`StoreError::Lost`] when the one that was named
@@ -116,16 +118,16 @@ pub trait LockStore: SessionStore {
     /// Held locks in the order of their names.
     async fn list(&self, query: ListQuery) -> Result<LockPage, StoreError>;
 
-    /// Raises the counter, so that the next token is above `mark`, which a guard has seen. A missing
-    /// counter has lost its data: it continues above every token that can have been issued, not just
-    /// above `mark`. A counter at `mark` or above stays as it is.
+    /// Raises the counter, so that the next token is above `mark`, which a guard has seen. A
+    /// missing counter has lost its data: it continues above every token that can have been issued,
+    /// not just above `mark`. A counter at `mark` or above stays as it is.
     ///
     /// # Errors
     /// [`StoreError`], after which the counter may or may not be raised.
     async fn lift(&self, mark: Token) -> Result<(), StoreError>;
 
-    /// Reports the transitions of locks from now on, under the id that is returned; `None` if the store
-    /// cannot: then its replies have to be observed.
+    /// Reports the transitions of locks from now on, under the id that is returned; `None` if the
+    /// store cannot: then its replies have to be observed.
     fn report_to(&self, _reports: Arc<dyn Report>) -> Option<records::ServerId> {
         None
     }

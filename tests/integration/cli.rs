@@ -218,8 +218,8 @@ async fn doctor_judges_redis() {
     assert_eq!(judge("mysql://x", &[]).await.code, 64);
 }
 
-/// Ended by a signal while the reply of its grant is lost: the lease is released, and does not block
-/// the lock for its whole time.
+/// Ended by a signal while the reply of its grant is lost: the lease is released, and does not
+/// block the lock for its whole time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_interrupted_acquire_leaves_no_lease() {
     let site = Site::new().await;

@@ -137,8 +137,8 @@ mod lock_simulation {
     fence_tests::lock_store_suite!(store());
 }
 
-/// One etcd for all cases that run at the same time. Nothing here is about what survives the machine, so
-/// that it need not wait for the disk.
+/// One etcd for all cases that run at the same time. Nothing here is about what survives the
+/// machine, so that it need not wait for the disk.
 static ETCD: Shared<Etcd> = Shared::new();
 
 async fn etcd() -> Arc<Etcd> {

@@ -1,5 +1,5 @@
-//! The documentation: its links lead somewhere, its code blocks parse, the files and tests that it names
-//! exist, and its words are those of the field.
+//! The documentation: its links lead somewhere, its code blocks parse, the files and tests that it
+//! names exist, and its words are those of the field.
 
 use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};

@@ -195,8 +195,8 @@ async fn a_candidate_waits_for_its_server() {
     assert_eq!(candidate.ended().await.code, 143);
 }
 
-/// A slow network makes no candidate end, and a leader that is killed outright leaves nothing of its
-/// command to the next.
+/// A slow network makes no candidate end, and a leader that is killed outright leaves nothing of
+/// its command to the next.
 #[tokio::test]
 async fn a_slow_candidate_leads_in_the_end_and_leaves_nothing_behind() {
     let site = Site::new().await;

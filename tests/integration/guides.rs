@@ -1,5 +1,5 @@
-//! What a guide shows is what happens: its scripts are written to a folder, its commands are run one
-//! after the other in one shell, and what they print is compared.
+//! What a guide shows is what happens: its scripts are written to a folder, its commands are run
+//! one after the other in one shell, and what they print is compared.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
@@ -73,9 +73,9 @@ fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
     all
 }
 
-/// What is the same in every run: ids, numbers, dates and times are made equal, as is what is signed,
-/// and how wide a table is. A number alone in its line is an exit code and stays what it is. The
-/// shell's own notes on what was killed depend on the shell.
+/// What is the same in every run: ids, numbers, dates and times are made equal, as is what is
+/// signed, and how wide a table is. A number alone in its line is an exit code and stays what it
+/// is. The shell's own notes on what was killed depend on the shell.
 fn essence(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.contains("Killed")).map(|line| {
         let line = line.trim();
@@ -140,8 +140,8 @@ fn word(word: &str) -> &str {
     }
 }
 
-/// What a shell leaves behind. A guide awaits several things one after the other, so that it may take
-/// longer than what a test awaits at once.
+/// What a shell leaves behind. A guide awaits several things one after the other, so that it may
+/// take longer than what a test awaits at once.
 async fn ended(mut shell: Process) -> Output {
     let begin = Instant::now();
     while shell.is_running() && begin.elapsed() < PATIENCE {

@@ -1,5 +1,5 @@
-//! What guards refuse is told where people ask about a lock: by real guards to real lock servers, and
-//! never at the expense of an answer.
+//! What guards refuse is told where people ask about a lock: by real guards to real lock servers,
+//! and never at the expense of an answer.
 
 use access_control::secret::SecretHash;
 use fence_protocol::Code;
@@ -96,8 +96,8 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
     assert!(own.recent.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
 }
 
-/// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells the
-/// same.
+/// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells
+/// the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
     let redis = Redis::start().await;
@@ -317,7 +317,8 @@ async fn a_guard_reports_what_it_has_the_right_to() {
     })
     .await;
     assert!(eye("other/1").await.refusals.is_empty());
-    // Whoever uses locks is not believed about them, and a guard without a token is told what to do.
+    // Whoever uses locks is not believed about them, and a guard without a token is told what to
+    // do.
     for (arm, hint) in [("user", "report *"), ("", "--report-auth-file")] {
         let mut setup = guard.clone();
         if !arm.is_empty() {

@@ -36,8 +36,8 @@ async fn interrupted(mut process: Process) -> String {
     output.stdout
 }
 
-/// `fence run` is stopped past its lease while its command goes on. Its write is refused, and whoever
-/// asks is told why, by the lock server that the guard reports to.
+/// `fence run` is stopped past its lease while its command goes on. Its write is refused, and
+/// whoever asks is told why, by the lock server that the guard reports to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_holder_is_told_what_became_of_it() {
     let server = super::locks::memory().await;
@@ -268,7 +268,8 @@ async fn observers_follow_an_election() {
     interrupted(json).await;
 }
 
-/// A stream that is dropped again and again while it waits, and one whose server moves, loses nothing.
+/// A stream that is dropped again and again while it waits, and one whose server moves, loses
+/// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
     let server = super::locks::memory().await;
@@ -317,7 +318,8 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
     assert!(resumed > 0);
 }
 
-/// The SDK's observer sees each term, and the end of each; none where one follows the other at once.
+/// The SDK's observer sees each term, and the end of each; none where one follows the other at
+/// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdks_observer_sees_each_term() {
     let server = super::locks::memory().await;

@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 pub struct Reply {
     /// The HTTP status.
     pub status: u16,
-    /// The headers.
+    /// The headers, as received; a name may occur twice.
     pub headers: HeaderMap,
-    /// The body.
+    /// The body, whole; empty for HEAD.
     pub body: Bytes,
 }
 
@@ -177,7 +177,7 @@ impl Api {
         outcome.unwrap_or_else(|error| panic!("{what}: {error}"))
     }
 
-    /// GET.
+    /// Sends a GET without a body; panics if there is no reply.
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], "").await
     }

@@ -1,5 +1,5 @@
-//! The failover campaign: engines under load are broken again and again, and what their clients were
-//! told is judged and counted. `cargo run -p fence-tests --bin campaign -- --help` runs it.
+//! The failover campaign: engines under load are broken again and again, and what their clients
+//! were told is judged and counted. `cargo run -p fence-tests --bin campaign -- --help` runs it.
 //!
 //! A [`Row`] is one engine, with flags of the lock servers before it, and one fault. Rows of other
 //! engines are written in `campaign/engines`, and named in [`rows`].

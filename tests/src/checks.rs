@@ -70,8 +70,8 @@ pub fn one_grant_an_id(grants: &[Granted]) -> Result<(), String> {
 }
 
 /// L2: the times in which two leases of one lock certainly lived at once. A lease certainly lives
-/// from its answer until its time to live, counted from before it was asked for or was last renewed,
-/// is over or its release began. Only for runs in which nobody revoked.
+/// from its answer until its time to live, counted from before it was asked for or was last
+/// renewed, is over or its release began. Only for runs in which nobody revoked.
 pub fn overlaps(grants: &[Granted]) -> Vec<String> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, &Granted)>> = BTreeMap::new();
     for grant in grants {

@@ -79,8 +79,8 @@ impl Node {
         let _: () = self.redis.run(&["CLUSTER", "MEET", host, port, bus_port]).await;
     }
 
-    /// `true` if it has heard of the replica of a master, and of the slots of that master: a replica
-    /// that does not know these would not take over.
+    /// `true` if it has heard of the replica of a master, and of the slots of that master: a
+    /// replica that does not know these would not take over.
     pub(crate) async fn knows_replica(&self, replica: &str, master: &str) -> bool {
         let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
         let line = |id: &str| nodes.lines().find(|line| line.starts_with(id)).unwrap_or_default();

@@ -36,7 +36,8 @@ impl EtcdCertificates {
         let issuer = Issuer::new(params, key);
         let certificates = Self { folder };
         certificates.write("ca.pem", &authority.pem());
-        // The gateway is a client of the server that it is a part of, with the server's certificate.
+        // The gateway is a client of the server that it is a part of, with the server's
+        // certificate.
         for name in ["server", "client"] {
             certificates.issue(name, &issuer);
         }

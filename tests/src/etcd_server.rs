@@ -218,8 +218,8 @@ impl Etcd {
         reply["leases"].as_array().map_or(0, Vec::len)
     }
 
-    /// From now on everybody must be a user: `root` with the password `root`, who may do everything,
-    /// and `user`, who may read and write the keys that begin with `prefix`.
+    /// From now on everybody must be a user: `root` with the password `root`, who may do
+    /// everything, and `user`, who may read and write the keys that begin with `prefix`.
     pub async fn enable_auth(&self, user: &str, password: &str, prefix: &str) {
         let permission = json!({"permType": "READWRITE", "key": BASE64.encode(prefix),
                                 "range_end": BASE64.encode(after(prefix))});

@@ -26,8 +26,8 @@ pub enum Fault {
     HoldReplies,
     /// Requests pass; replies are swallowed. Both ends believe in the connection.
     DropReplies,
-    /// The same from the moment on that a request with these words in it passes, on every connection:
-    /// what was asked before it is answered, and it is carried out.
+    /// The same from the moment on that a request with these words in it passes, on every
+    /// connection: what was asked before it is answered, and it is carried out.
     DropRepliesAfter(&'static str),
     /// New connections are closed at once; connections that exist are cut.
     Refuse,

@@ -24,7 +24,7 @@ impl Span {
 /// An answered acquire.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// The lock.
+    /// The name that was acquired.
     pub lock: String,
     /// The lease.
     pub lease: LeaseId,
@@ -52,7 +52,7 @@ impl Granted {
 /// An operation at the guard.
 #[derive(Clone, Debug)]
 pub struct Operation {
-    /// The lock.
+    /// The name whose token it carried.
     pub lock: String,
     /// The token that it carried.
     pub token: u64,

@@ -44,8 +44,8 @@ impl QuorumNodes {
         Self { nodes, namespaces: AtomicU64::new(0) }
     }
 
-    /// So many that others use too, each in a [namespace](Self::namespace) of its own; only for tests
-    /// that stop none of them.
+    /// So many that others use too, each in a [namespace](Self::namespace) of its own; only for
+    /// tests that stop none of them.
     pub async fn shared(n: usize) -> Arc<Self> {
         let mut shared = SHARED.lock().await;
         let known = shared.iter().find(|(number, _)| *number == n);
@@ -94,7 +94,8 @@ impl QuorumNodes {
         &self.nodes
     }
 
-    /// A way of its own to each of them, for one lock server: the URL through it, and what may hurt it.
+    /// A way of its own to each of them, for one lock server: the URL through it, and what may hurt
+    /// it.
     pub async fn ways(&self) -> (String, Vec<FaultProxy>) {
         let mut ways = Vec::new();
         for node in &self.nodes {

@@ -1,6 +1,6 @@
-//! A real Redis whose clock the test sets, as an operator or NTP would: `libfaketime` answers for the
-//! kernel when redis-server asks for the time of day. Its monotonic clock is left alone. Other processes
-//! can have such a clock as well.
+//! A real Redis whose clock the test sets, as an operator or NTP would: `libfaketime` answers for
+//! the kernel when redis-server asks for the time of day. Its monotonic clock is left alone. Other
+//! processes can have such a clock as well.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -69,8 +69,8 @@ impl OwnClock {
     /// # Panics
     /// If libfaketime is not installed.
     pub fn environment(&self) -> [(&'static str, String); 4] {
-        // jemalloc asks for the time before libfaketime is ready to tell it, which ends redis-server;
-        // libc right behind it gives the memory instead.
+        // jemalloc asks for the time before libfaketime is ready to tell it, which ends
+        // redis-server; libc right behind it gives the memory instead.
         let libraries = format!("{} {}", faketime().display(), libc().display());
         let file = self.folder.path().join("offset").display().to_string();
         [

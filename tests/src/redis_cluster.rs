@@ -140,8 +140,8 @@ impl RedisCluster {
         self.names(index, slot, index).await
     }
 
-    /// `true` if a node says that `owner` owns a slot. A new master knows that it was chosen a moment
-    /// before the others do, and they send clients to the old one until then.
+    /// `true` if a node says that `owner` owns a slot. A new master knows that it was chosen a
+    /// moment before the others do, and they send clients to the old one until then.
     pub async fn names(&self, index: usize, slot: u16, owner: usize) -> bool {
         let Ok(Value::Array(rows)) = self.nodes[index].redis.try_run(&["CLUSTER", "SLOTS"]).await
         else {

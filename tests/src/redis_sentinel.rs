@@ -34,7 +34,8 @@ impl SentinelGroup {
         Self::started([Redis::with(QUICK).await, Redis::with(QUICK).await]).await
     }
 
-    /// The same; the clock of the second one is so many seconds ahead of the right time, or behind it.
+    /// The same; the clock of the second one is so many seconds ahead of the right time, or behind
+    /// it.
     ///
     /// # Panics
     /// If libfaketime is not installed, or they do not find each other.

@@ -1,4 +1,5 @@
-//! The Redis user with the least rights that lock-server needs, as docs/operating/redis.md makes it.
+//! The Redis user with the least rights that lock-server needs, as docs/operating/redis.md makes
+//! it.
 
 use crate::redis_server::Redis;
 

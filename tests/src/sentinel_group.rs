@@ -18,7 +18,8 @@ use crate::wait::{until_true, until_within};
 /// Number of Redis, and how many sentinels.
 const SIZE: u8 = 3;
 
-/// A failover that was not agreed on is tried again after seconds, more than once on a busy machine.
+/// A failover that was not agreed on is tried again after seconds, more than once on a busy
+/// machine.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Three Redis and three sentinels; gone when dropped.

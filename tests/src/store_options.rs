@@ -5,8 +5,8 @@ use redis_link::LinkOptions;
 
 use crate::wait::PATIENCE;
 
-/// Options for a test in which no server, node or network fails: whatever is behind the store has as long as
-/// the test itself waits.
+/// Options for a test in which no server, node or network fails: whatever is behind the store has
+/// as long as the test itself waits.
 pub fn patient() -> StoreOptions {
     StoreOptions { link: patient_link(), ..StoreOptions::default() }
 }

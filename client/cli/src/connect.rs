@@ -20,8 +20,12 @@ pub(crate) struct Connect {
     #[arg(long, alias = "store", default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
     pub(crate) guard: String,
 
-    /// Name of the caller, for people who look at the lock; the default is user@host:pid
-    #[arg(long, value_name = "NAME")]
+    #[arg(
+        long,
+        value_name = "NAME",
+        // No doc comment: rustdoc would take the brackets for a link.
+        help = "Name of the caller, for people who look at the lock [default: user@host:pid]"
+    )]
     pub(crate) owner: Option<String>,
 
     /// The file with the bearer token, for servers with an access file

@@ -21,8 +21,9 @@ use fence_terminal::output::Output;
 /// Judges what is named, by a flag, a variable or the file; where nothing is, both servers at their
 /// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
 /// compares its version and clock, and reads what a guard guarantees for its stores. With --redis
-/// it checks a Redis: what it forgets when it restarts, what it drops when it is full, its clock, and
-/// what its user may do, for lock-server and for the guard. With --direct it tries to write past the guard, as an application would.
+/// it checks a Redis: what it forgets when it restarts, what it drops when it is full, its clock,
+/// and what its user may do, for lock-server and for the guard. With --direct it tries to write
+/// past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

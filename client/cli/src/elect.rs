@@ -20,11 +20,11 @@ const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 
 /// Runs a command while this candidate is the leader of an election.
 ///
-/// An election is a lock: the candidates stand in its queue, and who holds it leads. The command runs
-/// as under `fence run`, with the same variables in its environment; FENCE_TOKEN is the number of
-/// the term. When the office is lost the command is ended before another can be elected, and the
-/// candidate stands again. When the command ends by itself, the office is resigned and its exit code
-/// becomes this one's. A server that cannot be reached is waited for.
+/// An election is a lock: the candidates stand in its queue, and who holds it leads. The command
+/// runs as under `fence run`, with the same variables in its environment; FENCE_TOKEN is the number
+/// of the term. When the office is lost the command is ended before another can be elected, and the
+/// candidate stands again. When the command ends by itself, the office is resigned and its exit
+/// code becomes this one's. A server that cannot be reached is waited for.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

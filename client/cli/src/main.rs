@@ -71,8 +71,8 @@ fn start(command: Command) -> Result<u8, Failure> {
     if let Command::JobHelper(helper) = command {
         return run::helper::start(helper);
     }
-    // `run` and `elect` must use one thread: the kernel ties the job's life to the thread that started it. A
-    // benchmark's load should cost as little of the machine as it can.
+    // `run` and `elect` must use one thread: the kernel ties the job's life to the thread that
+    // started it. A benchmark's load should cost as little of the machine as it can.
     let mut runtime = match command {
         Command::Run(_) | Command::Elect(_) | Command::Bench(_) => {
             tokio::runtime::Builder::new_current_thread()

@@ -32,8 +32,8 @@ use fence_terminal::readable::readable;
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///
 /// Several locks (--lock A --lock B) are held by one session: all of them or none, under one
-/// heartbeat. They are granted in one step, and while this waits it holds none of them. --shared and
-/// --permits go for each. The command is ended where one of them is lost.
+/// heartbeat. They are granted in one step, and while this waits it holds none of them. --shared
+/// and --permits go for each. The command is ended where one of them is lost.
 ///
 /// The command runs in a process group of its own. TERM, INT, HUP, QUIT, USR1 and USR2 are passed
 /// on to that group at all times, stdin is its own, and its exit code becomes this one's. When the
@@ -42,13 +42,13 @@ use fence_terminal::readable::readable;
 /// process was stopped past its lease, there is no time left, and the group gets KILL at once. On a
 /// machine that was suspended past the lease that is at the resume.
 ///
-/// A process that the command leaves in its group when it ends gets TERM, and KILL after the grace, before the
-/// lock is released. --leave-background leaves it: then it continues without the lock. A process that
-/// leaves the group (setsid) is not ended; a line on stderr says that one continues. If this process is
-/// killed outright, the command and its group are killed.
+/// A process that the command leaves in its group when it ends gets TERM, and KILL after the grace,
+/// before the lock is released. --leave-background leaves it: then it continues without the lock. A
+/// process that leaves the group (setsid) is not ended; a line on stderr says that one continues.
+/// If this process is killed outright, the command and its group are killed.
 ///
-/// Renewal continues for as long as this process lives. --progress-within ties it to the command, so
-/// that one that hangs loses the lock, and --max-hold ends it in any case.
+/// Renewal continues for as long as this process lives. --progress-within ties it to the command,
+/// so that one that hangs loses the lock, and --max-hold ends it in any case.
 ///
 /// The command finds FENCE_LOCK, FENCE_TOKEN, FENCE_LEASE_ID, FENCE_HEADER (the value of the
 /// Fencing-Token header), FENCE_CREDENTIAL (the same as a password for the guard's Redis port) and

@@ -27,9 +27,9 @@ const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 /// Runs lock-server and fenced-store in one process, with embedded stores or before a Redis
 ///
 /// Everything is kept in one folder: leases, objects, and a key file that is made there, so that
-/// tokens are signed. Without --dir it is a temporary folder that is deleted at the end. With --redis
-/// leases and marks are kept in that Redis, and its keys are served by the guard's Redis port. Ends
-/// on Ctrl-C, after finishing what is in flight.
+/// tokens are signed. Without --dir it is a temporary folder that is deleted at the end. With
+/// --redis leases and marks are kept in that Redis, and its keys are served by the guard's Redis
+/// port. Ends on Ctrl-C, after finishing what is in flight.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -7,7 +7,8 @@ use crate::Invalid;
 /// The longest duration that is read: a week.
 pub const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Longest text that is read. A sum that no `Duration` holds makes humantime panic, and takes 26 bytes.
+/// Longest text that is read. A sum that no `Duration` holds makes humantime panic, and takes 26
+/// bytes.
 const TEXT_BYTES_MAX: usize = 24;
 
 /// Reads one or more numbers with their units, in whole milliseconds; a plain `0` needs no unit.

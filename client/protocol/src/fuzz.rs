@@ -21,8 +21,8 @@ pub const TARGETS: &[Target] = &[("tokens", tokens), ("words", words), ("wire", 
 
 const KEYS: &str = "k1:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f";
 
-/// A header value, or a credential of several tokens. What is read is written in one form, means the
-/// same when it is read again, and is not genuine unless it was signed.
+/// A header value, or a credential of several tokens. What is read is written in one form, means
+/// the same when it is read again, and is not genuine unless it was signed.
 fn tokens(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     let parsed = credential::parse(text);

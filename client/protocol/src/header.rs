@@ -24,7 +24,8 @@ use crate::{Invalid, KeyId, LeaseId, LockName, Namespace, Token};
 pub const FENCING_TOKEN: &str = "fencing-token";
 /// The reply header with the lock's mark after the operation.
 pub const FENCING_MARK: &str = "fencing-mark";
-/// The reply header that says what the guard guarantees for the store: `atomic`, `bounded` or `observe`.
+/// The reply header that says what the guard guarantees for the store: `atomic`, `bounded` or
+/// `observe`.
 pub const FENCING_GUARANTEE: &str = "fencing-guarantee";
 /// The request header with the sender's name for an operation, by which a repeat is recognised.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -38,8 +39,8 @@ pub const MAX_HEADER_BYTES: usize = 1024;
 /// The length of a signature: HMAC-SHA256.
 pub const SIGNATURE_BYTES: usize = 32;
 
-/// Content of the `Fencing-Token` header. A value proves that the header was well formed, not that it is
-/// genuine: for that see [`Keyring::verify`](crate::Keyring::verify).
+/// Content of the `Fencing-Token` header. A value proves that the header was well formed, not that
+/// it is genuine: for that see [`Keyring::verify`](crate::Keyring::verify).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencingToken {
     /// The number that the guard compares.
@@ -90,8 +91,8 @@ impl FromStr for FencingToken {
 }
 
 impl fmt::Display for FencingToken {
-    /// The header value in its canonical order: lock, lease, ns, kid, sig. No value needs an escape:
-    /// names, ids and base64 have neither quotes nor backslashes.
+    /// The header value in its canonical order: lock, lease, ns, kid, sig. No value needs an
+    /// escape: names, ids and base64 have neither quotes nor backslashes.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { token, lock, lease, namespace, signature } = self;
         write!(f, "{token};lock=\"{lock}\";lease=\"{lease}\";ns=\"{namespace}\"")?;

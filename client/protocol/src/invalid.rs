@@ -1,7 +1,7 @@
 use std::fmt;
 
-/// Characters of a refused value that an error shows; the rest is cut, so that a megabyte of input does
-/// not end up in a log line.
+/// Characters of a refused value that an error shows; the rest is cut, so that a megabyte of input
+/// does not end up in a log line.
 const SHOWN_CHARS: usize = 80;
 
 /// A value was refused where it was made.

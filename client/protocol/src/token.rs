@@ -43,8 +43,8 @@ pub const EPOCH_2025_MS: u64 = 1_735_689_600_000;
 /// Tokens a millisecond that the clock floor leaves room for: a million a second.
 pub const TOKENS_PER_MS: u64 = 1_000;
 
-/// A number above every token that a namespace can have issued until `wall_ms`, as long as it issued
-/// fewer than a million a second since 2025 and the wall clock has not gone back.
+/// A number above every token that a namespace can have issued until `wall_ms`, as long as it
+/// issued fewer than a million a second since 2025 and the wall clock has not gone back.
 pub fn clock_floor(wall_ms: u64) -> u64 {
     wall_ms.saturating_sub(EPOCH_2025_MS).saturating_mul(TOKENS_PER_MS)
 }

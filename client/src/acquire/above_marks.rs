@@ -1,5 +1,5 @@
-//! Recovery of a live lease whose token the guard refuses as stale, because the lock server lost its
-//! memory.
+//! Recovery of a live lease whose token the guard refuses as stale, because the lock server lost
+//! its memory.
 
 use fence_protocol::{LockName, Token};
 
@@ -10,26 +10,29 @@ impl Lease {
     /// Releases this lease and acquires the lock with a token above the guard's mark, if the lock
     /// server issues tokens below the marks.
     ///
-    /// A guard that refuses the token of a lease as stale has seen a higher one. Nearly always another
-    /// client has acquired the lock and this holder has not noticed: it must stop. But a lock server
-    /// that lost its memory issues tokens below the marks, and then *every* holder is refused until
-    /// the counter is raised. `refusal` is the guard's error.
+    /// A guard that refuses the token of a lease as stale has seen a higher one. Nearly always
+    /// another client has acquired the lock and this holder has not noticed: it must stop. But a
+    /// lock server that lost its memory issues tokens below the marks, and then *every* holder is
+    /// refused until the counter is raised. `refusal` is the guard's error.
     ///
     /// The lock server decides which case it is, not the local clock: releasing the lease succeeds
-    /// only if the lease was live until then, so that no other client can have been granted the lock
-    /// since. Only then is the lock acquired again. A stale holder gets [`ErrorKind::LeaseLost`].
+    /// only if the lease was live until then, so that no other client can have been granted the
+    /// lock since. Only then is the lock acquired again. A stale holder gets
+    /// [`ErrorKind::LeaseLost`].
     ///
     /// The result is *another* grant, behind the waiters in the queue. Data that was read under the
     /// old lease may have changed since: restart the work from its first read, and never just retry
-    /// the refused write. That is why this consumes the old lease, and why nothing in this crate calls
-    /// it by itself.
+    /// the refused write. That is why this consumes the old lease, and why nothing in this crate
+    /// calls it by itself.
     ///
     /// # Errors
     /// - [`ErrorKind::LeaseLost`]: this lease has ended, here or at the server. Stop the work.
-    /// - [`ErrorKind::Stale`]: this lease was acquired by this method, and the guard's mark is above
+    /// - [`ErrorKind::Stale`]: this lease was acquired by this method, and the guard's mark is
+    ///   above
     ///   it again. Two lock servers issue tokens for one guard, or tokens are forged: an operator must
     ///   investigate.
-    /// - [`ErrorKind::Invalid`]: `refusal` is no guard's refusal of this lease's token, or its mark is
+    /// - [`ErrorKind::Invalid`]: `refusal` is no guard's refusal of this lease's token, or its mark
+    ///   is
     ///   above what the lock server lets a client request; or the lease is shared or a permit.
     /// - Otherwise as [`release`](Self::release) and [`LockRequest::acquire`]; after
     ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is no longer renewed
@@ -92,8 +95,8 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Refuses shared leases and permits: there a higher mark is that of another live lease, and the
-    /// lock server is intact.
+    /// Refuses shared leases and permits: there a higher mark is that of another live lease, and
+    /// the lock server is intact.
     fn check_alone(&self, mark: Token) -> Result<(), Error> {
         let mode = self.grant().mode;
         if mode.is_exclusive() {

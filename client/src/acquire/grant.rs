@@ -96,8 +96,8 @@ impl Tries<'_> {
     }
 }
 
-/// Sends one attempt. The window counts from before this attempt was sent, because the time to live in
-/// its reply is what remained when the server handled it.
+/// Sends one attempt. The window counts from before this attempt was sent, because the time to live
+/// in its reply is what remained when the server handled it.
 async fn attempt(
     client: &Client,
     spec: &Spec,
@@ -137,11 +137,11 @@ async fn attempt(
     }
 }
 
-/// Renews a grant before it is used, because less than half of its window is left: the acquire waited
-/// in the queue, and the client does not know how much of that time passed before the grant.
+/// Renews a grant before it is used, because less than half of its window is left: the acquire
+/// waited in the queue, and the client does not know how much of that time passed before the grant.
 ///
-/// A renewal whose reply arrives too late to be trusted has still extended the lease at the server, and
-/// the next attempt renews it again.
+/// A renewal whose reply arrives too late to be trusted has still extended the lease at the server,
+/// and the next attempt renews it again.
 async fn confirm(
     client: &Client,
     spec: &Spec,
@@ -169,9 +169,10 @@ fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
     Window::new(sent_at, reply.ttl_ms.min(spec.ttl.ms()))
 }
 
-/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle) releases
-/// the grants in the background, so that an acquire that failed or was dropped does not hold the locks
-/// until they expire. If a release arrives before its acquire, the server records the id as ended.
+/// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle)
+/// releases the grants in the background, so that an acquire that failed or was dropped does not
+/// hold the locks until they expire. If a release arrives before its acquire, the server records
+/// the id as ended.
 struct GrantClaim<'a> {
     client: &'a Client,
     locks: Vec<LockName>,
@@ -196,9 +197,9 @@ impl<'a> GrantClaim<'a> {
         self.maybe_granted = before || evidence(failure) == GrantEvidence::Unknown;
     }
 
-    /// Replaces the lease id after it has ended on one of the locks. If the reply that granted several
-    /// locks was lost, the leases on the others may be live, and would block the next request, which
-    /// has another id: they are released first.
+    /// Replaces the lease id after it has ended on one of the locks. If the reply that granted
+    /// several locks was lost, the leases on the others may be live, and would block the next
+    /// request, which has another id: they are released first.
     async fn renew_id(&mut self) -> Result<(), Error> {
         if self.maybe_granted && self.locks.len() > 1 {
             for lock in &self.locks {

@@ -9,8 +9,8 @@ use crate::clock::Moment;
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
 
-/// Number of restarts with a fresh lease id without a pause: a restart follows a grant that could not
-/// be delivered and was rolled back.
+/// Number of restarts with a fresh lease id without a pause: a restart follows a grant that could
+/// not be delivered and was rolled back.
 const RESTARTS_AT_ONCE: u32 = 5;
 
 /// Reaction to an attempt without a grant.
@@ -65,7 +65,8 @@ impl Plan {
         let (again, limit, pause_min) = match failure {
             Failure::Refused(problem, retry_after) => match problem.code {
                 Code::LeaseLost => return self.restart(now, random),
-                // The server's own limit may be shorter than the wait: the client waits for the rest.
+                // The server's own limit may be shorter than the wait: the client waits for the
+                // rest.
                 Code::LockHeld => (true, self.wait_until, Duration::ZERO),
                 code => (
                     code.retryable() || matches!(problem.status, 502..=504),

@@ -52,11 +52,11 @@ impl Observer {
         Ok(Self { election, lock, stream, office, is_refresh_due: true, refresh_at, elected: None })
     }
 
-    /// Returns the current state first, then each change. An unreachable server is reported once, as
-    /// [`Observed::Unknown`], and the state again once the server is reachable.
+    /// Returns the current state first, then each change. An unreachable server is reported once,
+    /// as [`Observed::Unknown`], and the state again once the server is reachable.
     ///
-    /// Short terms are included if the server remembers them. A leader was in office when the server
-    /// sent it, and may not be now.
+    /// Short terms are included if the server remembers them. A leader was in office when the
+    /// server sent it, and may not be now.
     ///
     /// Cancel-safe: no change is lost if the future is dropped.
     ///
@@ -175,8 +175,9 @@ impl Office {
         is_news
     }
 
-    /// Applies an event. Events may arrive in another order than their tokens: the end of a term may
-    /// follow the start of the next one, and belong to a term that a query has returned already.
+    /// Applies an event. Events may arrive in another order than their tokens: the end of a term
+    /// may follow the start of the next one, and belong to a term that a query has returned
+    /// already.
     fn apply(&mut self, lock: &LockName, event: &Event) -> OfficeChange {
         if event.kind == EventKind::Gap && event.lock.as_ref().is_none_or(|known| known == lock) {
             return OfficeChange::Incomplete;

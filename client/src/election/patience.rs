@@ -29,11 +29,12 @@ impl Patience {
         Self { limit, failing_since: None, failures: 0 }
     }
 
-    /// Decides the next step after a round that ended at `now`; `random` is the jitter of the pause.
+    /// Decides the next step after a round that ended at `now`; `random` is the jitter of the
+    /// pause.
     pub(super) fn after(&mut self, kind: &ErrorKind, now: Moment, random: u64) -> CampaignStep {
         match kind {
-            // The server is well, and the office is taken. The pause avoids a tight loop if the server
-            // replies at once, against the contract.
+            // The server is well, and the office is taken. The pause avoids a tight loop if the
+            // server replies at once, against the contract.
             ErrorKind::Contended { .. } => {
                 self.failing_since = None;
                 self.failures = 0;

@@ -1,4 +1,5 @@
-//! Background renewal: at a third of the time to live, retried until it succeeds or the lease is lost.
+//! Background renewal: at a third of the time to live, retried until it succeeds or the lease is
+//! lost.
 
 use std::sync::Arc;
 
@@ -69,8 +70,9 @@ impl Renewal {
         let reply = self.locks.renew_once(&self.lock, &request, timeout).await;
         let reply = reply.map_err(NotRenewed::from_failure)?;
         if reply.token != self.token {
-            // A store that lost its memory granted a late retry of the acquire as a new lease. Another
-            // client may have held the lock in between, and the guard refuses this lease's token.
+            // A store that lost its memory granted a late retry of the acquire as a new lease.
+            // Another client may have held the lock in between, and the guard refuses this lease's
+            // token.
             return Err(NotRenewed::Lost(LostReason::Ended(EndReason::Superseded)));
         }
         // A reply may not extend the lease beyond the requested time to live.

@@ -51,14 +51,14 @@ impl SessionBuilder {
         }
     }
 
-    /// Starts the limits (progress, longest hold, warnings) at [`Session::start_limits`] and not at the
-    /// begin of the session: for a session that first waits for its locks.
+    /// Starts the limits (progress, longest hold, warnings) at [`Session::start_limits`] and not at
+    /// the begin of the session: for a session that first waits for its locks.
     pub fn limits_wait(self) -> Self {
         Self { limits_wait: true, ..self }
     }
 
-    /// Time to live of the session without a heartbeat: 15 s by default, at most a day. The session is
-    /// trusted on this machine for 0.8 of that, and a heartbeat is sent every third of it.
+    /// Time to live of the session without a heartbeat: 15 s by default, at most a day. The session
+    /// is trusted on this machine for 0.8 of that, and a heartbeat is sent every third of it.
     pub fn ttl(self, ttl: Duration) -> Self {
         Self { ttl, ..self }
     }
@@ -81,14 +81,15 @@ impl SessionBuilder {
         self
     }
 
-    /// Longest life of the session, heartbeats included, at least 1 ms. After it the session is lost.
+    /// Longest life of the session, heartbeats included, at least 1 ms. After it the session is
+    /// lost.
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.limits.max_hold = Some(limit);
         self
     }
 
-    /// Time before a loss of the session at which [`Session::warnings`] resolves. Must be less than the
-    /// other limits. No warnings by default.
+    /// Time before a loss of the session at which [`Session::warnings`] resolves. Must be less than
+    /// the other limits. No warnings by default.
     pub fn warn_before(mut self, time: Duration) -> Self {
         self.limits.warn_before = Some(time);
         self
@@ -96,9 +97,9 @@ impl SessionBuilder {
 
     /// Begins the session. Its owner is the client's.
     ///
-    /// After a lost reply or an unavailable server the request is retried with the same session id, so
-    /// that there is never more than one session. If the session has ended before the reply arrives,
-    /// another one is begun while the patience lasts.
+    /// After a lost reply or an unavailable server the request is retried with the same session id,
+    /// so that there is never more than one session. If the session has ended before the reply
+    /// arrives, another one is begun while the patience lasts.
     ///
     /// Cancel-safe: if the future is dropped, a session that it may have begun is ended in the
     /// background.
@@ -212,8 +213,8 @@ async fn pause(attempt: u32, patience_until: Moment, ttl: Ttl) -> Result<(), Err
     Ok(())
 }
 
-/// A session that the server may have begun. Dropping it ends the session in the background, so that a
-/// begin that failed or was dropped leaves no session until its time to live has passed.
+/// A session that the server may have begun. Dropping it ends the session in the background, so
+/// that a begin that failed or was dropped leaves no session until its time to live has passed.
 struct SessionClaim<'a> {
     client: &'a Client,
     session: Option<SessionId>,
@@ -225,7 +226,8 @@ impl<'a> SessionClaim<'a> {
         Self { client, session, runtime: Handle::current() }
     }
 
-    /// Records the failure of the request; only an unknown outcome can mean that a session was begun.
+    /// Records the failure of the request; only an unknown outcome can mean that a session was
+    /// begun.
     fn record_failure(&mut self, error: &Error) {
         if *error.kind() != ErrorKind::OutcomeUnknown {
             self.session = None;

@@ -18,10 +18,10 @@ pub(super) struct CountDifference {
 /// Comparisons of a session.
 ///
 /// The server may count leases that the client does not know: grants whose request was dropped and
-/// that are not released yet. That must not cause a probe of every lease at each heartbeat, but it must
-/// not hide the loss of a lease either. So a surplus counts as explained only after a probe has found
-/// every lease live, and only until the client's own leases change. A deficit is never explained: a
-/// lease is lost, or a request has not arrived yet.
+/// that are not released yet. That must not cause a probe of every lease at each heartbeat, but it
+/// must not hide the loss of a lease either. So a surplus counts as explained only after a probe
+/// has found every lease live, and only until the client's own leases change. A deficit is never
+/// explained: a lease is lost, or a request has not arrived yet.
 #[derive(Debug, Default)]
 pub(super) struct LeaseCount {
     epoch: u64,

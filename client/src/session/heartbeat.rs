@@ -1,9 +1,9 @@
 //! The heartbeat of a session, and the probe of its leases when the server's count differs.
 //!
-//! The reply to a heartbeat says that the session is live, not that a single lease was revoked or taken
-//! over. But it counts the leases, and if the count differs from the client's, each lease is probed. So
-//! a heartbeat costs one request for any number of leases, and a loss is still noticed within a third
-//! of the time to live.
+//! The reply to a heartbeat says that the session is live, not that a single lease was revoked or
+//! taken over. But it counts the leases, and if the count differs from the client's, each lease is
+//! probed. So a heartbeat costs one request for any number of leases, and a loss is still noticed
+//! within a third of the time to live.
 
 use std::sync::Arc;
 
@@ -83,8 +83,8 @@ async fn probe_on_mismatch(client: &Client, state: &SessionState) {
     }
 }
 
-/// Returns `true` if the server confirms that the lease is live. Sends a renewal, which has no effect
-/// on a lease of a session.
+/// Returns `true` if the server confirms that the lease is live. Sends a renewal, which has no
+/// effect on a lease of a session.
 async fn probe_lease(client: &Client, state: &SessionState, bond: &Bond) -> bool {
     let request = RenewRequest { lease_id: bond.grant.lease_id, ttl_ms: None };
     match client.locks().renew_once(&bond.grant.lock, &request, CALL_TIMEOUT).await {

@@ -13,11 +13,11 @@ use crate::fence::sealed::Sealed;
 use crate::late_release::WorkEnd;
 use crate::{Client, Error, ErrorKind, Fence, LostReason, trust};
 
-/// Lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or taken
-/// over before.
+/// Lease that lives as long as its [`Session`](super::Session), unless it is released, revoked or
+/// taken over before.
 ///
-/// The session's heartbeat renews it. Dropping it does *not* release the lock, which is then held until
-/// the session ends; use [`release`](Self::release).
+/// The session's heartbeat renews it. Dropping it does *not* release the lock, which is then held
+/// until the session ends; use [`release`](Self::release).
 #[derive(Clone, Debug)]
 pub struct SessionLease {
     client: Client,
@@ -51,8 +51,8 @@ impl SessionLease {
         &self.grant().fencing_token
     }
 
-    /// The same token as a password for the guard's Redis port. A connection that uses several locks
-    /// takes their credentials joined by `.`.
+    /// The same token as a password for the guard's Redis port. A connection that uses several
+    /// locks takes their credentials joined by `.`.
     pub fn fencing_credential(&self) -> &str {
         &self.grant().fencing_credential
     }
@@ -62,8 +62,8 @@ impl SessionLease {
         &self.bond.grant
     }
 
-    /// Checks that this lease can be trusted now: its session can, and the lease has not ended before
-    /// it. Reads the clock; sends nothing.
+    /// Checks that this lease can be trusted now: its session can, and the lease has not ended
+    /// before it. Reads the clock; sends nothing.
     ///
     /// # Errors
     /// [`LeaseLost`](ErrorKind::LeaseLost) if it cannot, and after its release.
@@ -73,9 +73,9 @@ impl SessionLease {
 
     /// Waits until this lease can no longer be trusted. Cancel-safe.
     ///
-    /// The end of the session is noticed at the latest when 0.8 of its time to live has passed. The end
-    /// of this lease alone (revoked or taken over) is noticed by the next heartbeat, at most a third of
-    /// the time to live later, if the server is reachable.
+    /// The end of the session is noticed at the latest when 0.8 of its time to live has passed. The
+    /// end of this lease alone (revoked or taken over) is noticed by the next heartbeat, at most a
+    /// third of the time to live later, if the server is reachable.
     pub async fn lost(&self) -> Error {
         let mut changed = self.state.changed.subscribe();
         loop {
@@ -89,8 +89,8 @@ impl SessionLease {
         }
     }
 
-    /// Runs `work` under this lease, then releases it. The work is dropped as soon as the lease can no
-    /// longer be trusted.
+    /// Runs `work` under this lease, then releases it. The work is dropped as soon as the lease can
+    /// no longer be trusted.
     ///
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
@@ -104,8 +104,8 @@ impl SessionLease {
         }
     }
 
-    /// Releases the lock; retries for up to 5 s if no reply arrives. The session and its other leases
-    /// stay live.
+    /// Releases the lock; retries for up to 5 s if no reply arrives. The session and its other
+    /// leases stay live.
     ///
     /// # Errors
     /// As [`Lease::release`](crate::Lease::release).
@@ -171,8 +171,8 @@ fn ignore_unreleased(released: Result<(), Error>) -> Result<(), Error> {
     }
 }
 
-/// The leases of one [`acquire_all`](super::SessionLocks::acquire_all), in the order of the request.
-/// Dereferences to a slice of them.
+/// The leases of one [`acquire_all`](super::SessionLocks::acquire_all), in the order of the
+/// request. Dereferences to a slice of them.
 ///
 /// The set can be trusted while every lease in it can.
 #[derive(Clone, Debug)]
@@ -190,8 +190,8 @@ impl LeaseSet {
         self.leases.iter().find(|lease| lease.lock().as_str() == lock)
     }
 
-    /// All credentials joined, for a connection to the guard's Redis port that uses all of these locks;
-    /// the port accepts at most 16 at once.
+    /// All credentials joined, for a connection to the guard's Redis port that uses all of these
+    /// locks; the port accepts at most 16 at once.
     pub fn fencing_credential(&self) -> String {
         let each: Vec<&str> = self.leases.iter().map(SessionLease::fencing_credential).collect();
         each.join(".")
@@ -222,8 +222,8 @@ impl LeaseSet {
         }
     }
 
-    /// Runs `work` under all leases, then releases them. The work is dropped as soon as one lease can no
-    /// longer be trusted.
+    /// Runs `work` under all leases, then releases them. The work is dropped as soon as one lease
+    /// can no longer be trusted.
     ///
     /// # Errors
     /// As [`Lease::run`](crate::Lease::run).
@@ -238,8 +238,8 @@ impl LeaseSet {
         }
     }
 
-    /// Releases every lock; the session and its other leases stay live. A failed release other than of
-    /// a lost lease is logged, and the lease ends with the session.
+    /// Releases every lock; the session and its other leases stay live. A failed release other than
+    /// of a lost lease is logged, and the lease ends with the session.
     ///
     /// # Errors
     /// [`LeaseLost`](ErrorKind::LeaseLost) if a lease had ended before; the others are released all the

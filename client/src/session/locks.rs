@@ -80,7 +80,8 @@ impl<'s> SessionLocks<'s> {
         Self { wait, ..self }
     }
 
-    /// Time beyond the wait for which requests to an unreachable server are retried: 5 s by default.
+    /// Time beyond the wait for which requests to an unreachable server are retried: 5 s by
+    /// default.
     pub fn patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
     }
@@ -88,9 +89,9 @@ impl<'s> SessionLocks<'s> {
     /// Takes each lock over from an earlier incarnation of this owner; see
     /// [`LockRequest::takeover`](crate::LockRequest::takeover). For exclusive leases only.
     ///
-    /// A takeover concerns one lock, so the locks are then acquired one after the other, in the order
-    /// of their names: the first are held while the last is waited for, and old leases that were taken
-    /// over have ended even if another lock cannot be acquired.
+    /// A takeover concerns one lock, so the locks are then acquired one after the other, in the
+    /// order of their names: the first are held while the last is waited for, and old leases that
+    /// were taken over have ended even if another lock cannot be acquired.
     pub fn takeover(self) -> Self {
         Self { takeover: Takeover::EarlierSelf, ..self }
     }
@@ -102,12 +103,13 @@ impl<'s> SessionLocks<'s> {
 
     /// Acquires all of these locks, or none: 1 to 64, each once.
     ///
-    /// The server grants them in one step, once every lock has room for this lease. A waiting request
-    /// holds none of them and has an entry in the queue of each. So two clients that request some of
-    /// the same locks, in any order, never deadlock, if each acquires all its locks by one such call.
-    /// Later requests wait behind those entries, even at a lock that is free.
+    /// The server grants them in one step, once every lock has room for this lease. A waiting
+    /// request holds none of them and has an entry in the queue of each. So two clients that
+    /// request some of the same locks, in any order, never deadlock, if each acquires all its locks
+    /// by one such call. Later requests wait behind those entries, even at a lock that is free.
     ///
-    /// If no reply arrives, the request is retried under the same lease id and gets the same tokens.
+    /// If no reply arrives, the request is retried under the same lease id and gets the same
+    /// tokens.
     ///
     /// # Cancel safety
     /// If the future is dropped, the request leaves the queues, and grants that it may have caused are
@@ -199,7 +201,8 @@ impl<'s> SessionLocks<'s> {
         SessionLease::new(client.clone(), Arc::clone(state), grant)
     }
 
-    /// Marks the session as lost if the refusal says that it has ended: the heartbeat may notice later.
+    /// Marks the session as lost if the refusal says that it has ended: the heartbeat may notice
+    /// later.
     fn record_refusal(&self, error: &Error) {
         if matches!(error.kind(), ErrorKind::LeaseLost { reason } if *reason == ENDED) {
             self.session.state.trust.lose(ENDED);

@@ -101,8 +101,8 @@ async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option
     }
 }
 
-/// Relays one connection. The client does not pipeline, and its requests are small: each arrives in one
-/// read or a few.
+/// Relays one connection. The client does not pipeline, and its requests are small: each arrives in
+/// one read or a few.
 async fn relay(
     mut client: TcpStream,
     mut server: TcpStream,

@@ -31,7 +31,8 @@ async fn a_candidate_retries_until_its_replies_come_in_time() {
     office.resign().await.unwrap();
 }
 
-/// The call respects its wait and patience, the error says that a retry may succeed, and no lease stays.
+/// The call respects its wait and patience, the error says that a retry may succeed, and no lease
+/// stays.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acquire_whose_replies_stay_late_ends_and_leaves_no_lease() {
     let network = Network::start().await;

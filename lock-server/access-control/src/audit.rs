@@ -145,8 +145,8 @@ impl AuditLog {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Appends a line. Refusals above a rate are counted instead, so that a caller without rights cannot
-    /// fill the disk.
+    /// Appends a line. Refusals above a rate are counted instead, so that a caller without rights
+    /// cannot fill the disk.
     ///
     /// # Errors
     /// The system's error; readiness warns of it until a line is written again.

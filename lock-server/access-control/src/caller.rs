@@ -65,8 +65,8 @@ impl Caller {
         Self { session, ..self }
     }
 
-    /// Adds a note, such as the reason of a revocation, to this request's line of the audit log. Notes
-    /// after the eighth are dropped.
+    /// Adds a note, such as the reason of a revocation, to this request's line of the audit log.
+    /// Notes after the eighth are dropped.
     pub fn note(&self, what: &'static str, text: impl ToString) {
         let Some(notes) = &self.notes else { return };
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,9 +137,10 @@ impl Caller {
 
     /// Reserves room for a lease before it is requested.
     ///
-    /// Report the result by [`Hold::granted`] or [`Hold::refused`]. Without a report the request was
-    /// dropped and the lease may be held: it counts for `ttl_ms` milliseconds, or while the session of
-    /// [`Caller::within`] lives, unless `taken_back` says that such a lease is rolled back.
+    /// Report the result by [`Hold::granted`] or [`Hold::refused`]. Without a report the request
+    /// was dropped and the lease may be held: it counts for `ttl_ms` milliseconds, or while the
+    /// session of [`Caller::within`] lives, unless `taken_back` says that such a lease is rolled
+    /// back.
     ///
     /// # Errors
     /// 429 with `Retry-After` if the caller has reached its limit of leases.

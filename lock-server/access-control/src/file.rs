@@ -20,8 +20,8 @@ use crate::secret::SecretHash;
 
 /// Largest access file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// Period of reading the file. Only a text that was read twice in a row is loaded, so that a file that
-/// is being written is not loaded halfway.
+/// Period of reading the file. Only a text that was read twice in a row is loaded, so that a file
+/// that is being written is not loaded halfway.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Name of the readiness check.
 const CHECK: &str = "access-file";
@@ -130,8 +130,8 @@ impl AccessFile {
         Some((Arc::clone(principal), Arc::clone(ledger)))
     }
 
-    /// Watches the file until shutdown. A file that is not valid has no effect: the last valid one stays
-    /// in force, readiness warns, and the log says why.
+    /// Watches the file until shutdown. A file that is not valid has no effect: the last valid one
+    /// stays in force, readiness warns, and the log says why.
     pub(crate) async fn watch(self, kit: Kit, audit: Option<AuditLog>) {
         let shutdown = kit.tasks.shutdown_token();
         kit.health.set(CHECK, Status::Ok);
@@ -179,7 +179,8 @@ impl AccessFile {
                 tracing::error!("{text}: {error}");
                 self.inner.figures.usable.set(0);
                 self.inner.figures.rejections.inc();
-                // The reason contains names and rights, and readiness is shown to every known caller.
+                // The reason contains names and rights, and readiness is shown to every known
+                // caller.
                 kit.health.set(CHECK, Status::Warn(format!("{text}; the log says why")));
                 ("rejected", format!("{path}: {error}"))
             }

@@ -7,8 +7,8 @@ use crate::secret::SecretHash;
 /// Stands for a bearer token that was written where its hash belongs.
 const SECRET: &str = "hunter2";
 
-/// An access file, and each of its lines as a right. What is read has one meaning; whatever is wrong,
-/// no text beside `tokens` is repeated.
+/// An access file, and each of its lines as a right. What is read has one meaning; whatever is
+/// wrong, no text beside `tokens` is repeated.
 fn file(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     match AccessList::parse(text) {

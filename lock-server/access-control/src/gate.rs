@@ -64,8 +64,8 @@ impl Gate {
         Self { file, audit, kit: None }
     }
 
-    /// Adds a principal with this bearer token and right, for a component of this process that sends
-    /// requests to it. Its name must be one that no access file can contain.
+    /// Adds a principal with this bearer token and right, for a component of this process that
+    /// sends requests to it. Its name must be one that no access file can contain.
     #[must_use]
     pub fn and(mut self, name: &str, secret: &str, right: Grant) -> Self {
         let principal =

@@ -73,10 +73,10 @@ impl fmt::Debug for Layer {
     }
 }
 
-/// Puts `gate`, which was started, around every route of the router. `map` returns the requirement of a
-/// request; `/livez` and `/readyz` are public, and `/readyz?verbose`, `/version`, `/metrics` and
-/// `/openapi.json` need a valid bearer token. Without an access file and an audit log the router is
-/// returned unchanged.
+/// Puts `gate`, which was started, around every route of the router. `map` returns the requirement
+/// of a request; `/livez` and `/readyz` are public, and `/readyz?verbose`, `/version`, `/metrics`
+/// and `/openapi.json` need a valid bearer token. Without an access file and an audit log the
+/// router is returned unchanged.
 pub fn protect(
     router: Router,
     gate: Gate,
@@ -119,8 +119,8 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
     account.answered(response)
 }
 
-/// Response of a refusal by the gate. If the request's body stays unread, the connection cannot carry
-/// another request, and the response says so.
+/// Response of a refusal by the gate. If the request's body stays unread, the connection cannot
+/// carry another request, and the response says so.
 fn refusal(reject: Reject, body: &Body) -> Response {
     let mut response = reject.into_response();
     if !body.is_end_stream() {

@@ -127,8 +127,8 @@ impl Ledger {
         state.waiters = state.waiters.saturating_sub(1);
     }
 
-    /// Reserves room for a lease before it is requested; `true` if it is new. A takeover is not counted
-    /// in addition to the leases of its lock, which it replaces once it is granted.
+    /// Reserves room for a lease before it is requested; `true` if it is new. A takeover is not
+    /// counted in addition to the leases of its lock, which it replaces once it is granted.
     pub(crate) fn reserve(
         &self,
         limits: &Limits,
@@ -224,7 +224,8 @@ impl Ledger {
         self.state().sessions.remove(&id);
     }
 
-    /// Returns `true` if the store confirmed that a session is the principal's, until after `now_ms`.
+    /// Returns `true` if the store confirmed that a session is the principal's, until after
+    /// `now_ms`.
     pub(crate) fn owns_session(&self, id: SessionId, now_ms: u64) -> bool {
         self.state().sessions.get(&id).is_some_and(|seen| seen.is_own && seen.until_ms > now_ms)
     }

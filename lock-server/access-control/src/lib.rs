@@ -1,11 +1,12 @@
 //! Access control: bearer tokens, rights and limits of principals, and the audit log.
 //!
-//! An operator writes a file of principals, each with hashes of its bearer tokens, its rights (verbs
-//! over prefixes of names) and its limits. [`AccessFlags::open`]
-//! makes a [`Gate`] of it, and [`protect`] puts the gate around a router. Handlers take the
-//! [`Caller`] where they know more than the path says: a name in the body, a lease that now counts.
+//! An operator writes a file of principals, each with hashes of its bearer tokens, its rights
+//! (verbs over prefixes of names) and its limits. [`AccessFlags::open`] makes a [`Gate`] of it, and
+//! [`protect`] puts the gate around a router. Handlers take the [`Caller`] where they know more
+//! than the path says: a name in the body, a lease that now counts.
 //!
-//! Rights, limits and the reading of the file are pure; only [`mod@file`] and [`audit`] touch the disk.
+//! Rights, limits and the reading of the file are pure; only [`mod@file`] and [`audit`] touch the
+//! disk.
 
 pub mod audit;
 mod caller;

@@ -90,7 +90,8 @@ impl AccessList {
             toml::from_str(text).map_err(|error| ListError(vec![not_toml(text, &error)]))?;
         let mut errors = Vec::new();
         match file.principals.len() {
-            // A file that is being written is empty for a moment; locking all out is never intended.
+            // A file that is being written is empty for a moment; locking all out is never
+            // intended.
             0 => errors.push("it names no principal, so every request would be refused".to_owned()),
             1..=PRINCIPALS_MAX => {}
             count => errors.push(format!("{count} principals; at most {PRINCIPALS_MAX}")),

@@ -1,10 +1,10 @@
 //! Bearer tokens: generation, stored hash, and the `Authorization` header.
 //!
-//! A token is 256 random bits, of which a server stores only the plain SHA-256. A slow hash protects
-//! passwords that people choose, because those can be guessed; one of 2^256 equally likely values
-//! cannot, at any speed, so a slow hash would only cost time on every request. The server looks up the
-//! hash of the presented token: the time of the look-up reveals something about a hash, but nothing
-//! about a token.
+//! A token is 256 random bits, of which a server stores only the plain SHA-256. A slow hash
+//! protects passwords that people choose, because those can be guessed; one of 2^256 equally likely
+//! values cannot, at any speed, so a slow hash would only cost time on every request. The server
+//! looks up the hash of the presented token: the time of the look-up reveals something about a
+//! hash, but nothing about a token.
 
 use std::fmt;
 use std::fs::File;

@@ -6,8 +6,8 @@ use service_kit::problem::Reject;
 use crate::Caller;
 
 impl Caller {
-    /// Returns `true` if the session is known to be the caller's without a query of the store; always
-    /// `true` when access control is off.
+    /// Returns `true` if the session is known to be the caller's without a query of the store;
+    /// always `true` when access control is off.
     pub fn owns_session(&self, id: SessionId) -> bool {
         self.known.as_ref().is_none_or(|known| {
             let now_ms = known.clock.monotonic_ms();
@@ -15,8 +15,8 @@ impl Caller {
         })
     }
 
-    /// Checks that the caller is the principal that created the session. A session created without an
-    /// access file belongs to no principal.
+    /// Checks that the caller is the principal that created the session. A session created without
+    /// an access file belongs to no principal.
     ///
     /// # Errors
     /// 403, without the name of the session's principal.
@@ -28,8 +28,8 @@ impl Caller {
         Err(Reject::new(Code::Forbidden, detail).with("session_id", id).hint(hint))
     }
 
-    /// Reserves room for a session before it is requested; returns `true` if it is new. It counts for
-    /// `ttl_ms` milliseconds, unless `kept_session` or `ended_session` is called.
+    /// Reserves room for a session before it is requested; returns `true` if it is new. It counts
+    /// for `ttl_ms` milliseconds, unless `kept_session` or `ended_session` is called.
     ///
     /// # Errors
     /// 429 with `Retry-After` if the caller has reached its limit of sessions.

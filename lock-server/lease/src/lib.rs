@@ -1,8 +1,8 @@
 //! The lease rules: pure, without I/O, clock or runtime.
 //!
-//! A [`Machine`] holds locks and sessions of a namespace. Its caller passes the time, in milliseconds
-//! of a clock that never goes back, and carries out what the machine returns. The same rules run over
-//! every engine and in the simulation.
+//! A [`Machine`] holds locks and sessions of a namespace. Its caller passes the time, in
+//! milliseconds of a clock that never goes back, and carries out what the machine returns. The same
+//! rules run over every engine and in the simulation.
 
 mod grant;
 mod limits;

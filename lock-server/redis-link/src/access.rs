@@ -122,8 +122,9 @@ impl Access {
         self.read(seen.as_ref().unwrap_or(error), host)
     }
 
-    /// A server that does not want us says so once our side of the handshake is done, and the driver's
-    /// shared connections keep nothing of that but that they broke: one that is asked by hand says it.
+    /// A server that does not want us says so once our side of the handshake is done, and the
+    /// driver's shared connections keep nothing of that but that they broke: one that is asked by
+    /// hand says it.
     async fn look_again(&self, host: &str, port: u16) -> Option<RedisError> {
         let client = self.client(host, port).ok()?;
         let ask = move || {

@@ -11,7 +11,8 @@ use crate::{SLOTS, info_field, sentinel, slot_of, text_fields};
 /// Stands for a password; it must not be in what a log shows.
 const PASSWORD: &str = "hunter2";
 
-/// RESP: the replies of nodes and sentinels. Text: URLs, a line each. The first bytes are also votes.
+/// RESP: the replies of nodes and sentinels. Text: URLs, a line each. The first bytes are also
+/// votes.
 fn places(input: &[u8]) {
     if let Ok(value) = redis::parse_redis_value(input) {
         replies(value);

@@ -3,12 +3,12 @@
 //! A connection that broke is replaced by this module and by nothing else. Before a new one carries
 //! a single command, the caller's [`Verifier`] looks at the process behind it (is it the Redis that
 //! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
-//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody has
-//! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
+//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody
+//! has verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
 //! run, is sent once more, unless its caller says that it would come too late by then.
 //!
-//! Commands of many callers share the connection. What waits at the same moment leaves in one
-//! write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
+//! Commands of many callers share the connection. What waits at the same moment leaves in one write
+//! (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
 //! costs Redis less than as many direct clients, and an idle one waits for nobody.
 
 mod access;

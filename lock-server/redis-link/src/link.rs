@@ -30,8 +30,8 @@ pub trait Verifier: Send + Sync + 'static {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String>;
 
     /// As [`Verifier::verify`], for who must know by which choice the process is the one in use:
-    /// sentinels number theirs (the configuration epoch), and the numbers only rise. A Redis that is
-    /// chosen a second time may not have what another had that was chosen in between.
+    /// sentinels number theirs (the configuration epoch), and the numbers only rise. A Redis that
+    /// is chosen a second time may not have what another had that was chosen in between.
     ///
     /// # Errors
     /// As [`Verifier::verify`].
@@ -225,9 +225,9 @@ impl RedisLink {
         }
     }
 
-    /// As [`call`](Self::call), for a command that must not be run after one that is sent later: where
-    /// Redis has forgotten the scripts, the connection is verified again, and the command is not sent
-    /// once more.
+    /// As [`call`](Self::call), for a command that must not be run after one that is sent later:
+    /// where Redis has forgotten the scripts, the connection is verified again, and the command is
+    /// not sent once more.
     ///
     /// # Errors
     /// [`LinkError`]; [`LinkError::Down`] also where it was not run because of that.
@@ -390,7 +390,8 @@ impl RedisLink {
         connection: &mut MultiplexedConnection,
         choice: Option<u64>,
     ) -> Result<(), String> {
-        // Each question has its own time, and the error of the one that takes longer says which it was.
+        // Each question has its own time, and the error of the one that takes longer says which it
+        // was.
         let reply_timeout = self.inner.options.reply_timeout;
         let mut connection = connection.clone();
         connection.set_response_timeout(reply_timeout);

@@ -58,8 +58,8 @@ impl Script {
     }
 }
 
-/// Loads scripts, each with its own time for the reply; only a [`Verifier`](super::Verifier) that has
-/// approved of the process calls it.
+/// Loads scripts, each with its own time for the reply; only a [`Verifier`](super::Verifier) that
+/// has approved of the process calls it.
 ///
 /// # Errors
 /// A sentence with the script's name where Redis refuses it or does not reply.

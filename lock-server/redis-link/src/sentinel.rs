@@ -57,8 +57,9 @@ impl Sentinels {
     }
 
     /// Whether more than half of all that were named say, to a question that is sent after this
-    /// call, that `choice` is the one in force. A sentinel that knows of a later choice never goes back
-    /// to an earlier one; so while a majority names this one, no majority has named a later one before.
+    /// call, that `choice` is the one in force. A sentinel that knows of a later choice never goes
+    /// back to an earlier one; so while a majority names this one, no majority has named a later
+    /// one before.
     ///
     /// # Errors
     /// A sentence with what each of them said.
@@ -127,8 +128,8 @@ impl Sentinels {
         self.idle[at].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address and its epoch. No answer has both in the midst of a failover, so the epoch is asked
-    /// for before and after the address.
+    /// The address and its epoch. No answer has both in the midst of a failover, so the epoch is
+    /// asked for before and after the address.
     async fn query(
         &self,
         connection: &mut MultiplexedConnection,

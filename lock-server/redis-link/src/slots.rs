@@ -30,8 +30,8 @@ pub(crate) struct SlotOwner {
     slot: u16,
     /// Key of the slot that an idle connection may read.
     pub(crate) key: Option<Arc<[u8]>>,
-    /// How often the nodes were asked. Each time another one is asked first: one that is cut off from
-    /// the rest would otherwise go on naming an owner that it no longer is.
+    /// How often the nodes were asked. Each time another one is asked first: one that is cut off
+    /// from the rest would otherwise go on naming an owner that it no longer is.
     asked: Arc<AtomicUsize>,
 }
 

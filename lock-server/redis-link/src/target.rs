@@ -173,7 +173,8 @@ impl RedisTarget {
                 Ok(connection) => connection,
                 Err(error) => return Err(self.failed(&error, &host, port).await),
             };
-        // What does not speak as we do breaks off at the first words; silence is the caller's to time.
+        // What does not speak as we do breaks off at the first words; silence is the caller's to
+        // time.
         let ping = redis::cmd("PING");
         let answer =
             tokio::time::timeout(timeout, ping.query_async::<redis::Value>(&mut connection));
@@ -250,15 +251,15 @@ impl RedisTarget {
         match &self.place {
             Place::One { .. } => false,
             Place::Sentinels(_) => code == "READONLY",
-            // A master that lost sight of the others says CLUSTERDOWN for as long as that lasts, and
-            // another may serve its slots by then. ASK is not one of them: it leaves the slot where it
-            // is until the move ends, with MOVED.
+            // A master that lost sight of the others says CLUSTERDOWN for as long as that lasts,
+            // and another may serve its slots by then. ASK is not one of them: it leaves the slot
+            // where it is until the move ends, with MOVED.
             Place::Slot(_) => matches!(code, "MOVED" | "CLUSTERDOWN" | "READONLY"),
         }
     }
 
-    /// Command that tries an idle connection. PING is answered by every node of a cluster; a read of a
-    /// key of the slot is refused with MOVED by a node that does not own the slot any more.
+    /// Command that tries an idle connection. PING is answered by every node of a cluster; a read
+    /// of a key of the slot is refused with MOVED by a node that does not own the slot any more.
     pub(crate) fn probe(&self) -> Cmd {
         match &self.place {
             Place::Slot(SlotOwner { key: Some(key), .. }) => {

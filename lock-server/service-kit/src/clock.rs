@@ -78,8 +78,8 @@ impl Clock for ManualClock {
     }
 }
 
-/// The monotonic time for what the two servers measure themselves: how long a request took, when a sender
-/// has become too slow. Nothing that decides over a lease uses it.
+/// The monotonic time for what the two servers measure themselves: how long a request took, when a
+/// sender has become too slow. Nothing that decides over a lease uses it.
 #[expect(clippy::disallowed_methods, reason = "this module owns the monotonic clock")]
 pub fn now() -> Instant {
     Instant::now()

@@ -1,10 +1,10 @@
 //! Layered configuration over any clap command: flag, then variable, then file, then default.
 //!
 //! Every long flag `--foo-bar` of the command is also the variable `PREFIX_FOO_BAR`, the variable
-//! `PREFIX_FOO_BAR_FILE` (the content of the file that it names, for secrets) and the key
-//! `foo-bar` (or `foo_bar`) of the TOML file that `--config` or `PREFIX_CONFIG` names. The highest
-//! layer that has a setting decides it wholly. An empty variable counts as not set; `--config` alone
-//! has no `PREFIX_CONFIG_FILE`.
+//! `PREFIX_FOO_BAR_FILE` (the content of the file that it names, for secrets) and the key `foo-bar`
+//! (or `foo_bar`) of the TOML file that `--config` or `PREFIX_CONFIG` names. The highest layer that
+//! has a setting decides it wholly. An empty variable counts as not set; `--config` alone has no
+//! `PREFIX_CONFIG_FILE`.
 //!
 //! Flags that may be repeated are arrays in the file and separated by `;` in a variable. Switches
 //! are `true` or `false`. All wrong settings are reported at once, each with where it came from.

@@ -103,8 +103,8 @@ pub async fn serve(
     serve_on(&HttpThreads::default(), listener, router, options, tasks).await
 }
 
-/// Serves connections on `threads` until `tasks` begins to shut down, then finishes what is in flight.
-/// Connections are accepted on the caller's runtime.
+/// Serves connections on `threads` until `tasks` begins to shut down, then finishes what is in
+/// flight. Connections are accepted on the caller's runtime.
 ///
 /// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
 /// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections

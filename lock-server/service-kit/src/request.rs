@@ -49,7 +49,8 @@ impl RequestId {
         self.0.to_str().unwrap_or_default()
     }
 
-    /// The id of the request that carries these extensions; `None` outside of [`crate::http::finish`].
+    /// The id of the request that carries these extensions; `None` outside of
+    /// [`crate::http::finish`].
     pub fn find(extensions: &Extensions) -> Option<Self> {
         extensions.get::<RequestContext>().map(|context| Self(context.id.header()))
     }

@@ -19,7 +19,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 /// How long a store may leave sent bytes unacknowledged.
 pub const STORE_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// How long a client may do so. It is also how long a client may take nothing while bytes wait for it.
+/// How long a client may do so. It is also how long a client may take nothing while bytes wait for
+/// it.
 const CLIENT_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Probes of an idle connection.

@@ -22,13 +22,14 @@ pub struct Tasks {
 }
 
 impl Tasks {
-    /// No tasks, and no shutdown yet. Tasks run on the current runtime, wherever they are spawned from;
-    /// made outside of a runtime, on that of the caller of [`spawn`](Self::spawn).
+    /// No tasks, and no shutdown yet. Tasks run on the current runtime, wherever they are spawned
+    /// from; made outside of a runtime, on that of the caller of [`spawn`](Self::spawn).
     pub fn new() -> Self {
         Self { home: Handle::try_current().ok(), ..Self::default() }
     }
 
-    /// Spawns a tracked task on the runtime of [`Tasks::new`]. It continues when the handle is dropped.
+    /// Spawns a tracked task on the runtime of [`Tasks::new`]. It continues when the handle is
+    /// dropped.
     ///
     /// # Panics
     /// Outside of a tokio runtime, where [`Tasks::new`] was called outside of one too.
@@ -64,9 +65,9 @@ impl Tasks {
         self.tracker.spawn(task)
     }
 
-    /// Runs `work` in the caller's task for as long as the caller awaits it, and in a tracked task of the
-    /// same runtime from the moment that the caller drops the returned future. It costs no task where no
-    /// caller leaves.
+    /// Runs `work` in the caller's task for as long as the caller awaits it, and in a tracked task
+    /// of the same runtime from the moment that the caller drops the returned future. It costs no
+    /// task where no caller leaves.
     ///
     /// Such tasks have no bound of their own: `work` must have a time limit.
     ///

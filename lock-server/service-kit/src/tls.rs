@@ -16,12 +16,13 @@ pub use tokio_rustls::client::TlsStream;
 
 use crate::bounded_file::read_bounded;
 
-/// Longer files of certificates are refused, in bytes: the bundle of a whole system has a quarter of it.
+/// Longer files of certificates are refused, in bytes: the bundle of a whole system has a quarter
+/// of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Makes the one implementation of cryptography that is built in the process' default. Whoever makes
-/// a TLS configuration, or an HTTP client that may speak TLS, calls it first; any call after the
-/// first does nothing.
+/// Makes the one implementation of cryptography that is built in the process' default. Whoever
+/// makes a TLS configuration, or an HTTP client that may speak TLS, calls it first; any call after
+/// the first does nothing.
 pub fn install_crypto() {
     // It fails where one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -191,8 +192,8 @@ pub struct TlsClient {
 }
 
 impl TlsClient {
-    /// Speaks TLS on a connection to `host`, which the server's certificate must name: a name, or an
-    /// address, in brackets or without.
+    /// Speaks TLS on a connection to `host`, which the server's certificate must name: a name, or
+    /// an address, in brackets or without.
     ///
     /// # Errors
     /// An error of I/O; what is wrong with a certificate is its cause.

@@ -80,7 +80,8 @@ pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
     }
 }
 
-/// Awaits the store's reply; returns `None` if the server begins to shut down while the request waits.
+/// Awaits the store's reply; returns `None` if the server begins to shut down while the request
+/// waits.
 ///
 /// # Cancel safety
 /// Dropped, it withdraws a request that waits, and completes one that does not.

@@ -43,7 +43,8 @@ impl Watch {
     }
 }
 
-/// Streams the events of one lock, or of the locks under a prefix, from now or from `Last-Event-ID` on.
+/// Streams the events of one lock, or of the locks under a prefix, from now or from `Last-Event-ID`
+/// on.
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
     caller: Caller,

@@ -9,11 +9,11 @@ use futures_util::future::Either;
 use service_kit::tasks::{Finish, Tasks};
 use tower::{Layer, Service};
 
-/// Completes requests that change something, whether or not their client stays: a store may take several
-/// steps, and the event, the metric and the caller's account of it come after the last.
+/// Completes requests that change something, whether or not their client stays: a store may take
+/// several steps, and the event, the metric and the caller's account of it come after the last.
 ///
-/// The time limits of the store and of the body bound them. An acquire that waits is not among these
-/// requests: a client that hangs up withdraws it.
+/// The time limits of the store and of the body bound them. An acquire that waits is not among
+/// these requests: a client that hangs up withdraws it.
 #[derive(Clone, Debug)]
 pub(super) struct FinishLayer {
     tasks: Tasks,

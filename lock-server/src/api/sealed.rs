@@ -80,8 +80,8 @@ pub(super) async fn all(
     }
 }
 
-/// `true` if the lease expired before the reply could be sent. A lease of a session has no time of its
-/// own: a heartbeat may have extended it since.
+/// `true` if the lease expired before the reply could be sent. A lease of a session has no time of
+/// its own: a heartbeat may have extended it since.
 fn is_over(grant: &Grant, session: Option<SessionId>) -> bool {
     session.is_none() && grant.remaining_ms == 0
 }

@@ -1,9 +1,9 @@
 //! `/v1/sessions`: a heartbeat keeps every lease that is bound to a session.
 //!
 //! With an access file, a session belongs to the principal that began it: no other principal
-//! heartbeats, ends or uses it. The store keeps the principal, so that every server on the store knows
-//! it, also after a restart. It never changes while the session lives, so each server reads it once and
-//! caches it for the life of the session: a heartbeat stays one operation of the store.
+//! heartbeats, ends or uses it. The store keeps the principal, so that every server on the store
+//! knows it, also after a restart. It never changes while the session lives, so each server reads
+//! it once and caches it for the life of the session: a heartbeat stays one operation of the store.
 
 use std::sync::Arc;
 

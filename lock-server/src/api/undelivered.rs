@@ -8,12 +8,12 @@ use futures_util::future::join_all;
 use super::Service;
 use crate::store::return_lease;
 
-/// Shortest life to assume for a requested lease, in milliseconds: a lease of a session lives as long as
-/// the session, and no heartbeat succeeds while the store is unreachable.
+/// Shortest life to assume for a requested lease, in milliseconds: a lease of a session lives as
+/// long as the session, and no heartbeat succeeds while the store is unreachable.
 const LIVES_MS_MIN: u64 = 60_000;
 
-/// Rolls back leases that were granted under an id that this server generated, if the client hangs up
-/// before it receives the id or receives an unknown outcome: it cannot retry with the id.
+/// Rolls back leases that were granted under an id that this server generated, if the client hangs
+/// up before it receives the id or receives an unknown outcome: it cannot retry with the id.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     service: Arc<Service>,

@@ -7,7 +7,8 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token};
 
 /// Delay after a lease's expiry before it is read, in milliseconds: the store's clock is not ours.
 const MARGIN_MS: u64 = 20;
-/// Time-out for the event of an end that must have come before another lease's grant, in milliseconds.
+/// Time-out for the event of an end that must have come before another lease's grant, in
+/// milliseconds.
 const OVERTAKEN_MS: u64 = 200;
 
 /// A lease. Its id alone is not enough: the leases of one acquire of several locks share it.
@@ -30,7 +31,8 @@ pub(super) struct Deadlines {
     leases: HashMap<Key, Followed>,
     /// The exclusive ones.
     by_lock: HashMap<LockName, LeaseId>,
-    /// Those that are bound to a session: its end makes them due, and is not to search all the others.
+    /// Those that are bound to a session: its end makes them due, and is not to search all the
+    /// others.
     by_session: HashMap<SessionId, HashSet<Key>>,
     due: BTreeSet<(u64, Key)>,
     capacity: usize,

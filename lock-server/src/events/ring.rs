@@ -61,8 +61,8 @@ impl Entry {
     }
 }
 
-/// The last events, oldest first. Positions are absolute, so a reader keeps its position while entries
-/// are removed at the other end.
+/// The last events, oldest first. Positions are absolute, so a reader keeps its position while
+/// entries are removed at the other end.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: VecDeque<Entry>,
@@ -111,8 +111,8 @@ impl Ring {
 
     /// Start of a reader that has read up to `seen`; a new reader begins at the end.
     ///
-    /// Only an id that is known here shows that nothing is missing after it: one of a numbering that
-    /// was lost, or one that was removed, does not.
+    /// Only an id that is known here shows that nothing is missing after it: one of a numbering
+    /// that was lost, or one that was removed, does not.
     pub(super) fn start(&self, seen: Option<EventId>) -> Start {
         let end = self.first + self.entries.len() as u64;
         let Some(seen) = seen else { return Start { place: end, has_gap: false } };

@@ -1,8 +1,9 @@
 //! The events of several lock servers: one bounded stream in their Redis.
 //!
-//! Each server appends its events in batches, and with each batch reads those of the other servers before
-//! it, so that all have the same events with the same ids, and a reader may resume at any of them. It has
-//! a connection of its own: neither a slow reader nor a full stream can hold up an operation on a lock.
+//! Each server appends its events in batches, and with each batch reads those of the other servers
+//! before it, so that all have the same events with the same ids, and a reader may resume at any of
+//! them. It has a connection of its own: neither a slow reader nor a full stream can hold up an
+//! operation on a lock.
 
 mod entries;
 #[cfg(any(test, fuzzing))]
@@ -30,8 +31,8 @@ use crate::store::redis::refusals::elsewhere;
 
 /// Largest number of events that one script call appends: it blocks Redis for as long.
 const BATCH: usize = 1_024;
-/// Pause between two appends: the first event is sent at once, and those of a busy server together. No
-/// person reads faster.
+/// Pause between two appends: the first event is sent at once, and those of a busy server together.
+/// No person reads faster.
 const GATHER: Duration = Duration::from_millis(25);
 /// Largest number of batches that one call reads.
 const PAGE: usize = 64;

@@ -1,7 +1,7 @@
 //! One reader: server-sent events, as fast as it takes them.
 //!
-//! Readers pull from the one remembered list; there is no queue for each reader. A reader that falls
-//! behind the list receives an error event and is disconnected, at no cost to others.
+//! Readers pull from the one remembered list; there is no queue for each reader. A reader that
+//! falls behind the list receives an error event and is disconnected, at no cost to others.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;

@@ -1,11 +1,12 @@
 //! Seals at acquire: `--seal PREFIX=required|lazy|off`.
 //!
-//! A guard learns of a new holder by its first operation. Until then it applies the old holder's writes,
-//! even long after that lease has ended. Where that is too late, the guards are sealed with the grant's
-//! own token: before the grant is acknowledged (`required`), or at the same time (`lazy`).
+//! A guard learns of a new holder by its first operation. Until then it applies the old holder's
+//! writes, even long after that lease has ended. Where that is too late, the guards are sealed with
+//! the grant's own token: before the grant is acknowledged (`required`), or at the same time
+//! (`lazy`).
 //!
-//! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of one of
-//! several permits, would refuse the others.
+//! Only exclusive leases are sealed. A seal with the token of one of several shared leases, or of
+//! one of several permits, would refuse the others.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -140,8 +141,8 @@ impl Seals {
         });
     }
 
-    /// Seals the guards as `--seal` requires for a grant that is not acknowledged yet. Returns the grant
-    /// with its remaining time.
+    /// Seals the guards as `--seal` requires for a grant that is not acknowledged yet. Returns the
+    /// grant with its remaining time.
     ///
     /// # Errors
     /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will expire.
@@ -160,8 +161,8 @@ impl Seals {
         Ok(grant)
     }
 
-    /// Like [`after_grant`](Self::after_grant) for locks that were granted in one step: they are rolled
-    /// back together.
+    /// Like [`after_grant`](Self::after_grant) for locks that were granted in one step: they are
+    /// rolled back together.
     ///
     /// # Errors
     /// [`NotSealed`].
@@ -204,8 +205,8 @@ impl Seals {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
     }
 
-    /// Ends leases that no client has received. A tracked task retries those that the store does not
-    /// confirm as ended.
+    /// Ends leases that no client has received. A tracked task retries those that the store does
+    /// not confirm as ended.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
         let pending = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
         let pending: Vec<&(LockName, Grant)> = pending.collect();
@@ -217,8 +218,8 @@ impl Seals {
             }
         }
         let is_rolled_back = results.iter().all(is_ended);
-        // A mark above the token of a lease that was live to the end: the counter is below an issued
-        // token.
+        // A mark above the token of a lease that was live to the end: the counter is below an
+        // issued token.
         if let Some(mark) = higher_mark(seals).filter(|_| results.iter().all(Result::is_ok))
             && let Err(error) = self.store.lift(mark).await
         {

@@ -1,6 +1,7 @@
 //! Revocation behind a seal: guards refuse the holder before the lock is granted again.
 //!
-//! 1. Mint a token. Every lease that is live by then has a lower token, every later lease a higher one.
+//! 1. Mint a token. Every lease that is live by then has a lower token, every later lease a higher
+//!    one.
 //! 2. Seal the guards with it: they refuse the older leases from then on.
 //! 3. End exactly the leases below it. A later lease was not sealed out, and stays.
 //!
@@ -18,8 +19,8 @@ use crate::store::{LockStore, Revoke, StoreError};
 
 /// Largest number of rounds.
 const ROUNDS_MAX: usize = 8;
-/// Largest number of reads of a lock's leases in one round: a read shows about a hundred of them, and a
-/// lock has at most 1024.
+/// Largest number of reads of a lock's leases in one round: a read shows about a hundred of them,
+/// and a lock has at most 1024.
 const READS_MAX: usize = 16;
 
 /// Outcome of a revocation when a guard cannot be sealed.
@@ -87,8 +88,8 @@ fn live(shown: &LockReply) -> Vec<Live> {
     holders.map(|holder| (holder.lease_id, holder.info.token)).collect()
 }
 
-/// `true` if `meant` is not the only live lease that a seal with `token` would refuse (any token, if
-/// none is minted yet): another would be refused with it, or it is not live at all.
+/// `true` if `meant` is not the only live lease that a seal with `token` would refuse (any token,
+/// if none is minted yet): another would be refused with it, or it is not live at all.
 fn is_not_alone(shown: &LockReply, meant: LeaseId, token: Option<Token>) -> bool {
     let live = live(shown);
     let is_other =
@@ -182,8 +183,8 @@ impl Revocation<'_> {
         }
     }
 
-    /// Ends the leases to revoke whose token is below `token`, and a lock-delay if no other lease is
-    /// live.
+    /// Ends the leases to revoke whose token is below `token`, and a lock-delay if no other lease
+    /// is live.
     async fn end_below(&self, token: Token, done: &mut Done) -> Result<(), Failed> {
         for _ in 0..READS_MAX {
             let shown = self.store.show(self.lock).await.map_err(Failed::store(done))?;

@@ -38,8 +38,8 @@ enum SealAttempt {
     Refused(String),
 }
 
-/// Seals the guard at `url`. Sealing is idempotent, so it is retried if a reply is lost or says that the
-/// guard is not ready.
+/// Seals the guard at `url`. Sealing is idempotent, so it is retried if a reply is lost or says
+/// that the guard is not ready.
 ///
 /// # Errors
 /// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all the

@@ -7,9 +7,9 @@ use fence_protocol::Token;
 /// Number of tokens remembered.
 const REMEMBERED: usize = 4_096;
 
-/// Tokens that every guard was sealed with. Marks never fall (G4), so a retry of such an acquire need not
-/// seal again: a guard that is unreachable by then must not end an acknowledged lease. A token is unique
-/// in the namespace.
+/// Tokens that every guard was sealed with. Marks never fall (G4), so a retry of such an acquire
+/// need not seal again: a guard that is unreachable by then must not end an acknowledged lease. A
+/// token is unique in the namespace.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
     known: HashSet<Token>,

@@ -156,8 +156,8 @@ impl Sealer {
         &self.inner.urls
     }
 
-    /// Seals every guard at the same time, for at most `patience` each, and returns their outcomes in
-    /// order. If dropped, guards may be sealed or not.
+    /// Seals every guard at the same time, for at most `patience` each, and returns their outcomes
+    /// in order. If dropped, guards may be sealed or not.
     pub(crate) async fn seal(
         &self,
         cause: Cause,

@@ -1,9 +1,9 @@
-//! One driver for every engine: it decides what waits by the rules, on what it knows of the records,
-//! and commits everything that came together in one call.
+//! One driver for every engine: it decides what waits by the rules, on what it knows of the
+//! records, and commits everything that came together in one call.
 //!
-//! What arrives while commits are under way goes into the next one. A commit that lost a race brings
-//! the records as they stand, and the request is decided again. Where this process is the only one
-//! that writes, its memory is the truth and only changes are written.
+//! What arrives while commits are under way goes into the next one. A commit that lost a race
+//! brings the records as they stand, and the request is decided again. Where this process is the
+//! only one that writes, its memory is the truth and only changes are written.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -243,7 +243,8 @@ impl DriverInner {
         self.kit.clock.monotonic_ms().saturating_sub(at_ms)
     }
 
-    /// Queues a request, and decides it at once unless it has to wait for a batch that is under way.
+    /// Queues a request, and decides it at once unless it has to wait for a batch that is under
+    /// way.
     fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
         if self.local.get().is_none()
             && let Ok(here) = Handle::try_current()

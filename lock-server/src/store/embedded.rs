@@ -1,8 +1,9 @@
 //! Leases in files: the driver over an append-only log, one fsync for a batch of requests.
 //!
-//! The log holds, per lock, the live leases and the ids that ended lately; per session, the session;
-//! and the namespace's counter: all of a batch together. After a restart leases get their full time
-//! again, because nothing says how long the process was away; so a renewal is not written.
+//! The log holds, per lock, the live leases and the ids that ended lately; per session, the
+//! session; and the namespace's counter: all of a batch together. After a restart leases get their
+//! full time again, because nothing says how long the process was away; so a renewal is not
+//! written.
 
 use std::path::Path;
 use std::sync::Arc;

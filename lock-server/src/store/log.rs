@@ -1,8 +1,8 @@
 //! An append-only log of key-value changes with snapshots, in a folder of its own.
 //!
 //! Batches are appended by any number of callers; one thread makes all that wait durable with one
-//! write and one sync. A second thread replaces old files by a snapshot of what lives. After a crash
-//! the log has every acknowledged batch, and of the last unacknowledged ones all or none.
+//! write and one sync. A second thread replaces old files by a snapshot of what lives. After a
+//! crash the log has every acknowledged batch, and of the last unacknowledged ones all or none.
 //!
 //! What cannot be recognised: damage of the very last write that the disk acknowledged looks like a
 //! write that a crash cut short, and is removed with a log line.
@@ -44,8 +44,8 @@ pub(crate) type Change = (Bytes, Option<Bytes>);
 pub(crate) struct LogOptions {
     /// Length of a file of the log, reserved in advance.
     pub(crate) segment_bytes: u64,
-    /// Length of all files together below which no snapshot is made. Above it, one is made when they
-    /// are four times as long as the last snapshot.
+    /// Length of all files together below which no snapshot is made. Above it, one is made when
+    /// they are four times as long as the last snapshot.
     pub(crate) snapshot_bytes_min: u64,
     /// Bytes of batches that may wait for the disk; at most 2 GiB.
     pub(crate) waiting_bytes_max: usize,
@@ -66,8 +66,8 @@ pub(crate) enum AppendError {
     /// The batch is not in the log, and would not be accepted later.
     #[error("a batch of {bytes} bytes is above the limit of {bytes_max}")]
     TooLarge { bytes: usize, bytes_max: usize },
-    /// The batch is not in the log, nor is any that was appended behind it before this was returned.
-    /// Later batches are accepted.
+    /// The batch is not in the log, nor is any that was appended behind it before this was
+    /// returned. Later batches are accepted.
     #[error("the batch could not be written: {0}")]
     NotWritten(Arc<str>),
     /// The batch may be in the log after a restart. Later batches are refused.
@@ -78,8 +78,8 @@ pub(crate) enum AppendError {
     Poisoned(Arc<str>),
 }
 
-/// Resolves when the batch is durable, or with the reason why it is not. Dropping it does not withdraw
-/// the batch.
+/// Resolves when the batch is durable, or with the reason why it is not. Dropping it does not
+/// withdraw the batch.
 #[derive(Debug)]
 #[must_use = "a batch is durable once its ticket resolves"]
 pub(crate) struct Ticket(oneshot::Receiver<Result<(), AppendError>>);
@@ -126,8 +126,8 @@ impl Log {
         let (mut log, restored) = Self::open_on(Arc::new(Folder::new(folder)), options)?;
         log._lock = Some(lock);
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            // Makes the name of a new folder durable. The parent may belong to another user; then the
-            // folder existed before.
+            // Makes the name of a new folder durable. The parent may belong to another user; then
+            // the folder existed before.
             let _ = Folder::new(parent).sync_folder();
         }
         Ok((log, restored))

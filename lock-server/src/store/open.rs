@@ -29,8 +29,8 @@ pub enum StoreUrl {
     Memory,
     /// `embedded:DIR`
     Embedded(PathBuf),
-    /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of some
-    /// slot, see [`RedisTarget::in_slot_of`].
+    /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of
+    /// some slot, see [`RedisTarget::in_slot_of`].
     Redis(RedisTarget),
     /// `etcd://…`, `etcds://…`
     Etcd(EtcdTarget),
@@ -87,7 +87,8 @@ impl StoreUrl {
     }
 }
 
-/// Retries in the background while a guard has not replied, and raises the counter above every mark.
+/// Retries in the background while a guard has not replied, and raises the counter above every
+/// mark.
 fn follow_guards(guards: Guards, store: &Arc<dyn LockStore>, kit: &Kit) {
     if guards.is_empty() {
         return;

@@ -1,9 +1,10 @@
 //! Leases in a quorum of independent Redis nodes: 3 or 5, of which one or two may fail.
 //!
 //! A grant is a majority of votes for the same lease and token; the rules are in
-//! [`crate::store::quorum::rules`], the nodes' part of them in `quorum/*.lua`. This module asks the nodes
-//! (`round`), proposes (`propose`), keeps who waits here in order (`queue`, `acquire`), and keeps the
-//! nodes one quorum (`membership`, `plan`). Any number of lock servers may use the same nodes.
+//! [`crate::store::quorum::rules`], the nodes' part of them in `quorum/*.lua`. This module asks the
+//! nodes (`round`), proposes (`propose`), keeps who waits here in order (`queue`, `acquire`), and
+//! keeps the nodes one quorum (`membership`, `plan`). Any number of lock servers may use the same
+//! nodes.
 
 mod acquire;
 mod calls;
@@ -104,8 +105,8 @@ impl fmt::Debug for QuorumStore {
 }
 
 impl QuorumStore {
-    /// Connects to the nodes, makes them one quorum, and starts what runs in the background. Where a
-    /// majority answers and does not vote yet, it starts and is not ready.
+    /// Connects to the nodes, makes them one quorum, and starts what runs in the background. Where
+    /// a majority answers and does not vote yet, it starts and is not ready.
     ///
     /// # Errors
     /// A sentence where fewer than a majority answer, with each node's reason, and where two URLs
@@ -120,7 +121,8 @@ impl QuorumStore {
         let store = Self::prepare(url, options, guards, false, kit);
         store.majority_answers().await?;
         if let Some(mark) = mark {
-            // It is noted here first: a quorum that is not ready yet is lifted by the next proposal.
+            // It is noted here first: a quorum that is not ready yet is lifted by the next
+            // proposal.
             if let Err(error) = store.lift_counters(mark).await {
                 tracing::warn!(%mark, %error, "the nodes were not lifted above a guard's mark yet");
             }

@@ -1,9 +1,9 @@
 //! What an engine has to offer: it keeps records and commits changes to them.
 //!
 //! An engine does not know what a lock is. It keeps values under keys, each with a version, takes
-//! tokens from one counter, and commits groups of writes, each group under the condition that nothing
-//! that it was decided on has changed. The rules (package `lease`) decide, and the
-//! driver stands between the two.
+//! tokens from one counter, and commits groups of writes, each group under the condition that
+//! nothing that it was decided on has changed. The rules (package `lease`) decide, and the driver
+//! stands between the two.
 
 use std::fmt;
 use std::sync::Arc;
@@ -29,8 +29,8 @@ pub enum Key {
     Session(SessionId),
 }
 
-/// A number that is given to one write of one record and to no other: the server that wrote it and a
-/// count. [`ABSENT`](Self::ABSENT) stands for no record.
+/// A number that is given to one write of one record and to no other: the server that wrote it and
+/// a count. [`ABSENT`](Self::ABSENT) stands for no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
@@ -67,8 +67,8 @@ pub struct Snapshot {
     pub value: Vec<u8>,
     /// The items in the order of their names; of a session none, see [`RecordStore::items`].
     pub items: Vec<(ItemName, Vec<u8>)>,
-    /// By how much the moments in the value are to be moved to be moments of this server's clock, in
-    /// milliseconds; 0 where the engine has a clock for all servers.
+    /// By how much the moments in the value are to be moved to be moments of this server's clock,
+    /// in milliseconds; 0 where the engine has a clock for all servers.
     pub shift_ms: i64,
 }
 
@@ -88,18 +88,20 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// The counter's value that the groups were decided on: the tokens of this batch are above it.
     pub counter: u64,
-    /// How far that may be above the engine's counter, because of the tokens of batches that are under
-    /// way; see [`RecordStore::overlap_min`]. An engine whose counter is lower has lost tokens.
+    /// How far that may be above the engine's counter, because of the tokens of batches that are
+    /// under way; see [`RecordStore::overlap_min`]. An engine whose counter is lower has lost
+    /// tokens.
     pub ahead: u64,
-    /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch that
-    /// takes some have no record in common; an engine that cannot commit all of them in one step may
-    /// refuse the last ones as if they had lost a race.
+    /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch
+    /// that takes some have no record in common; an engine that cannot commit all of them in one
+    /// step may refuse the last ones as if they had lost a race.
     pub tokens: u64,
-    /// No lease that the groups begin or prolong lives longer than this, its lock-delay included, in
-    /// milliseconds; 0 where they do neither. After a loss of memory an engine that may have other
-    /// servers lets no lease begin for that long.
+    /// No lease that the groups begin or prolong lives longer than this, its lock-delay included,
+    /// in milliseconds; 0 where they do neither. After a loss of memory an engine that may have
+    /// other servers lets no lease begin for that long.
     pub lives_ms: u64,
-    /// The groups were decided in the knowledge that no lease may begin: none of the tokens is a lease's.
+    /// The groups were decided in the knowledge that no lease may begin: none of the tokens is a
+    /// lease's.
     pub in_pause: bool,
 }
 
@@ -182,8 +184,8 @@ pub struct Confirmed {
     pub shortfall: Option<String>,
 }
 
-/// A message that something may have changed. It may be lost, repeated, late or forged: its receiver
-/// reads the record, and does nothing else.
+/// A message that something may have changed. It may be lost, repeated, late or forged: its
+/// receiver reads the record, and does nothing else.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wakeup {
     /// One record.
@@ -210,13 +212,14 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// is read after the start, and a renewal or a place in a queue is not written.
     fn is_alone(&self) -> bool;
 
-    /// Whether it is alone and forgets everything with this process: then it is not asked to commit.
+    /// Whether it is alone and forgets everything with this process: then it is not asked to
+    /// commit.
     fn is_volatile(&self) -> bool {
         false
     }
 
-    /// How many records a group should read at most: requests that would make one larger are decided
-    /// for the next commit.
+    /// How many records a group should read at most: requests that would make one larger are
+    /// decided for the next commit.
     fn reads_max(&self) -> usize {
         usize::MAX
     }
@@ -267,8 +270,9 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         false
     }
 
-    /// Waits until everything that was committed in `lineage` before this call is where the operator
-    /// asked for it to be. Where that fails, a grant above [`Confirmed::token`] is rolled back.
+    /// Waits until everything that was committed in `lineage` before this call is where the
+    /// operator asked for it to be. Where that fails, a grant above [`Confirmed::token`] is rolled
+    /// back.
     async fn confirm(&self, _lineage: Option<&str>) -> Confirmed {
         Confirmed::default()
     }
@@ -292,7 +296,8 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         Err(alone())
     }
 
-    /// Says that this server lives for another `ms` milliseconds, and returns every server that does.
+    /// Says that this server lives for another `ms` milliseconds, and returns every server that
+    /// does.
     async fn beat(&self, _server: ServerId, _ms: u64) -> Result<Vec<ServerId>, StoreError> {
         Err(alone())
     }

@@ -1,10 +1,10 @@
 //! `fence demo`: what goes wrong without a fence, and right with one, shown by real processes.
 //!
-//! A demo needs nothing but this program: it starts itself again as lock server, guard and
-//! workers (see [`crate::internal`]), on ports of the system's choice and in a temporary folder. The
+//! A demo needs nothing but this program: it starts itself again as lock server, guard and workers
+//! (see [`crate::internal`]), on ports of the system's choice and in a temporary folder. The
 //! director (this module and the stories) gives orders over pipes, stops and resumes processes, and
-//! prints what replies say. Each line comes from a reply, a report or a file. The
-//! JSON document of `--json` is described at the module `record`.
+//! prints what replies say. Each line comes from a reply, a report or a file. The JSON document of
+//! `--json` is described at the module `record`.
 
 mod account;
 mod actor;

@@ -75,8 +75,8 @@ fn play(role: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> 
 
 /// Ends this process when the director is gone, and passes on what the director says.
 ///
-/// The pipe from the director shows it on every system; on Linux the kernel does it too, and that also
-/// reaches a process that is stopped.
+/// The pipe from the director shows it on every system; on Linux the kernel does it too, and that
+/// also reaches a process that is stopped.
 fn tie_to(director: i32) -> Result<mpsc::Receiver<String>, Failure> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))

@@ -1,9 +1,9 @@
 //! Fuzzing of the parsers: their seeds, and the short run that is part of every test run.
 //!
-//! A target is a function that takes any bytes and panics where a promise of the code is broken. The
-//! targets are beside the code that they test, in the module `fuzz` of its package. This package is
-//! what runs them: [`short_run`] from an ordinary test, and `main.rs` under libFuzzer for as long as
-//! wanted (`tests/fuzz/run`, see docs/internals/testing.md).
+//! A target is a function that takes any bytes and panics where a promise of the code is broken.
+//! The targets are beside the code that they test, in the module `fuzz` of its package. This
+//! package is what runs them: [`short_run`] from an ordinary test, and `main.rs` under libFuzzer
+//! for as long as wanted (`tests/fuzz/run`, see docs/internals/testing.md).
 
 mod mutate;
 mod seeds;
@@ -11,8 +11,8 @@ mod seeds;
 use mutate::{Mutator, Numbers};
 pub use seeds::seeds;
 
-/// Runs the target `name` over its seeds, and over `rounds` inputs that are made from them. The same
-/// inputs each time, unless the variable `FENCE_SEED` has another number.
+/// Runs the target `name` over its seeds, and over `rounds` inputs that are made from them. The
+/// same inputs each time, unless the variable `FENCE_SEED` has another number.
 ///
 /// # Panics
 /// If the target does, once the input has been printed; where there are no seeds; and where

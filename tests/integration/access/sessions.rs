@@ -230,7 +230,8 @@ async fn sessions_are_limited_and_nothing_is_lost() {
     assert_eq!(of_team.count(), 2);
 }
 
-/// Heartbeats keep a lease, so they keep it on the account too, whatever time it was asked for with.
+/// Heartbeats keep a lease, so they keep it on the account too, whatever time it was asked for
+/// with.
 #[tokio::test]
 async fn leases_of_a_session_count_while_it_lives() {
     let site = Site::with("max-locks = 1");

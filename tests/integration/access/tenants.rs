@@ -301,7 +301,8 @@ async fn marks_of_others_are_not_told() {
     team.get("/v1/fences/other/a").await.problem(Code::Forbidden);
 }
 
-/// What a guard could not report is a gap for the readers of every lock; so it takes the right to all.
+/// What a guard could not report is a gap for the readers of every lock; so it takes the right to
+/// all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_part_of_the_guards_cannot_disturb_all_readers() {
     let site = Site::new();

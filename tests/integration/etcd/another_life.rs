@@ -1,5 +1,5 @@
-//! An older backup is put back, and revisions are given a second time: what a server remembers of the
-//! life before is about other leases.
+//! An older backup is put back, and revisions are given a second time: what a server remembers of
+//! the life before is about other leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,8 +36,8 @@ async fn granted_at(
     server.locks().acquire(lock, ask).await.lease()
 }
 
-/// Two leases that two servers granted by one revision, in two lives of one etcd, of which the first
-/// server noticed nothing.
+/// Two leases that two servers granted by one revision, in two lives of one etcd, of which the
+/// first server noticed nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_revision_that_is_given_twice_is_not_the_same_lease() {
     let mut etcd = Etcd::start().await;

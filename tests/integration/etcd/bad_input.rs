@@ -218,8 +218,8 @@ async fn a_cluster_without_a_leader_is_reported() {
     refused(setup(&cluster.url()), &["leader", &cluster.node(0).address()]).await;
 }
 
-/// Records of 0.1 lie under other keys and say other things: they are refused and not misread, and their
-/// tokens are not gone below.
+/// Records of 0.1 lie under other keys and say other things: they are refused and not misread, and
+/// their tokens are not gone below.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn records_of_0_1_are_refused_at_start() {
     let etcd = Etcd::start().await;

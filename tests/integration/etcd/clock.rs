@@ -81,8 +81,8 @@ async fn waiters_are_served_whatever_the_wall_clock_says() {
     }
 }
 
-/// Servers start with clocks that are behind that of the first one: the offset never falls, so tokens
-/// rise as long as etcd is what it was.
+/// Servers start with clocks that are behind that of the first one: the offset never falls, so
+/// tokens rise as long as etcd is what it was.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn starts_with_clocks_set_back_lower_no_token() {
     let etcd = Etcd::start().await;
@@ -95,8 +95,9 @@ async fn starts_with_clocks_set_back_lower_no_token() {
     }
 }
 
-/// The hole, as documented: a backup is put back, and the clock of the server that starts then is set
-/// back beyond that of the last one. The next one with the right time mends it, and so does a guard.
+/// The hole, as documented: a backup is put back, and the clock of the server that starts then is
+/// set back beyond that of the last one. The next one with the right time mends it, and so does a
+/// guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_and_a_clock_set_back_lower_the_tokens() {
     let mut etcd = Etcd::start().await;

@@ -1,5 +1,6 @@
-//! Nodes of etcd die, stand still and come back under load. Whatever was answered stays true: tokens
-//! rise, an id is granted once, no two leases of a lock live at once, no acknowledged lease is lost.
+//! Nodes of etcd die, stand still and come back under load. Whatever was answered stays true:
+//! tokens rise, an id is granted once, no two leases of a lock live at once, no acknowledged lease
+//! is lost.
 //!
 //! Short by default; `FENCE_LONG=1` makes it long, and `FENCE_SEED` repeats a run's choices.
 

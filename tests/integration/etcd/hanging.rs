@@ -34,8 +34,8 @@ impl Site {
     }
 }
 
-/// A renewal with another time to live puts the keys on new etcd leases. Sent to a member that did it
-/// and did not say so, and then to the next, it finds that something has changed: itself.
+/// A renewal with another time to live puts the keys on new etcd leases. Sent to a member that did
+/// it and did not say so, and then to the next, it finds that something has changed: itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_that_was_done_and_sent_again_keeps_its_lease() {
     let site = Site::start().await;

@@ -1,7 +1,7 @@
-//! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that looks like the newest, so that
-//! no running server doubts it. Tokens fall then, as documented, until a lock server is started or a
-//! guard is asked. If one of these tests fails because they rise, the documents are to be
-//! corrected.
+//! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that
+//! looks like the newest, so that no running server doubts it. Tokens fall then, as documented,
+//! until a lock server is started or a guard is asked. If one of these tests fails because they
+//! rise, the documents are to be corrected.
 
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::Etcd;

@@ -14,8 +14,8 @@ use tokio::task::JoinHandle;
 
 use super::{LOCK_KEY, LONG_MS, lock_server, setup, until_ready};
 
-/// A lock server that reaches etcd through a proxy, or through two that are two members to it, and one
-/// that reaches it directly.
+/// A lock server that reaches etcd through a proxy, or through two that are two members to it, and
+/// one that reaches it directly.
 struct Site {
     proxy: FaultProxy,
     beside: FaultProxy,
@@ -89,8 +89,9 @@ fn own(extra: Value) -> Value {
     ask
 }
 
-/// A client loses its patience with one server and repeats its request at another. What the first one
-/// still does for it takes nothing away, whether it leaves before or after it was answered elsewhere.
+/// A client loses its patience with one server and repeats its request at another. What the first
+/// one still does for it takes nothing away, whether it leaves before or after it was answered
+/// elsewhere.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_leaves_does_not_end_its_own_grant() {
     let site = Site::start(1).await;

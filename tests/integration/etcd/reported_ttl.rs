@@ -66,8 +66,8 @@ async fn a_bound_lease_gets_no_longer_ttl_than_its_session() {
     granted_after(believed, &servers[0].locks(), "s").await;
 }
 
-/// A renewal was done and its answer lost. It is done once more, because what etcd has left of it is
-/// not known; then its server dies, and etcd alone decides.
+/// A renewal was done and its answer lost. It is done once more, because what etcd has left of it
+/// is not known; then its server dies, and etcd alone decides.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_whose_reply_was_lost_gets_the_ttl_of_etcd() {
     let etcd = Etcd::start().await;

@@ -1,5 +1,5 @@
-//! An older backup of etcd is put back. Its revisions are lower than those that tokens were made of;
-//! the tokens go on above everything that was issued.
+//! An older backup of etcd is put back. Its revisions are lower than those that tokens were made
+//! of; the tokens go on above everything that was issued.
 
 use std::path::PathBuf;
 
@@ -91,8 +91,8 @@ async fn a_server_that_was_down_continues_above_the_issued_tokens() {
     assert!(issue(&server.locks(), 3).await > next);
 }
 
-/// The server that issued the tokens is gone; the one that is left only watched. What it can know of
-/// the others' tokens depends on whether anything was released, so both are tried.
+/// The server that issued the tokens is gone; the one that is left only watched. What it can know
+/// of the others' tokens depends on whether anything was released, so both are tried.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_only_watched_continues_above_the_others_tokens() {
     for releases in [true, false] {
@@ -152,8 +152,9 @@ async fn a_cluster_of_three_is_restored_under_two_servers() {
     }
 }
 
-/// A lease that the backup lacks is not waited for: its holder and the next one believe at once, and
-/// the next one has the higher token. A server that ran meanwhile or one that starts, it is the same.
+/// A lease that the backup lacks is not waited for: its holder and the next one believe at once,
+/// and the next one has the higher token. A server that ran meanwhile or one that starts, it is the
+/// same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token() {
     let mut etcd = Etcd::start().await;
@@ -176,8 +177,8 @@ async fn a_lease_that_the_backup_lacks_is_granted_to_another_with_a_higher_token
     }
 }
 
-/// A lease that has ended since is back with the backup, and a later one is forgotten: the lock is the
-/// former holder's again, with the token that it had, while the later holder believes.
+/// A lease that has ended since is back with the backup, and a later one is forgotten: the lock is
+/// the former holder's again, with the token that it had, while the later holder believes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_backup_brings_back_has_its_old_token() {
     let mut etcd = Etcd::start().await;

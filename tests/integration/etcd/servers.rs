@@ -212,8 +212,8 @@ async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
     assert!(granted(second).await.token > held.token);
 }
 
-/// An acquire and a release of a lock that no other client wants are an entry of etcd's log each, and
-/// nothing is left of a lock that was idle for long enough.
+/// An acquire and a release of a lock that no other client wants are an entry of etcd's log each,
+/// and nothing is left of a lock that was idle for long enough.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
     const PAIRS: u64 = 100;

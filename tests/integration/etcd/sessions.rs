@@ -53,7 +53,8 @@ async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     assert_eq!((late.status, late.json()["reason"].clone()), (410, json!("expired")));
 }
 
-/// The server that had the last heartbeat is gone; another one ends the session, and all its leases with it.
+/// The server that had the last heartbeat is gone; another one ends the session, and all its leases
+/// with it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;

@@ -1,5 +1,5 @@
-//! The network between three nodes is split: one node, with one lock server, is cut off from the other
-//! two, which have another one. The side with a majority continues, and the other one grants
+//! The network between three nodes is split: one node, with one lock server, is cut off from the
+//! other two, which have another one. The side with a majority continues, and the other one grants
 //! nothing.
 
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Starts a member of the group in the background, whose id it writes to `member`; `SETUP` is done in
-/// it first.
+/// Starts a member of the group in the background, whose id it writes to `member`; `SETUP` is done
+/// in it first.
 fn member(setup: &str) -> String {
     format!(
         "sh -c '{setup} echo $$ > member; while :; do sleep 0.02; done' & \
@@ -39,8 +39,8 @@ async fn what_a_killed_command_leaves_is_ended_before_the_lock_is_free() {
     assert!(output.stderr.contains("--leave-background"), "{}", output.stderr);
 }
 
-/// One that ignores TERM and was stopped: it gets KILL after the grace, and the lease is renewed until
-/// it is gone. The kernel sends HUP to a stopped group that it finds orphaned.
+/// One that ignores TERM and was stopped: it gets KILL after the grace, and the lease is renewed
+/// until it is gone. The kernel sends HUP to a stopped group that it finds orphaned.
 #[tokio::test]
 async fn a_stopped_member_is_killed_while_the_lock_is_held() {
     let site = Site::new().await;
@@ -88,7 +88,8 @@ async fn a_killed_fence_leaves_no_grandchild() {
     until_dead(grandchild).await;
 }
 
-/// A process that leaves the group cannot be found; its zombie that stays in the group delays nothing.
+/// A process that leaves the group cannot be found; its zombie that stays in the group delays
+/// nothing.
 #[tokio::test]
 async fn a_process_that_left_the_group_goes_on_and_is_warned_of() {
     let site = Site::new().await;

@@ -12,8 +12,8 @@ async fn behind_proxy(site: &Site, options: &[&str], script: &str) -> (FaultProx
     (proxy, process)
 }
 
-/// The command ends while its lease is trusted, and the release reaches the server only after the lease
-/// has expired there: the command's own code, and a warning.
+/// The command ends while its lease is trusted, and the release reaches the server only after the
+/// lease has expired there: the command's own code, and a warning.
 #[tokio::test]
 async fn a_release_that_arrives_too_late_is_no_loss() {
     for more in [&[][..], &["--lock", "other"]] {

@@ -1,4 +1,5 @@
-//! Senders that announce large bodies and send them slowly, or not at all; readers that read nothing.
+//! Senders that announce large bodies and send them slowly, or not at all; readers that read
+//! nothing.
 
 use fence_protocol::Code;
 use fence_tests::raw_http::connect;

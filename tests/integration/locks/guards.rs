@@ -197,8 +197,8 @@ impl Canned {
     }
 }
 
-/// Whatever answers on a guard's address: it is bounded, it lifts nothing, it is named, and it hides
-/// none of the others.
+/// Whatever answers on a guard's address: it is bounded, it lifts nothing, it is named, and it
+/// hides none of the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
     let lease = lease_id();

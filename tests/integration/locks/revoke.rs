@@ -123,7 +123,8 @@ async fn a_guard_that_cannot_be_sealed_refuses_the_revocation_where_that_is_wish
         assert!(problem.detail.contains(&site.guards[1].base), "{problem}");
         let guards: Value = problem.extension("guards").expect("what each guard said");
         assert!(guards[0]["mark"].is_u64() && guards[1]["problem"].is_string(), "{guards}");
-        // Nothing was revoked; the guard that was sealed says no all the same, and the reply says so.
+        // Nothing was revoked; the guard that was sealed says no all the same, and the reply says
+        // so.
         locks.renew("job", first.lease_id).await.expect(200);
         site.write(0, &first).await.problem(Code::StaleToken);
         assert!(problem.hint.contains("sealed"), "{problem}");
@@ -212,8 +213,8 @@ async fn guards_that_do_not_guard_are_reported() {
     assert!(problem(&reply, 1).contains("bad-signature"), "{reply:?}");
 }
 
-/// A guard has seen a token above the counter: the holder is shut out already, and the next one must
-/// not be.
+/// A guard has seen a token above the counter: the holder is shut out already, and the next one
+/// must not be.
 #[tokio::test]
 async fn the_next_token_is_above_a_mark_that_was_met() {
     let guard = Setup::fenced_store("memory:").start().await;
@@ -281,8 +282,8 @@ async fn whoever_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
     lost(locks.renew("job", second.lease_id).await, "the worker hangs").await;
 }
 
-/// Somebody comes to share the lock while one of its leases is revoked by name: only who came before
-/// the seal would be shut out by it.
+/// Somebody comes to share the lock while one of its leases is revoked by name: only who came
+/// before the seal would be shut out by it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_shares_the_lock_later_is_above_the_seal() {
     let guard = Witness::start().await;
@@ -307,7 +308,8 @@ async fn whoever_shares_the_lock_later_is_above_the_seal() {
 }
 
 /// Holders come and go while the lock is revoked again and again. Whoever is refused by the guard
-/// while its lease is live has to learn that it was revoked: nobody is shut out and left to believe.
+/// while its lease is live has to learn that it was revoked: nobody is shut out and left to
+/// believe.
 async fn holder(locks: Locks, guard: fence_tests::api::Guard, rounds: usize) {
     for round in 0..rounds {
         let body = json!({"ttl_ms": 600_000, "wait_ms": 60_000, "lease_id": lease_id()});

@@ -38,8 +38,8 @@ fn unsealed(reply: &Reply) -> String {
     problem.detail
 }
 
-/// The control: without a seal the guard does not know of the new holder, and takes what the old one
-/// writes.
+/// The control: without a seal the guard does not know of the new holder, and takes what the old
+/// one writes.
 #[tokio::test]
 async fn without_a_seal_a_stalled_holder_writes_until_the_next_one_does() {
     let site = Site::new(Kind::Embedded, 1, &["--seal", "other/=required"]).await;
@@ -165,8 +165,8 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     .await;
 }
 
-/// The same request again, while it is held: its holder was told, and a guard that has gone since is
-/// no reason to end its lease.
+/// The same request again, while it is held: its holder was told, and a guard that has gone since
+/// is no reason to end its lease.
 #[tokio::test]
 async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
     let mut site = Site::new(Kind::Embedded, 1, REQUIRED).await;
@@ -182,7 +182,8 @@ async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
     assert_eq!(site.locks().show("job").await.state, LockState::Held);
 }
 
-/// The store cannot be used at the moment when an unsealed grant is to be returned: it is returned later.
+/// The store cannot be used at the moment when an unsealed grant is to be returned: it is returned
+/// later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
     let redis = Redis::start().await;

@@ -1,4 +1,5 @@
-//! Sessions before many servers: begun at one, renewed at another, their leases acquired at a third.
+//! Sessions before many servers: begun at one, renewed at another, their leases acquired at a
+//! third.
 
 use fence_tests::redis_server::Redis;
 use fence_tests::seed::{Seed, rounds};

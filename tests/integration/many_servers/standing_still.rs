@@ -64,8 +64,8 @@ async fn it_does_not_take_back_what_another_server_granted() {
     assert_eq!(renewed.token, granted.token);
 }
 
-/// While it stood still it was taken for dead and its waiters were passed over. When it goes on they
-/// wait again, and nobody waits for a lock that is free.
+/// While it stood still it was taken for dead and its waiters were passed over. When it goes on
+/// they wait again, and nobody waits for a lock that is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_waiters_wait_on() {
     let redis = Redis::start().await;

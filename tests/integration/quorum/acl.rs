@@ -123,7 +123,8 @@ async fn servers_and_nodes_work_as_the_least_user() {
     judge(&history);
 }
 
-/// A store at which everything is done once, and a node that rejoins; what fails is not told of here.
+/// A store at which everything is done once, and a node that rejoins; what fails is not told of
+/// here.
 async fn do_everything(nodes: &QuorumNodes) {
     // Nothing is remembered, so that records are deleted.
     let limits = Limits { ended_retention_ms: 0, ..Limits::default() };
@@ -165,8 +166,8 @@ async fn no_right_is_given_in_vain() {
         });
         let works = async {
             loop {
-                // Every time: the server of an earlier round may have begun a quorum of its own at a
-                // node while the others were emptied, and such nodes never vote together.
+                // Every time: the server of an earlier round may have begun a quorum of its own at
+                // a node while the others were emptied, and such nodes never vote together.
                 for node in nodes.nodes() {
                     node.run::<()>(&["FLUSHALL"]).await;
                 }

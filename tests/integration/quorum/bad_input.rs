@@ -1,5 +1,5 @@
-//! Nodes that cannot be a quorum, or can no longer work: one sentence says which and why, nothing is
-//! lost, and what is put right works again by itself. With the program as an operator starts it.
+//! Nodes that cannot be a quorum, or can no longer work: one sentence says which and why, nothing
+//! is lost, and what is put right works again by itself. With the program as an operator starts it.
 
 use std::time::Duration;
 
@@ -226,8 +226,8 @@ async fn a_node_that_becomes_read_only() {
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
-/// Two nodes become replicas of the third, and so have its memory and not their own: whoever promotes
-/// them again must not get two votes for one node's word.
+/// Two nodes become replicas of the third, and so have its memory and not their own: whoever
+/// promotes them again must not get two votes for one node's word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_node_has_no_vote() {
     let mut nodes = QuorumNodes::start(3).await;

@@ -10,7 +10,8 @@ use super::opening::LONG_MS;
 use super::program::{Client, Node, server_at, two_held, until_all_vote, until_line, url_of};
 use super::redlock::judge;
 
-/// How much faster the fast clocks are: so much that a slow machine changes nothing of what is seen.
+/// How much faster the fast clocks are: so much that a slow machine changes nothing of what is
+/// seen.
 const RATE: u32 = 10;
 /// What ends after two seconds by a fast clock.
 const TTL_MS: u64 = 20_000;

@@ -1,8 +1,8 @@
 //! The scripts of a node against the node in Rust: the same random steps at both, and every answer,
 //! every number and everything that is left behind must be the same.
 //!
-//! The clock is the test's: where a script asks for the time it is given the test's, which jumps and
-//! goes back as it likes. Redis itself would let keys go by its own clock, so they are far from
+//! The clock is the test's: where a script asks for the time it is given the test's, which jumps
+//! and goes back as it likes. Redis itself would let keys go by its own clock, so they are far from
 //! that, and the test takes away what Redis would have.
 
 mod sides;

@@ -54,8 +54,8 @@ async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     holder.locks.renew("a", held.lease_id).await.expect(410);
 }
 
-/// Fills the second node beyond what it may use. Only keys that expire are dropped, and the record of
-/// the lock is the only one: what was accepted never expires.
+/// Fills the second node beyond what it may use. Only keys that expire are dropped, and the record
+/// of the lock is the only one: what was accepted never expires.
 async fn fill_until_dropped(nodes: &QuorumNodes) {
     let node = nodes.node(1);
     node.run::<()>(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).await;

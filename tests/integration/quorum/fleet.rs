@@ -284,8 +284,8 @@ async fn a_server_at_a_time_dies() {
     load.judge().await;
 }
 
-/// A lock server stands still for longer than every lease that it has granted, and goes on with what
-/// it was about: nobody who holds a lock by then is harmed.
+/// A lock server stands still for longer than every lease that it has granted, and goes on with
+/// what it was about: nobody who holds a lock by then is harmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_at_a_time_stands_still() {
     let mut seed = Seed::of_run("quorum::fleet::a_server_at_a_time_stands_still");

@@ -1,9 +1,9 @@
 //! The quorum's rules under a model checker: every order of messages, losses, one amnesia.
 //!
-//! The nodes are the reference of the scripts (`reference`) and the proposers decide with `rules::tally`: what
-//! the servers run, and what the scripts are held against. The checker walks through every state
-//! that can come of it within the bounds of a [`Bounds`], and looks for two leases with one token, a
-//! later grant with a lower token, and two holders at once.
+//! The nodes are the reference of the scripts (`reference`) and the proposers decide with
+//! `rules::tally`: what the servers run, and what the scripts are held against. The checker walks
+//! through every state that can come of it within the bounds of a [`Bounds`], and looks for two
+//! leases with one token, a later grant with a lower token, and two holders at once.
 //!
 //! Messages: a vote is under way until it is delivered, for ever where it is lost, also after its
 //! proposer has gone on; a reply is heard or lost. That a reply may be heard late needs no state of
@@ -11,9 +11,9 @@
 //! later, of which every property asks less.
 //!
 //! Time: all clocks show the same number and go on together, whenever the checker likes, also while
-//! messages are under way. So a lease ends at a node and in its holder's hands only when its time is
-//! over there. That rates are equal is what L2 asks for; uniqueness and order are checked where time
-//! stands still and a node comes back without waiting: they do not rest on time.
+//! messages are under way. So a lease ends at a node and in its holder's hands only when its time
+//! is over there. That rates are equal is what L2 asks for; uniqueness and order are checked where
+//! time stands still and a node comes back without waiting: they do not rest on time.
 //!
 //! `FENCE_LONG=1` widens the bounds: 46 million steps in all. The dev profile takes some twenty
 //! seconds of a processor for each million, so about a quarter of an hour, and little memory:

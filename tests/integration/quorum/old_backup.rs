@@ -106,8 +106,8 @@ async fn an_old_backup_of_a_majority_that_nobody_notices() {
     assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "nobody noticed");
 }
 
-/// The same under a server that saw more: nothing is granted before all nodes answer, and then above
-/// everything, when the lease is over.
+/// The same under a server that saw more: nothing is granted before all nodes answer, and then
+/// above everything, when the lease is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_of_a_majority_that_a_server_notices() {
     let mut run = Run::start().await;

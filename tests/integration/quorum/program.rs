@@ -17,8 +17,8 @@ use serde_json::json;
 /// wait for as long as was ever asked for there.
 pub(super) const BRIEF_MS: u64 = 300;
 
-/// A server on these nodes; ended ids are soon forgotten, so that nodes that lost their memory do not
-/// wait long.
+/// A server on these nodes; ended ids are soon forgotten, so that nodes that lost their memory do
+/// not wait long.
 pub(super) async fn server_at(url: &str) -> Server {
     Setup::lock_server(url).args(&["--ended-retention", "200ms"]).start().await
 }

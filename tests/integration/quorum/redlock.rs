@@ -1,5 +1,5 @@
-//! What is said against Redlock, done to real nodes: a vote that is forgotten, a clock that jumps, a
-//! holder that stalls, replies that come late. Each run is noted, and its history is checked.
+//! What is said against Redlock, done to real nodes: a vote that is forgotten, a clock that jumps,
+//! a holder that stalls, replies that come late. Each run is noted, and its history is checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -47,8 +47,8 @@ impl Noted<'_> {
     }
 
     /// Asks again as long as nothing was granted, with a new id each time; where it is held, for as
-    /// long as it is. A vote of a request that could not be taken back ends like a lease, and then its
-    /// own request is told so: the holes of the decision on the quorum have it.
+    /// long as it is. A vote of a request that could not be taken back ends like a lease, and then
+    /// its own request is told so: the holes of the decision on the quorum have it.
     async fn acquire_in_the_end(&self, lock: &str, ttl_ms: u64) -> Grant {
         until("a grant", || async {
             match self.acquire(request(lock, ttl_ms, 2_000)).await {
@@ -89,8 +89,8 @@ async fn state(node: &Redis) -> Option<String> {
     node.run(&["HGET", META, "state"]).await
 }
 
-/// A lease lives at two of three nodes. One of the two restarts without its vote, and the third never
-/// had one: the two that know nothing must not grant the lock again.
+/// A lease lives at two of three nodes. One of the two restarts without its vote, and the third
+/// never had one: the two that know nothing must not grant the lock again.
 async fn a_vote_is_forgotten(forgets_all: bool) {
     let mut nodes =
         [Redis::start().await, Redis::with(&[("appendonly", "no")]).await, Redis::start().await];
@@ -325,8 +325,8 @@ async fn votes_beyond_the_lease_are_no_grant() {
 }
 
 /// Votes are on their way while their proposer gives up, and another server grants the lock. When
-/// they arrive at last they neither bring the first lease to life nor harm the second, and so do the
-/// calls that take them back.
+/// they arrive at last they neither bring the first lease to life nor harm the second, and so do
+/// the calls that take them back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn votes_that_arrive_after_they_were_given_up() {
     let late = Late::new().await;

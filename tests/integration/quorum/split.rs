@@ -46,8 +46,8 @@ async fn grants_nothing(base: &str, lock: &str) {
     }
 }
 
-/// Under load, with a client of each server that repeats at another one what its own did not answer:
-/// tokens rise, nobody holds a lock beside another, and whoever reaches a majority gets on.
+/// Under load, with a client of each server that repeats at another one what its own did not
+/// answer: tokens rise, nobody holds a lock beside another, and whoever reaches a majority gets on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_network_between_servers_and_nodes_is_split() {
     let mut seed = Seed::of_run("quorum::split::the_network_between_servers_and_nodes_is_split");

@@ -8,9 +8,9 @@ use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote,
 
 const ID: [&str; 3] = ["HGET", "{fence:default}:q:meta", "node"];
 
-/// A lease is at the second and the third node. The second becomes a copy of the first, which was away,
-/// over the connection that a lock server knows: together they would be a majority that knows of
-/// nothing.
+/// A lease is at the second and the third node. The second becomes a copy of the first, which was
+/// away, over the connection that a lock server knows: together they would be a majority that knows
+/// of nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_becomes_a_copy_does_not_vote_in_its_own_name() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -43,8 +43,8 @@ async fn a_node_that_becomes_a_copy_does_not_vote_in_its_own_name() {
     assert!(!matches!(&renewed, Ok(grant) if grant.token != held.token), "{renewed:?}");
 }
 
-/// The folder of the first node is put in the place of the second one's while a lock server runs: it
-/// knows which of the two is the copy, and goes on with the other.
+/// The folder of the first node is put in the place of the second one's while a lock server runs:
+/// it knows which of the two is the copy, and goes on with the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_known_as_one_does_not_stop_the_node() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -65,8 +65,8 @@ async fn a_copy_that_is_known_as_one_does_not_stop_the_node() {
     assert!(token_of(&store, "a").await > before);
 }
 
-/// A vote that met a node without its scripts was not run, and does not come later: what takes it back
-/// may have been there by then.
+/// A vote that met a node without its scripts was not run, and does not come later: what takes it
+/// back may have been there by then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_at_a_node_without_scripts_is_not_sent_again() {
     let nodes = QuorumNodes::start(3).await;

@@ -59,8 +59,8 @@ fn two_requests(lock: &str) -> (Acquire, Acquire) {
     (of(one.max(other)), of(one.min(other)))
 }
 
-/// X has a vote at one node, Z has one at another, and the third is away: neither holds the lock, and
-/// a repeat of X that comes behind somebody who waits is not told that it does.
+/// X has a vote at one node, Z has one at another, and the third is away: neither holds the lock,
+/// and a repeat of X that comes behind somebody who waits is not told that it does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_at_one_node_is_no_grant() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -112,7 +112,8 @@ async fn a_duplicate_that_gives_up_takes_nothing_back() {
     it_stays(&store, "x", &grant).await;
 }
 
-/// The client gives up at one server while its request is with the nodes, and repeats it at another.
+/// The client gives up at one server while its request is with the nodes, and repeats it at
+/// another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_given_up_takes_nothing_back_that_another_told() {
     let nodes = QuorumNodes::start(3).await;

@@ -40,7 +40,8 @@ async fn a_request_that_was_refused_keeps_no_node_away() {
     until_all_vote(&kit).await;
 }
 
-/// A node that is to come back and cannot write: the others are asked for one view, and grant in it.
+/// A node that is to come back and cannot write: the others are asked for one view, and grant in
+/// it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_node_that_forgot_costs_the_others_one_view() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -69,8 +70,8 @@ async fn a_full_node_that_forgot_costs_the_others_one_view() {
     assert_eq!(count(&kit, "lock_quorum_view_bumps"), 1);
 }
 
-/// The highest token of a node falls, and it cannot be told that it is in doubt: its word counts for
-/// nothing, and its loss is counted when it is told, once.
+/// The highest token of a node falls, and it cannot be told that it is in doubt: its word counts
+/// for nothing, and its loss is counted when it is told, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_fell_has_no_vote_before_it_knows() {
     let nodes = QuorumNodes::start(3).await;
@@ -119,9 +120,9 @@ async fn an_emptied_node_that_is_full_is_counted_once() {
     assert_eq!(count(&kit, "lock_quorum_amnesia"), 1);
 }
 
-/// A node did not keep every vote, and that was put right with its restart. Of three servers one that
-/// has just started takes it over; the others, who come later, know better, and only the first of them
-/// has anything to do about it.
+/// A node did not keep every vote, and that was put right with its restart. Of three servers one
+/// that has just started takes it over; the others, who come later, know better, and only the first
+/// of them has anything to do about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_saw_a_node_keep_nothing_remembers_it() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -180,8 +181,8 @@ async fn addresses_may_change_places() {
     assert_eq!(count(&kit, "lock_quorum_amnesia"), 0);
 }
 
-/// Carries connections to a node. Those that exist can be made to carry nothing more and to stay open,
-/// as where a middlebox has forgotten them.
+/// Carries connections to a node. Those that exist can be made to carry nothing more and to stay
+/// open, as where a middlebox has forgotten them.
 struct Forgetful {
     address: String,
     forget: tokio::sync::watch::Sender<CancellationToken>,

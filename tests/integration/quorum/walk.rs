@@ -203,9 +203,9 @@ const REQUESTS: [(usize, usize); 6] = [(0, 0), (0, 0), (0, 1), (1, 0), (1, 0), (
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// Nothing expires here, so that every grant stands: each token has one lease, each lease has one
-    /// token however often it is asked for, and each lock has one holder. A grant is never undone by
-    /// an attempt of the same request that gives up.
+    /// Nothing expires here, so that every grant stands: each token has one lease, each lease has
+    /// one token however often it is asked for, and each lock has one holder. A grant is never
+    /// undone by an attempt of the same request that gives up.
     #[test]
     fn grants_never_contradict_each_other(
         five in any::<bool>(),
@@ -232,8 +232,8 @@ proptest! {
     }
 }
 
-/// A lock server got one vote and died; then a token was minted above it. The repeat at another server
-/// is granted more than that.
+/// A lock server got one vote and died; then a token was minted above it. The repeat at another
+/// server is granted more than that.
 #[test]
 fn what_was_minted_is_below_whatever_is_granted_after_it() {
     let (mut nodes, view) = (ready_nodes(3), view(3));

@@ -9,8 +9,8 @@ use fence_tests::wait::{until, until_true};
 
 use super::told::Told;
 
-/// The replica has one lease and lacks the other, which was granted after it had gone its own way: the
-/// one goes on, the other is waited for, and tokens rise over both.
+/// The replica has one lease and lacks the other, which was granted after it had gone its own way:
+/// the one goes on, the other is waited for, and tokens rise over both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_that_is_promoted_by_hand_lowers_no_token() {
     let mut old = Redis::start().await;

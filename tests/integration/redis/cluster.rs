@@ -1,5 +1,5 @@
-//! lock-server on a Redis Cluster of three real nodes: a namespace is in one slot, which may move to
-//! another node or whose node may fail over.
+//! lock-server on a Redis Cluster of three real nodes: a namespace is in one slot, which may move
+//! to another node or whose node may fail over.
 
 mod apart;
 mod followed;
@@ -47,8 +47,8 @@ fn was_not_run(reply: &Reply) {
     assert!(problem.detail.contains("on its way to another node"), "{}", problem.detail);
 }
 
-/// What does not fit together of what the script writes together: a token above the counter, and items
-/// without their record.
+/// What does not fit together of what the script writes together: a token above the counter, and
+/// items without their record.
 const TORN: &str = r#"
 local counter, torn = tonumber(redis.call('GET', KEYS[1])), {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. 'lock:*')) do
@@ -131,8 +131,8 @@ async fn a_slot_on_its_way_is_left_alone() {
     assert!(next.token.get() > before, "{} after {before}", next.token);
 }
 
-/// A slot that goes around under load: no lease is granted twice, none has a token that is not above
-/// those before it, and nothing that scripts write together is torn.
+/// A slot that goes around under load: no lease is granted twice, none has a token that is not
+/// above those before it, and nothing that scripts write together is torn.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn slots_move_under_load() {
     let cluster = RedisCluster::start().await;
@@ -153,8 +153,8 @@ async fn slots_move_under_load() {
     let mut grants = clients.stop().await.history.grants();
     tokens_rise(&grants).unwrap();
     one_grant_an_id(&grants).unwrap();
-    // Nothing is lost on the way. A waiter's time counts from before it asked: how long it waited is
-    // known to its server alone, which hears of the grant a moment later.
+    // Nothing is lost on the way. A waiter's time counts from before it asked: how long it waited
+    // is known to its server alone, which hears of the grant a moment later.
     grants.iter_mut().for_each(|grant| grant.kept_ns = None);
     assert_eq!(overlaps(&grants), Vec::<String>::new());
 }

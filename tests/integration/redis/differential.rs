@@ -1,5 +1,5 @@
-//! Two servers on one Redis against one with its own memory: the same random steps at both, and every
-//! caller must see the same. Times are left out: nothing expires during a round.
+//! Two servers on one Redis against one with its own memory: the same random steps at both, and
+//! every caller must see the same. Times are left out: nothing expires during a round.
 
 mod sides;
 mod steps;

@@ -1,5 +1,5 @@
-//! Messages that some other client publishes on the channels of lock servers: each makes a server read
-//! a record, and nothing else.
+//! Messages that some other client publishes on the channels of lock servers: each makes a server
+//! read a record, and nothing else.
 
 use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
@@ -18,16 +18,16 @@ pub(super) async fn publish(redis: &Redis, messages: &[String]) {
     }
 }
 
-/// Publishes messages, and then one about `marker`, a lock that the server has a waiter for and whose
-/// record is deleted here: once that waiter is granted, the messages before were read.
+/// Publishes messages, and then one about `marker`, a lock that the server has a waiter for and
+/// whose record is deleted here: once that waiter is granted, the messages before were read.
 pub(super) async fn forge(redis: &Redis, messages: &[String], marker: &str) {
     let _: u64 = redis.run(&["DEL", &format!("{{fence:default}}:lock:{marker}")]).await;
     publish(redis, messages).await;
     publish(redis, &[format!("lock:{marker}")]).await;
 }
 
-/// Whatever is said of waiters, they keep their place and get what they wait for; and a lease that was
-/// granted is not touched.
+/// Whatever is said of waiters, they keep their place and get what they wait for; and a lease that
+/// was granted is not touched.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn forged_messages_throw_no_waiter_out() {
     let redis = Redis::start().await;

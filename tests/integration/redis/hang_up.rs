@@ -77,7 +77,8 @@ async fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Reply> {
     waiting
 }
 
-/// The server has the reply to what Redis shows of a lock: it decides one request about it after the other.
+/// The server has the reply to what Redis shows of a lock: it decides one request about it after
+/// the other.
 async fn settled(locks: &Locks, lock: &str) {
     locks.renew(lock, lease_id()).await.problem(Code::LeaseLost);
 }
@@ -109,7 +110,8 @@ async fn a_waiter_gets_the_grant_of_a_reply_whose_client_hung_up() {
     }
 }
 
-/// A waiter hangs up, which lets the one behind it have the lock. No request waits for the reply to that.
+/// A waiter hangs up, which lets the one behind it have the lock. No request waits for the reply to
+/// that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_waiter_gets_the_grant_of_a_reply_to_a_waiter_that_left() {
     let held = Held::start().await;

@@ -31,7 +31,8 @@ pub(super) async fn server(redis: &Redis) -> Store {
     server_with(redis, LASTING).await
 }
 
-/// A server's store that counts as dead when it was silent for so long, and gives others as long to claim.
+/// A server's store that counts as dead when it was silent for so long, and gives others as long to
+/// claim.
 pub(super) async fn server_with(redis: &Redis, liveness: Duration) -> Store {
     let limits = Limits { ended_retention_ms: 100, session_leases: 2, ..Limits::default() };
     let options = StoreOptions { limits, liveness, ..patient() };
@@ -236,8 +237,8 @@ async fn a_dead_servers_group_is_passed_over() {
     assert_eq!(ended, [first.lease_id], "nobody was granted in between");
 }
 
-/// Whoever stands behind a dead server's group at a lock that is free, is granted when its server is
-/// known to be dead: nothing else happens at that lock.
+/// Whoever stands behind a dead server's group at a lock that is free, is granted when its server
+/// is known to be dead: nothing else happens at that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_servers_group_holds_nobody_up() {
     let redis = Redis::start().await;

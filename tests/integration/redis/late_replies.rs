@@ -1,5 +1,5 @@
-//! What a server promises over a link whose replies come late: `ttl_ms` is what remains when the reply is
-//! sent on, not when the script ran.
+//! What a server promises over a link whose replies come late: `ttl_ms` is what remains when the
+//! reply is sent on, not when the script ran.
 
 use std::time::Duration;
 

@@ -258,7 +258,8 @@ async fn a_new_server_on_an_emptied_redis_begins_above_a_guards_mark() {
     assert!(next_token(&server.locks(), "a").await > FAR);
 }
 
-/// Redis has forgotten nothing that it could notice, but its counter is below a mark: it was set back.
+/// Redis has forgotten nothing that it could notice, but its counter is below a mark: it was set
+/// back.
 #[tokio::test]
 async fn a_counter_below_a_guards_mark_is_another_lineage() {
     let redis = Redis::start().await;

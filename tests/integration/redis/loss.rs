@@ -155,8 +155,8 @@ async fn what_has_ended_is_not_waited_for() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
-/// Times that somebody only asked for hold nobody up: neither a waiter's, nor that of a request that was
-/// refused, nor a lock-delay of either.
+/// Times that somebody only asked for hold nobody up: neither a waiter's, nor that of a request
+/// that was refused, nor a lock-delay of either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_only_asked_for_is_not_waited_for() {
     let redis = Redis::start().await;

@@ -21,7 +21,8 @@ async fn live(store: &dyn LockStore) -> Vec<LeaseId> {
     leases
 }
 
-/// Of many leases each operation touches its own alone, whatever else the record has to be read for.
+/// Of many leases each operation touches its own alone, whatever else the record has to be read
+/// for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_leases_do_not_disturb_each_other() {
     let redis = Redis::start().await;
@@ -111,7 +112,8 @@ async fn what_cannot_be_read_is_refused() {
     assert!(next.token > first.token);
 }
 
-/// A record that was deleted by hand is a free lock. Its holder learns it, and its waiters are served.
+/// A record that was deleted by hand is a free lock. Its holder learns it, and its waiters are
+/// served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_was_deleted_by_hand_is_a_free_lock() {
     let redis = Redis::start().await;

@@ -46,8 +46,8 @@ async fn a_withdrawal_takes_nothing_from_a_repeat() {
     }
 }
 
-/// Another server's word of a hand-over comes late, when the id has been granted in another way and its
-/// caller was told: it ends nothing.
+/// Another server's word of a hand-over comes late, when the id has been granted in another way and
+/// its caller was told: it ends nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_late_word_ends_no_lease_that_was_told_of() {
     let redis = Redis::start().await;

@@ -150,8 +150,8 @@ async fn more_replicas_than_there_are_are_never_enough() {
     is_free(&locks, "a").await;
 }
 
-/// A retry of a grant that replicas have is answered without them; one of a grant that they may lack
-/// waits for them, at whichever server it comes in.
+/// A retry of a grant that replicas have is answered without them; one of a grant that they may
+/// lack waits for them, at whichever server it comes in.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_is_waited_for_where_replicas_may_lack_the_grant() {
     let redis = Replicated::start(1).await;
@@ -219,8 +219,8 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
     }
 }
 
-/// A forged word of a hand-over takes nothing back that was granted, and refuses no waiter, whether the
-/// replicas keep up or not.
+/// A forged word of a hand-over takes nothing back that was granted, and refuses no waiter, whether
+/// the replicas keep up or not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forged_word_takes_nothing_back() {
     let redis = Replicated::start(1).await;
@@ -249,8 +249,8 @@ async fn a_forged_word_takes_nothing_back() {
     redis.go_on();
 }
 
-/// Neither a renewal nor a repeat tells of a grant that replicas lack, and neither keeps it from being
-/// rolled back.
+/// Neither a renewal nor a repeat tells of a grant that replicas lack, and neither keeps it from
+/// being rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
     let redis = Replicated::start(1).await;
@@ -342,7 +342,8 @@ async fn nobody_else_waits_for_the_replicas() {
     soon("the grant", blocked).await.unwrap().expect(200);
 }
 
-/// Whoever comes while a WAIT is on its way is vouched for by the next one, together with all others.
+/// Whoever comes while a WAIT is on its way is vouched for by the next one, together with all
+/// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_wait_vouches_for_many() {
     let redis = Replicated::start(1).await;
@@ -369,8 +370,8 @@ async fn one_wait_vouches_for_many() {
     assert!((2..15).contains(&calls), "{calls} for 30 grants");
 }
 
-/// Readiness fails while the connection that waits for replicas cannot be made, whatever the other one
-/// does: no grant is acknowledged then.
+/// Readiness fails while the connection that waits for replicas cannot be made, whatever the other
+/// one does: no grant is acknowledged then.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_cannot_wait_for_replicas_is_not_ready() {
     let redis = Replicated::start(1).await;

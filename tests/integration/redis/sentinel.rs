@@ -1,4 +1,5 @@
-//! lock-server before a group of sentinels: it follows the master, and begins a new lineage at each.
+//! lock-server before a group of sentinels: it follows the master, and begins a new lineage at
+//! each.
 
 mod alone;
 mod another;
@@ -104,7 +105,8 @@ async fn failovers_are_followed_under_load() {
     one_grant_an_id(&grants).unwrap();
 }
 
-/// A master that stood still while another took its place still takes itself for one when it goes on.
+/// A master that stood still while another took its place still takes itself for one when it goes
+/// on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_that_comes_back_is_not_used() {
     let group = WholeGroup::start().await;

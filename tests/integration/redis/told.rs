@@ -72,8 +72,8 @@ impl Told {
         assert_eq!(tokens_rise(&grants), Ok(()));
     }
 
-    /// The clock of a new master is far ahead: it takes the lease for one that ended long ago, and has
-    /// dropped it. Nobody is granted the lock while its holder may believe.
+    /// The clock of a new master is far ahead: it takes the lease for one that ended long ago, and
+    /// has dropped it. Nobody is granted the lock while its holder may believe.
     pub(super) async fn is_forgotten_and_waited_for(&self, lock: &str, held: &LeaseReply) {
         self.renewed(lock, held.lease_id).await.problem(Code::LeaseLost);
         let next = self.granted(lock, 300).await;
@@ -91,12 +91,13 @@ impl Told {
     }
 }
 
-/// Waits until the replicas of a master have everything. Whether they show it depends on their clocks.
+/// Waits until the replicas of a master have everything. Whether they show it depends on their
+/// clocks.
 pub(super) async fn has_all(master: &Redis, replicas: u64) {
     until_true("the replicas to have everything", || async {
         let mut connection = master.connect().await.unwrap();
-        // WAIT is for what this connection has written, and a cluster takes only keys of its slots. A
-        // replica that has just been copied to may not be asked for a second yet.
+        // WAIT is for what this connection has written, and a cluster takes only keys of its slots.
+        // A replica that has just been copied to may not be asked for a second yet.
         let mut written = redis::pipe();
         written.cmd("SET").arg(&["{fence:default}:any", "thing"]).ignore();
         written.cmd("WAIT").arg(replicas).arg(100);

@@ -41,8 +41,8 @@ async fn a_connection_with_a_refused_token_is_closed() {
         reply.expect_error("FENCED");
     }
     assert_eq!(late.until_closed().await, []);
-    // Commands that are still in the socket when the guard has answered all that it has read. With one
-    // of the paddings its buffer ends behind a command.
+    // Commands that are still in the socket when the guard has answered all that it has read. With
+    // one of the paddings its buffer ends behind a command.
     let rest = request(&["ECHO", &"x".repeat(43)]);
     assert_eq!(rest.len(), 64);
     for padding in 0..64 {

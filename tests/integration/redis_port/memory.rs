@@ -297,7 +297,8 @@ async fn scripts_without_end() {
     assert_eq!(other.call(&["EVAL", "return 1", "0"]).await, Resp::Integer(1));
 }
 
-/// KEYS with more names than the guard may hold is answered with what to do, and costs nothing else.
+/// KEYS with more names than the guard may hold is answered with what to do, and costs nothing
+/// else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn more_names_than_may_be_held() {
     let redis = Redis::with(&[("appendonly", "no")]).await;

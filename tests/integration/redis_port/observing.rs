@@ -1,5 +1,5 @@
-//! `--mode observe` at the Redis port: what is refused otherwise passes and is counted, but for what the
-//! guard could not work after.
+//! `--mode observe` at the Redis port: what is refused otherwise passes and is counted, but for
+//! what the guard could not work after.
 
 use fence_protocol::wire::fence::StoresReply;
 use fence_tests::key_file::{KeyFile, text};
@@ -179,7 +179,8 @@ async fn a_token_is_presented_on_any_connection() {
     assert_eq!(replies[2], Resp::Null, "the key is watched as before");
 }
 
-/// The guard lends its rights over Redis only where a client needs no password of Redis to have them.
+/// The guard lends its rights over Redis only where a client needs no password of Redis to have
+/// them.
 #[tokio::test]
 async fn no_client_is_shown_the_password_of_the_guard() {
     let redis = Redis::start().await;
@@ -209,7 +210,8 @@ async fn no_client_is_shown_the_password_of_the_guard() {
     assert_eq!(client.call(&["SET", "a", "2"]).await, Resp::simple("OK"));
 }
 
-/// WAIT counts writes on other connections behind a script, too, and the guard may publish ahead of it.
+/// WAIT counts writes on other connections behind a script, too, and the guard may publish ahead of
+/// it.
 #[tokio::test]
 async fn wait_behind_a_script_counts_every_write() {
     let redis = Redis::start().await;

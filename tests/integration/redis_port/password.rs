@@ -1,5 +1,5 @@
-//! `--redis-password-file`: nothing is served to a client that has presented neither the password nor a
-//! fencing credential.
+//! `--redis-password-file`: nothing is served to a client that has presented neither the password
+//! nor a fencing credential.
 
 use std::path::PathBuf;
 

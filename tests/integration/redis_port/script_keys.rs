@@ -258,8 +258,8 @@ async fn no_rule_gives_fencepost_s_own_keys() {
     server.locks().renew("orders/1", held.lease_id).await.expect(200);
 }
 
-/// A change of a user that Redis did not answer may come late. Its connection is given up, so that it
-/// can widen nothing that is still used.
+/// A change of a user that Redis did not answer may come late. Its connection is given up, so that
+/// it can widen nothing that is still used.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_change_of_a_user_without_a_reply_ends_its_connection() {
     let redis = Redis::start().await;

@@ -1,5 +1,6 @@
-//! One script of commands before one Redis, before a cluster and, where no token is concerned, at Redis
-//! itself: a session replies alike whatever is behind it, but for the differences that are listed here.
+//! One script of commands before one Redis, before a cluster and, where no token is concerned, at
+//! Redis itself: a session replies alike whatever is behind it, but for the differences that are
+//! listed here.
 
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_server::Redis;

@@ -9,8 +9,8 @@ use fence_tests::resp_client::{Resp, RespClient, request};
 
 use super::{port, setup};
 
-/// The connections that exist lose every byte, and nothing closes them; new ones work. So it is when
-/// a firewall forgets connections, or the address moves.
+/// The connections that exist lose every byte, and nothing closes them; new ones work. So it is
+/// when a firewall forgets connections, or the address moves.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shared_connection_that_went_dark_is_replaced() {
     let redis = Redis::start().await;
@@ -71,7 +71,8 @@ async fn who_rests_for_too_long_is_disconnected() {
     assert_eq!(blocked.reply().await.items()[1], Resp::bulk("x"));
 }
 
-/// Before it presents a token a client has Redis' own limits, unless it can do something without one.
+/// Before it presents a token a client has Redis' own limits, unless it can do something without
+/// one.
 #[tokio::test]
 async fn strangers_have_the_limits_of_redis() {
     let redis = Redis::start().await;

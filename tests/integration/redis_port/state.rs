@@ -147,7 +147,8 @@ async fn what_belongs_to_the_client_is_kept() {
     assert_eq!(client.call(&["EVALSHA", &sha, "1", &last.key("b")]).await, Resp::Null);
 }
 
-/// WAIT counts every write of its client, on whichever connection it was made. The replica is paused.
+/// WAIT counts every write of its client, on whichever connection it was made. The replica is
+/// paused.
 #[tokio::test]
 async fn wait_counts_what_was_written_on_another_connection() {
     let redis = Redis::start().await;

@@ -156,7 +156,8 @@ async fn a_lost_lease_repeats_nothing() {
     let begun = begin(lease, Change::Put);
     site.locks.process.kill();
     soon("the lease to be lost", lost).await;
-    // What the proxy holds is dropped with the connection. A repeat would be held, and not come back.
+    // What the proxy holds is dropped with the connection. A repeat would be held, and not come
+    // back.
     site.proxy.cut();
     let (_lease, result) = soon("the write", begun).await.unwrap();
     site.proxy.set(Fault::None);

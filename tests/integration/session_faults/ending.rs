@@ -18,7 +18,8 @@ const LEASES: usize = 700;
 /// Short, so that a test sees what is left after it, and longer than one that looks for it takes.
 const RETENTION: [&str; 4] = ["--ended-retention", "2s", "--liveness", "500ms"];
 
-/// What sessions leave behind is told of here, and not that grants wait when Redis may have lost leases.
+/// What sessions leave behind is told of here, and not that grants wait when Redis may have lost
+/// leases.
 fn lock_server(store: &str) -> Setup {
     Setup::lock_server(store).args(&RETENTION).args(&["--after-loss", "grant"])
 }
@@ -36,8 +37,8 @@ struct HalfEnded {
 }
 
 impl HalfEnded {
-    /// The server that granted the leases dies, and another one, which knows of none of them, ends the
-    /// session.
+    /// The server that granted the leases dies, and another one, which knows of none of them, ends
+    /// the session.
     async fn with_leases(leases: usize) -> Self {
         let redis = Redis::start().await;
         let mut holder = lock_server(&redis.url()).start().await;

@@ -1,5 +1,5 @@
-//! The promises, checked independently of the rules: over every commit (`commits.rs`), over every reply
-//! (`replies.rs`), and over what should have happened by itself (`waits.rs`).
+//! The promises, checked independently of the rules: over every commit (`commits.rs`), over every
+//! reply (`replies.rs`), and over what should have happened by itself (`waits.rs`).
 //!
 //! The audit sees what no server does: the records as they stand, the true time, and which client
 //! still believes in which lease. The first broken promise ends the simulation.
@@ -20,14 +20,14 @@ pub use replies::ReportedLease;
 const RETENTION_MS: u64 = 10_000;
 /// A server that was silent may be taken for dead for so long after it is back, ms.
 const SUSPECT_MS: u64 = 5_000;
-/// Time after a fault in which waits have no bound, ms: lost requests are retried, and servers that stopped
-/// become known to be dead.
+/// Time after a fault in which waits have no bound, ms: lost requests are retried, and servers that
+/// stopped become known to be dead.
 pub const RECOVERY_MS: u64 = 8_000;
-/// Time for which a server may go by a list of live servers from before a step of the clock, ms: it may be
-/// paused for 6 s.
+/// Time for which a server may go by a list of live servers from before a step of the clock, ms: it
+/// may be paused for 6 s.
 const STEP_MS: u64 = 12_000;
-/// As [`RECOVERY_MS`], where a server stops and nothing else goes wrong: others know of it when it was
-/// silent for 3 s, and look once a second.
+/// As [`RECOVERY_MS`], where a server stops and nothing else goes wrong: others know of it when it
+/// was silent for 3 s, and look once a second.
 pub const STOP_MS: u64 = 5_000;
 /// A server that stopped and counts as alive no more is known to be dead after so long, ms.
 const DEAD_MS: u64 = 1_500;
@@ -68,8 +68,8 @@ pub struct Audit {
     has_jumped: bool,
     /// Steps forward that are never corrected: time of the step and its size, ms.
     shortened: Vec<(u64, u64)>,
-    /// When something was last committed on a record, and how long the replies to that took on their way,
-    /// ms. Servers cannot know that.
+    /// When something was last committed on a record, and how long the replies to that took on
+    /// their way, ms. Servers cannot know that.
     ways_back: BTreeMap<Key, Vec<(u64, u64)>>,
     /// When a server stood still, and for how long.
     stalls: Vec<(u64, u64)>,
@@ -174,8 +174,8 @@ impl Audit {
         }
     }
 
-    /// Checks that a server's highest known token was issued: it takes an engine with a lower counter for one
-    /// that lost its memory.
+    /// Checks that a server's highest known token was issued: it takes an engine with a lower
+    /// counter for one that lost its memory.
     pub fn counter_is_known(&mut self, known: u64, counter: u64) {
         let holds = known <= counter || !self.is_on() || !self.is_shared();
         self.check(holds, || format!("a server knows of token {known}, the engine of {counter}"));
@@ -224,7 +224,8 @@ impl Audit {
         self.stepped(now_ms);
     }
 
-    /// The engine's clock was stepped forward by less than servers notice: leases end that much earlier.
+    /// The engine's clock was stepped forward by less than servers notice: leases end that much
+    /// earlier.
     pub fn clock_stepped_forward(&mut self, now_ms: u64, ms: u64) {
         self.shortened.push((now_ms, ms));
         for belief in self.beliefs.values_mut().flatten() {
@@ -246,7 +247,8 @@ impl Audit {
         self.trouble(now_ms, RECOVERY_MS);
     }
 
-    /// By how much the engine's clock was stepped forward since; without what its servers knew then.
+    /// By how much the engine's clock was stepped forward since; without what its servers knew
+    /// then.
     fn shortened_ms(&self, since_ms: u64) -> u64 {
         let late = self.shortened.iter().filter(|(at_ms, _)| at_ms + STEP_MS > since_ms);
         late.map(|(_, ms)| ms).sum()
@@ -273,8 +275,8 @@ impl Audit {
         self.calm_from_ms = self.calm_from_ms.max(now_ms + ms);
     }
 
-    /// By how much a reply about a record may promise more than the engine honours, where its request was
-    /// sent at `invoked_ms`.
+    /// By how much a reply about a record may promise more than the engine honours, where its
+    /// request was sent at `invoked_ms`.
     fn unknowable_ms(&self, key: &Key, invoked_ms: u64) -> u64 {
         let ways = self.ways_back.get(key).into_iter().flatten();
         let back_ms = ways.filter(|(at_ms, _)| *at_ms >= invoked_ms).map(|(_, ms)| *ms).max();
@@ -288,10 +290,10 @@ impl Audit {
         self.calm_from_ms == 0
     }
 
-    /// `true` if others may take a server for dead. After a step of the clock that is any server: one that
-    /// got its list of live servers before the step takes a server that began after it for one that is not
-    /// listed, until it gets the next list, late if it is paused. No lease depends on that: a waiter loses
-    /// its place, and its server retries.
+    /// `true` if others may take a server for dead. After a step of the clock that is any server:
+    /// one that got its list of live servers before the step takes a server that began after it for
+    /// one that is not listed, until it gets the next list, late if it is paused. No lease depends
+    /// on that: a waiter loses its place, and its server retries.
     fn is_suspect(&self, now_ms: u64, server: u32) -> bool {
         if self.clock_stepped_ms.is_some_and(|at_ms| now_ms < at_ms + STEP_MS) {
             return true;

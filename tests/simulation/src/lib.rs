@@ -3,7 +3,8 @@
 //!
 //! All random choices come from one seed, so a seed is a history: `simulate --seed 7` replays it to
 //! the byte. The [audit] compares every commit and every reply with the promises of
-//! docs/reference/guarantees.md; docs/internals/testing.md says how to run it and how to add a fault.
+//! docs/reference/guarantees.md; docs/internals/testing.md says how to run it and how to add a
+//! fault.
 //!
 //! | file | role |
 //! | --- | --- |

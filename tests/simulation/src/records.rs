@@ -63,8 +63,8 @@ impl EngineView {
         (shown_ms + monotonic_ms).saturating_sub(read_ms)
     }
 
-    /// The engine showed a time in the reply to what was sent at `sent_ms`. Less than was known before
-    /// is a slow reply, unless it is less than was known when the request was sent.
+    /// The engine showed a time in the reply to what was sent at `sent_ms`. Less than was known
+    /// before is a slow reply, unless it is less than was known when the request was sent.
     fn saw(&mut self, shown_ms: u64, sent_ms: u64, now_ms: u64) {
         if shown_ms >= self.at(now_ms) || shown_ms < self.at(sent_ms) {
             self.anchor = Some((shown_ms, now_ms));
@@ -94,8 +94,8 @@ impl SimRecords {
         Self { world, link: Arc::new(link) }
     }
 
-    /// The server stops: nothing of it reaches the engine from now on, and no reply reaches it. What is
-    /// on its way may still arrive.
+    /// The server stops: nothing of it reaches the engine from now on, and no reply reaches it.
+    /// What is on its way may still arrive.
     pub(crate) fn kill(&self) {
         self.link.is_dead.store(true, Ordering::Relaxed);
     }

@@ -48,8 +48,8 @@ fn watch_panics() {
     });
 }
 
-/// Runs one seed. A panic of the code under test is a broken promise: the rules check themselves in this
-/// build.
+/// Runs one seed. A panic of the code under test is a broken promise: the rules check themselves in
+/// this build.
 ///
 /// # Panics
 /// If no runtime can be made.

@@ -1,4 +1,5 @@
-//! The world that all processes of a simulation share: the engine with its memory, clock and network.
+//! The world that all processes of a simulation share: the engine with its memory, clock and
+//! network.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -194,8 +195,8 @@ impl World {
         state.durable = state.engine.copy();
     }
 
-    /// The engine forgets what was not durable. What has to be true of the next token, and of leases that
-    /// were lost, is what the docs of the trait ask of an engine.
+    /// The engine forgets what was not durable. What has to be true of the next token, and of
+    /// leases that were lost, is what the docs of the trait ask of an engine.
     pub(crate) fn lose_memory(&self) {
         let now_ms = self.now_ms();
         let state = &mut *self.state();
@@ -222,9 +223,10 @@ impl World {
         state.log(now_ms, || format!("the engine's clock stepped back by {ms} ms"));
     }
 
-    /// The engine's clock steps forward. A step up to `JUMP_LIMIT_MS` ends leases that much earlier. A
-    /// jump is corrected: leases keep their time. Records that were due by the wrong clock are gone, and
-    /// no lease begins for as long as the clock jumped, at most while a lease may live.
+    /// The engine's clock steps forward. A step up to `JUMP_LIMIT_MS` ends leases that much
+    /// earlier. A jump is corrected: leases keep their time. Records that were due by the wrong
+    /// clock are gone, and no lease begins for as long as the clock jumped, at most while a lease
+    /// may live.
     pub(crate) fn step_clock_forward(&self, ms: u64) {
         let now_ms = self.now_ms();
         self.engine_clock.step(ms.cast_signed());

@@ -1,5 +1,5 @@
-//! Requirements on every `FenceStore`: check, raise and effect in one step, and refusals that change
-//! nothing (G1 to G6).
+//! Requirements on every `FenceStore`: check, raise and effect in one step, and refusals that
+//! change nothing (G1 to G6).
 //!
 //! [`fence_store_suite!`](crate::fence_store_suite) makes a test of every case for one store.
 

@@ -1,4 +1,5 @@
-//! Requirements on every `LockStore`: invariants L1 to L3, acquire-once, the queue, and the reasons.
+//! Requirements on every `LockStore`: invariants L1 to L3, acquire-once, the queue, and the
+//! reasons.
 //!
 //! [`lock_store_suite!`](crate::lock_store_suite) makes a test of every case for one store.
 

@@ -1,7 +1,7 @@
 //! Requirements on every `RecordStore`.
 //!
-//! [`record_store_suite!`](crate::record_store_suite) makes a test of every case for one engine. A case
-//! has a namespace of its own, and two handles on it, as two servers have them.
+//! [`record_store_suite!`](crate::record_store_suite) makes a test of every case for one engine. A
+//! case has a namespace of its own, and two handles on it, as two servers have them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

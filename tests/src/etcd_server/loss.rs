@@ -54,8 +54,8 @@ impl Etcd {
         self.restore(file).await;
     }
 
-    /// Kills it and deletes everything that it knew. Started again it is a new one at the same ports,
-    /// with the cluster id that it had.
+    /// Kills it and deletes everything that it knew. Started again it is a new one at the same
+    /// ports, with the cluster id that it had.
     ///
     /// # Panics
     /// If it had nothing.

@@ -1,6 +1,6 @@
 //! Several nodes of etcd, and a network between them that can be split. Each node's peer port is
-//! hidden behind a listener that finds out which node a connection comes from, and carries it through
-//! a [`FaultProxy`] of that pair.
+//! hidden behind a listener that finds out which node a connection comes from, and carries it
+//! through a [`FaultProxy`] of that pair.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -90,7 +90,8 @@ impl EtcdNetwork {
         self.ways.proxies.values().for_each(FaultProxy::heal);
     }
 
-    /// Waits until every node has reached every other one this way: otherwise a cut would cut nothing.
+    /// Waits until every node has reached every other one this way: otherwise a cut would cut
+    /// nothing.
     async fn is_used(&self) {
         crate::wait::until_true("the nodes to use the network", || async {
             let carried = self.ways.carried.lock().unwrap();
@@ -125,7 +126,8 @@ async fn carry(mut client: TcpStream, port: u16, to: usize, ways: Arc<Ways>) {
 /// Which of the processes has a connection from this port of 127.0.0.1, as the kernel tells.
 fn owner(pids: &[u32], port: u16) -> Option<usize> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    // number, local address, remote address, state (01: established), …, and the inode in tenth place.
+    // number, local address, remote address, state (01: established), …, and the inode in tenth
+    // place.
     let local = format!(": 0100007F:{port:04X} ");
     let mut lines = table.lines().filter(|line| line.contains(&local));
     let fields = lines.find_map(|line| {

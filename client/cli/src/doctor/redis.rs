@@ -179,9 +179,9 @@ async fn own_rights(link: &RedisLink, needs: &Needs) -> Result<Check, String> {
     })
 }
 
-/// Checks the commands with which the guard's Redis port ends the connections of a stale holder and to confine scripts,
-/// each tried in a way that changes nothing: a client that does not exist, a user whose name
-/// Redis refuses.
+/// Checks the commands with which the guard's Redis port ends the connections of a stale holder and
+/// to confine scripts, each tried in a way that changes nothing: a client that does not exist, a
+/// user whose name Redis refuses.
 async fn rights(link: &RedisLink) -> Result<Vec<Check>, String> {
     let needs = [
         ("CLIENT KILL", words(&["CLIENT", "KILL", "ID", "9223372036854775807"])),

@@ -8,9 +8,9 @@ use fence_client::timing::Window;
 
 /// When the process group is killed, at the latest, after its lease was lost at `now`.
 ///
-/// Only a lease that was lost by a rule of this side leaves time: the server grants the lock to
-/// no other client before it has expired there, and renewal has stopped. When the server said that the lease ended, another may
-/// hold the lock already.
+/// Only a lease that was lost by a rule of this side leaves time: the server grants the lock to no
+/// other client before it has expired there, and renewal has stopped. When the server said that the
+/// lease ended, another may hold the lock already.
 pub(super) fn kill_at(now: Moment, window: Window, reason: LostReason, grace: Duration) -> Moment {
     match reason {
         LostReason::Deadline | LostReason::NoProgress { .. } | LostReason::HeldTooLong { .. } => {
@@ -43,7 +43,8 @@ mod tests {
         assert_eq!(grace(60_000, 5), 60_000);
     }
 
-    /// A lease that was renewed just now leaves the whole grace, one that was renewed long ago less.
+    /// A lease that was renewed just now leaves the whole grace, one that was renewed long ago
+    /// less.
     #[test]
     fn a_limit_of_our_own_leaves_the_grace_within_the_lease() {
         let window = Window::new(at(0), 15_000);

@@ -1,4 +1,5 @@
-//! The leases that are held while a command runs: one lock by a lease of its own, or several by one session.
+//! The leases that are held while a command runs: one lock by a lease of its own, or several by one
+//! session.
 
 use fence_client::clock::Moment;
 use fence_client::timing::Window;

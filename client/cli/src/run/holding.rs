@@ -31,8 +31,8 @@ pub(crate) struct Options {
     /// End the command unless it reports progress again within this time
     ///
     /// It writes any byte to the file descriptor whose number is in FENCE_PROGRESS_FD (in a shell:
-    /// echo >&$FENCE_PROGRESS_FD), or sends USR2 to the process in FENCE_PROGRESS_PID, which is then
-    /// not passed on. Time for which the machine was suspended does not count.
+    /// echo >&$FENCE_PROGRESS_FD), or sends USR2 to the process in FENCE_PROGRESS_PID, which is
+    /// then not passed on. Time for which the machine was suspended does not count.
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) progress_within: Option<Duration>,
 

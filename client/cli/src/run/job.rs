@@ -110,8 +110,8 @@ impl Job {
         }
     }
 
-    /// Reaps every child that has ended: those that became children of this process when their parent
-    /// ended.
+    /// Reaps every child that has ended: those that became children of this process when their
+    /// parent ended.
     pub(super) fn reap_adopted(&mut self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.group && !self.reaped {
@@ -147,8 +147,8 @@ impl Job {
         self.has_members() && members::is_any_live(self.group)
     }
 
-    /// The group is empty, or is meant to continue; returns whether processes of the command are left,
-    /// in its group or outside of it.
+    /// The group is empty, or is meant to continue; returns whether processes of the command are
+    /// left, in its group or outside of it.
     pub(super) fn let_go(&mut self) -> bool {
         self.over = true;
         self.watcher = None;
@@ -168,8 +168,8 @@ impl Drop for Job {
     }
 }
 
-/// Makes descendants whose parent has ended children of this process and not of process 1, which need
-/// not reap them.
+/// Makes descendants whose parent has ended children of this process and not of process 1, which
+/// need not reap them.
 fn adopt_descendants() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {

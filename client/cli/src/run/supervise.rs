@@ -280,8 +280,8 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Returns `true` if there is nothing left to wait for. A zombie can do nothing any more, and one whose
-    /// parent has left the group may stay.
+    /// Returns `true` if there is nothing left to wait for. A zombie can do nothing any more, and
+    /// one whose parent has left the group may stay.
     fn is_group_over(&self) -> bool {
         match self.ending {
             Some(Ending { killed_at: Some(killed_at), lost, .. }) => {

@@ -1,5 +1,5 @@
-//! The process that ends a command's group where this one was killed outright. The kernel then kills
-//! the command itself, but not what the command has started.
+//! The process that ends a command's group where this one was killed outright. The kernel then
+//! kills the command itself, but not what the command has started.
 
 use std::io::{self, BufRead as _, PipeWriter, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;

@@ -40,7 +40,8 @@ Ctrl-C ends it.
     )
 }
 
-/// Commands that make a bearer token, and the curl option for it; both empty without access control.
+/// Commands that make a bearer token, and the curl option for it; both empty without access
+/// control.
 fn bearer(access_file: Option<&Path>) -> (String, &'static str) {
     let Some(file) = access_file else { return Default::default() };
     let known = format!(

@@ -125,7 +125,8 @@ pub fn cut(text: &mut String, bytes_max: usize) {
 pub enum EventKind {
     /// A lease was granted.
     Granted,
-    /// Its holder released it, or the server rolled it back because the grant could not be delivered.
+    /// Its holder released it, or the server rolled it back because the grant could not be
+    /// delivered.
     Released,
     /// Its time passed without a renewal.
     Expired,
@@ -135,7 +136,8 @@ pub enum EventKind {
     Superseded,
     /// The session that it was bound to ended.
     SessionEnded,
-    /// A request waits in the queue. One that is granted within a tenth of a second is not reported.
+    /// A request waits in the queue. One that is granted within a tenth of a second is not
+    /// reported.
     Queued,
     /// A request that was reported as queued left without a grant.
     Left,
@@ -221,8 +223,8 @@ pub struct RecentEvents {
     /// The newest events, newest first, at most 50. Refusals are among them.
     #[serde(default)]
     pub events: Vec<Event>,
-    /// The newest refusals that guards reported, newest first, at most 16: also those that are too old
-    /// for `events`.
+    /// The newest refusals that guards reported, newest first, at most 16: also those that are too
+    /// old for `events`.
     #[serde(default)]
     pub refusals: Vec<Event>,
     /// The newest gap, after which events of any lock may be missing; absent if there is none.

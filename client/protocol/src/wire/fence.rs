@@ -91,8 +91,8 @@ pub struct Refusal {
     pub lease_id: LeaseId,
     /// The operation: method and key.
     pub operation: String,
-    /// Code of the refusal: `stale-token` or `token-collision`; `forbidden` for a script at the Redis
-    /// port.
+    /// Code of the refusal: `stale-token` or `token-collision`; `forbidden` for a script at the
+    /// Redis port.
     pub code: String,
     /// The mark that it met; the token itself where that was not refused.
     pub mark: Token,
@@ -111,8 +111,9 @@ pub struct FencePage {
     /// Pass it as `after` for the next page; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<LockName>,
-    /// Highest mark of the whole namespace; absent if no token was seen, and for callers that may not
-    /// read the whole namespace. The guard refuses tokens of a lock server that are not above it.
+    /// Highest mark of the whole namespace; absent if no token was seen, and for callers that may
+    /// not read the whole namespace. The guard refuses tokens of a lock server that are not above
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub highest_mark: Option<Token>,
 }
@@ -178,8 +179,8 @@ pub struct StoresReply {
     pub mode: Mode,
     /// One line a store.
     pub stores: Vec<StoreLine>,
-    /// In observe mode: operations that would have been refused since this process started, one line
-    /// for each rule and code.
+    /// In observe mode: operations that would have been refused since this process started, one
+    /// line for each rule and code.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub would_refuse: Vec<WouldRefuse>,
 }

@@ -41,7 +41,8 @@ pub struct AcquireRequest {
     /// Takes the lock over from an earlier incarnation of the same owner, at once.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub takeover: bool,
-    /// Takes the lock over from this lease of the same owner, at once: its holder is known to be dead.
+    /// Takes the lock over from this lease of the same owner, at once: its holder is known to be
+    /// dead.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub takeover_of: Option<LeaseId>,
     /// Mode of the lease.

@@ -49,8 +49,8 @@ pub struct SessionReply {
     /// Metadata of the request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<Value>,
-    /// Principal of the access file that began it, if the server had one: no other principal may use
-    /// the session.
+    /// Principal of the access file that began it, if the server had one: no other principal may
+    /// use the session.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub principal: Option<String>,
 }

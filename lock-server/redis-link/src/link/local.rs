@@ -45,12 +45,12 @@ impl LocalLinks {
         &self.inner.first
     }
 
-    /// The link of the current runtime. It is made at the first call, in the background; the first link
-    /// serves for as long as there is none, or it is down.
+    /// The link of the current runtime. It is made at the first call, in the background; the first
+    /// link serves for as long as there is none, or it is down.
     ///
-    /// The first link is always in use, so it notices at once that Redis is gone. A link that was idle
-    /// meanwhile would only notice when it loses a command: where the first one is down, or was verified
-    /// anew, the others are replaced before they are used again.
+    /// The first link is always in use, so it notices at once that Redis is gone. A link that was
+    /// idle meanwhile would only notice when it loses a command: where the first one is down, or
+    /// was verified anew, the others are replaced before they are used again.
     pub fn here(&self) -> RedisLink {
         let inner = &*self.inner;
         let runtime = Handle::try_current().ok();
@@ -79,8 +79,9 @@ impl LocalLinks {
         }
     }
 
-    /// What is behind `link` is not as it was left: the first link is verified again, unless it was since
-    /// `generation` was current there. Any other is replaced: it may lead to a process that the first one has left.
+    /// What is behind `link` is not as it was left: the first link is verified again, unless it was
+    /// since `generation` was current there. Any other is replaced: it may lead to a process that
+    /// the first one has left.
     ///
     /// # Errors
     /// As [`RedisLink::verify_again`].

@@ -81,8 +81,8 @@ impl Pinned {
     }
 
     /// Asks the sentinels, where there are some, whether for more than half of all the choice is in
-    /// force by which this connection was made. What they answer is true after this call began: no later
-    /// choice was named by a majority before it.
+    /// force by which this connection was made. What they answer is true after this call began: no
+    /// later choice was named by a majority before it.
     ///
     /// # Errors
     /// A sentence with what they said, also where too few answered.

@@ -34,15 +34,16 @@ pub(super) async fn run(link: RedisLink, stop: CancellationToken) {
 }
 
 async fn ping(link: &RedisLink) {
-    // A failed probe, and MOVED, take the link down by themselves; another refusal (LOADING, NOAUTH)
-    // shows in the next real command.
+    // A failed probe, and MOVED, take the link down by themselves; another refusal (LOADING,
+    // NOAUTH) shows in the next real command.
     if let Err(LinkError::Unknown(reason)) = link.call(&link.inner.target.probe()).await {
         tracing::debug!(reason, "ping without an answer");
     }
 }
 
-/// Gives up a connection to a Redis that is not the master any more, or is it by another choice. A demoted master that is cut
-/// off from the sentinels would go on answering as if nothing had happened.
+/// Gives up a connection to a Redis that is not the master any more, or is it by another choice. A
+/// demoted master that is cut off from the sentinels would go on answering as if nothing had
+/// happened.
 async fn follow(link: &RedisLink) {
     let Ok(live) = link.live() else { return };
     if let Some(master) = link.inner.target.moved_to(&live.at).await {

@@ -2,8 +2,8 @@
 
 use super::votes::{Choice, Votes};
 
-/// A byte a sentinel: it is silent, knows no master, or names one of a few. A choice that is believed
-/// is named by more of them than any other, and at least half of them answered.
+/// A byte a sentinel: it is silent, knows no master, or names one of a few. A choice that is
+/// believed is named by more of them than any other, and at least half of them answered.
 pub(crate) fn votes(input: &[u8]) {
     let Some((&asked, input)) = input.split_first() else { return };
     let asked = usize::from(asked % 8);

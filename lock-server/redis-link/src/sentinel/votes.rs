@@ -24,9 +24,10 @@ impl fmt::Display for Choice {
 
 /// The answers of some sentinels so far.
 ///
-/// One sentinel that is cut off from the others together with an old master goes on naming that one,
-/// and the old master goes on calling itself a master. So a choice is believed only when at least
-/// half of the sentinels that were named have answered, and more of them say this than anything else.
+/// One sentinel that is cut off from the others together with an old master goes on naming that
+/// one, and the old master goes on calling itself a master. So a choice is believed only when at
+/// least half of the sentinels that were named have answered, and more of them say this than
+/// anything else.
 #[derive(Debug)]
 pub(super) struct Votes {
     asked: usize,

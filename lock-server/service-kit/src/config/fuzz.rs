@@ -41,8 +41,8 @@ struct Layers {
 }
 
 /// Lines that begin with `-` are words of the command line, those with `SRV_…=` are variables, and
-/// behind a line `+++` comes the configuration file. The highest layer decides, and what is wrong is
-/// reported with where it came from, without what a named file holds.
+/// behind a line `+++` comes the configuration file. The highest layer decides, and what is wrong
+/// is reported with where it came from, without what a named file holds.
 pub(crate) fn settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     if text.contains('\0') {

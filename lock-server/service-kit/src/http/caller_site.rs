@@ -1,9 +1,10 @@
 //! Requests that a web page may have caused.
 //!
 //! A browser on this machine sends requests to loopback addresses for any page that it shows, and
-//! some of them without asking the server first. Such requests are refused by what every browser says of them:
-//! `Origin` and `Sec-Fetch-Site`. A page whose own name was bound to this address (DNS rebinding)
-//! is same-origin for its browser, so the name in `Host` must be one of this server's.
+//! some of them without asking the server first. Such requests are refused by what every browser
+//! says of them: `Origin` and `Sec-Fetch-Site`. A page whose own name was bound to this address
+//! (DNS rebinding) is same-origin for its browser, so the name in `Host` must be one of this
+//! server's.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;

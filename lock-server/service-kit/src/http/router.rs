@@ -13,8 +13,8 @@ use super::fold::{Fold, fold_name};
 
 /// A router that is ready to be served; [`finish`](super::finish) makes it. Cheap to clone.
 ///
-/// Slashes in names are folded before a route is looked for. That is no layer of the router, which would
-/// run every request through a second router.
+/// Slashes in names are folded before a route is looked for. That is no layer of the router, which
+/// would run every request through a second router.
 #[derive(Clone, Debug)]
 pub struct ApiRouter {
     routes: Router,

@@ -14,9 +14,9 @@ use super::ListenOptions;
 use crate::clock;
 use crate::problem::BodyTooSlow;
 
-/// A body whose sender may be behind the minimum rate by the body timeout, at any moment. Bytes that
-/// arrive early earn no more than that, so that a sender cannot send much and then rest for long. Only
-/// the time in which the reader waits counts.
+/// A body whose sender may be behind the minimum rate by the body timeout, at any moment. Bytes
+/// that arrive early earn no more than that, so that a sender cannot send much and then rest for
+/// long. Only the time in which the reader waits counts.
 #[derive(Debug)]
 pub(super) struct TimedBody {
     inner: Incoming,

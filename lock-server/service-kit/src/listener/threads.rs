@@ -1,8 +1,8 @@
 //! Threads that serve connections, each with a current-thread runtime of its own.
 //!
 //! On a multi-threaded runtime a request may start on one thread and continue on another, and every
-//! wake-up may have to wake a sleeping thread. Here a connection stays on one thread from its first byte to its
-//! last (docs/decisions/0047-http-threads.md).
+//! wake-up may have to wake a sleeping thread. Here a connection stays on one thread from its first
+//! byte to its last (docs/decisions/0047-http-threads.md).
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -30,7 +30,8 @@ impl HttpThreads {
     pub const MAX: usize = 256;
     const DEFAULT_MAX: usize = 8;
 
-    /// One thread for every `cores_each` cores, at most 8: no store keeps up with more threads than that.
+    /// One thread for every `cores_each` cores, at most 8: no store keeps up with more threads than
+    /// that.
     pub fn default_count(cores_each: NonZeroUsize) -> NonZeroUsize {
         let cores = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
         let count = (cores.get() / cores_each).clamp(1, Self::DEFAULT_MAX);

@@ -15,11 +15,12 @@ use super::{Reject, body, shown};
 
 /// A JSON body, of a request or of a reply.
 ///
-/// An empty body is read as `{}`. Without a content type, or with one that clients send by themselves
-/// (`curl -d`: `application/x-www-form-urlencoded`; the `fetch` of Node: `text/plain`), the body is
-/// read as JSON too; another content type is 415. What is no JSON, has unknown fields or wrong values is 400 with the place, and
-/// what is larger than [`crate::http::HttpOptions::max_json_bytes`] is 413. Nesting is bounded by
-/// serde_json, which refuses more than 128 levels.
+/// An empty body is read as `{}`. Without a content type, or with one that clients send by
+/// themselves (`curl -d`: `application/x-www-form-urlencoded`; the `fetch` of Node: `text/plain`),
+/// the body is read as JSON too; another content type is 415. What is no JSON, has unknown fields
+/// or wrong values is 400 with the place, and what is larger than
+/// [`crate::http::HttpOptions::max_json_bytes`] is 413. Nesting is bounded by serde_json, which
+/// refuses more than 128 levels.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiJson<T>(pub T);
 

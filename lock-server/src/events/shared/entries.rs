@@ -6,8 +6,8 @@ use redis_link::text_fields;
 
 use crate::events::EventId;
 
-/// An entry of the stream: a batch of events. A batch of a newer or a broken server cannot be read; it
-/// keeps its position all the same.
+/// An entry of the stream: a batch of events. A batch of a newer or a broken server cannot be read;
+/// it keeps its position all the same.
 #[derive(Debug)]
 pub(super) struct Batch {
     /// The id of its last event.

@@ -90,7 +90,8 @@ impl Draft {
         }
         let part = &mut self.parts[into];
         part.keys.extend(other.keys);
-        // Their requests have no record in common, or they were one group before: any order will do.
+        // Their requests have no record in common, or they were one group before: any order will
+        // do.
         part.ops.extend(other.ops);
         part.writes.extend(other.writes);
         part.before_ms = part.before_ms.into_iter().chain(other.before_ms).min();

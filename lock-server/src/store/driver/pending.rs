@@ -1,4 +1,5 @@
-//! Grants that are committed and not acknowledged yet, while the engine confirms that they are safe.
+//! Grants that are committed and not acknowledged yet, while the engine confirms that they are
+//! safe.
 
 use fence_protocol::Token;
 

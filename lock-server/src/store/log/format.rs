@@ -6,9 +6,9 @@
 //! | frame | mark u32, payload length u32, sequence number u64, CRC-32 of the salt and of all other bytes of the frame, payload |
 //! | payload | changes, one after the other: key length u32, value length u32 (`u32::MAX`: the key is removed), key, value |
 //!
-//! A frame carries the whole batches that one write made durable, so that a crash leaves all of it or
-//! none. The salt is random for each file: bytes that a client chose, inside a value, cannot pass for a
-//! frame.
+//! A frame carries the whole batches that one write made durable, so that a crash leaves all of it
+//! or none. The salt is random for each file: bytes that a client chose, inside a value, cannot
+//! pass for a frame.
 
 /// Version of the layout. A file of another version is refused; the header keeps its layout.
 pub(super) const FORMAT: u32 = 1;
@@ -100,8 +100,8 @@ pub(super) fn frame_mark(salt: u64) -> [u8; 4] {
     (low | 1).to_le_bytes()
 }
 
-/// Completes a frame whose payload stands behind [`FRAME_BYTES`] blank bytes. The payload is shorter
-/// than 4 GiB, which the limit on waiting bytes ensures.
+/// Completes a frame whose payload stands behind [`FRAME_BYTES`] blank bytes. The payload is
+/// shorter than 4 GiB, which the limit on waiting bytes ensures.
 pub(super) fn seal_frame(frame: &mut [u8], salt: u64, sequence: u64) {
     let payload = u32::try_from(frame.len().saturating_sub(FRAME_BYTES)).unwrap_or(u32::MAX);
     frame[..4].copy_from_slice(&frame_mark(salt));

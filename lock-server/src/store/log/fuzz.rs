@@ -12,8 +12,8 @@ const SALT: u64 = 0x5eed;
 const OPTIONS: LogOptions =
     LogOptions { segment_bytes: 0, snapshot_bytes_min: 1, waiting_bytes_max: 1 };
 
-/// The input as a segment, then a segment with a frame for each of its lines, whole and with a changed
-/// byte. What is read is what the payloads say, or a part of it from the beginning.
+/// The input as a segment, then a segment with a frame for each of its lines, whole and with a
+/// changed byte. What is read is what the payloads say, or a part of it from the beginning.
 pub(crate) fn segment(input: &[u8]) {
     let _ = open(input.to_vec());
     let mut file = Header { kind: Kind::Segment, index: 1, salt: SALT }.encode().to_vec();

@@ -2,8 +2,8 @@
 //!
 //! It reads what it replaces from the files, so the log keeps no copy of the entries in memory and
 //! appends go on meanwhile. Each step leaves a folder that [`super::recovery`] reads as the same
-//! entries: a file gets its name once it is whole and durable, and a file is removed once the name of
-//! its replacement is durable.
+//! entries: a file gets its name once it is whole and durable, and a file is removed once the name
+//! of its replacement is durable.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -137,7 +137,8 @@ impl Keeper {
         }
     }
 
-    /// Makes the next segment if the last one that was made is in use. Returns whether there is one.
+    /// Makes the next segment if the last one that was made is in use. Returns whether there is
+    /// one.
     fn prepare(&mut self) -> bool {
         if self.exchange.desk().spare.is_some() {
             return true;
@@ -184,7 +185,8 @@ impl Keeper {
 
     /// Replaces the snapshot and the closed segments by a new snapshot.
     ///
-    /// The writer may fill several segments meanwhile, so the next one is made whenever it is needed.
+    /// The writer may fill several segments meanwhile, so the next one is made whenever it is
+    /// needed.
     fn replace(&mut self) -> Result<Snapshot, FolderError> {
         let disk = &*self.disk.clone();
         let mut entries = Entries::new();

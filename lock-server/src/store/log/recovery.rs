@@ -1,9 +1,9 @@
 //! Opening: the live entries are read, and what a crash left unfinished is removed.
 //!
-//! The files are a snapshot, which replaces all segments up to its number, and the segments behind it.
-//! Only the last write can have been cut short by a crash, since each write waits for the one before
-//! to be durable. So a damaged frame at the end of the log is removed, and one that any whole frame
-//! follows is an error.
+//! The files are a snapshot, which replaces all segments up to its number, and the segments behind
+//! it. Only the last write can have been cut short by a crash, since each write waits for the one
+//! before to be durable. So a damaged frame at the end of the log is removed, and one that any
+//! whole frame follows is an error.
 
 use std::path::Path;
 

@@ -51,8 +51,8 @@ impl Segment {
         if let Err(error) = self.file.write_at(frame, self.end) {
             return Err(self.cut(error));
         }
-        // After a failed sync the kernel may have dropped what it could not write, and a second sync
-        // would report success for bytes that are lost.
+        // After a failed sync the kernel may have dropped what it could not write, and a second
+        // sync would report success for bytes that are lost.
         self.file.sync_data().map_err(AppendFault::Unknown)?;
         self.end += as_u64(frame.len());
         Ok(())

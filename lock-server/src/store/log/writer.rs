@@ -90,8 +90,8 @@ impl Queue {
         self.filled.notify_one();
     }
 
-    /// Exchanges the waiting batches for the empty buffers. Returns whether there are any; if not, the
-    /// queue is closed.
+    /// Exchanges the waiting batches for the empty buffers. Returns whether there are any; if not,
+    /// the queue is closed.
     fn take(&self, frame: &mut Vec<u8>, tickets: &mut Vec<Sender>) -> bool {
         let mut group = self.lock();
         while group.tickets.is_empty() && !group.is_closed {

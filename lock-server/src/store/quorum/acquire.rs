@@ -13,8 +13,8 @@ use crate::store::{Acquire, Grant, StoreError};
 /// one lease do not all ask at the moment of its end, in milliseconds.
 const SPREAD_MS: u64 = 8;
 
-/// One in so many times the first of a queue gives way when it is woken, because this server hears of
-/// its own releases before others do: whoever waits there would never be first.
+/// One in so many times the first of a queue gives way when it is woken, because this server hears
+/// of its own releases before others do: whoever waits there would never be first.
 const GIVES_WAY_ONE_IN: u64 = 8;
 /// For how long: others ask within five milliseconds of hearing, see `wake`.
 const GIVES_WAY: Duration = Duration::from_millis(12);
@@ -31,12 +31,13 @@ impl QuorumStore {
             Entered::First if request.wait_ms > 0 => {
                 drop(self.inner.tasks.spawn(self.clone().drive(request.lock.clone())));
             }
-            // In the caller's task until it has its reply: most locks are free, and no other request
-            // comes meanwhile.
+            // In the caller's task until it has its reply: most locks are free, and no other
+            // request comes meanwhile.
             Entered::First => {
                 let drive = self.inner.tasks.finish(self.clone().drive(request.lock.clone()));
                 tokio::select! {
-                    // Polled first: once it has begun, it is finished even where this request leaves.
+                    // Polled first: once it has begun, it is finished even where this request
+                    // leaves.
                     biased;
                     () = drive => {}
                     reply = position.reply() => return reply,
@@ -83,8 +84,8 @@ impl QuorumStore {
         }
     }
 
-    /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back at
-    /// this moment. A vote for the same token makes them stay, or shows that they are gone.
+    /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back
+    /// at this moment. A vote for the same token makes them stay, or shows that they are gone.
     async fn confirmed(&self, request: &Acquire, token: Token) -> Option<QueueReply> {
         let store = self.clone();
         let own = request.clone();

@@ -64,9 +64,9 @@ impl Calls {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Submits an operation under a view in which the node votes. It is sent behind every one that was
-    /// submitted before: with the next call, which begins when the one under way has returned. Where too
-    /// many wait, it is not done.
+    /// Submits an operation under a view in which the node votes. It is sent behind every one that
+    /// was submitted before: with the next call, which begins when the one under way has returned.
+    /// Where too many wait, it is not done.
     pub(super) fn submit(
         self: &Arc<Self>,
         current: &Arc<Current>,
@@ -100,7 +100,8 @@ impl Calls {
         }
     }
 
-    /// Takes what waits under one view; `None` where nothing waits, and nothing is sent from then on.
+    /// Takes what waits under one view; `None` where nothing waits, and nothing is sent from then
+    /// on.
     fn next(&self) -> Option<Batch> {
         let mut queue = self.queue();
         let Some(first) = queue.waiting.front() else {

@@ -55,8 +55,8 @@ impl QuorumStore {
         Ok(LockPage { locks, next_after: last.filter(|_| is_more) })
     }
 
-    /// The first names after the query's that a majority of the nodes has records of, so that no held
-    /// lock is missing; one more than are examined, where there are more.
+    /// The first names after the query's that a majority of the nodes has records of, so that no
+    /// held lock is missing; one more than are examined, where there are more.
     async fn names(&self, query: &ListQuery) -> Result<BTreeSet<LockName>, StoreError> {
         let current = self.current()?;
         let nodes =

@@ -207,7 +207,8 @@ impl Membership {
         );
     }
 
-    /// A lease of this length was asked for: where most have forgotten, theirs may have been as long.
+    /// A lease of this length was asked for: where most have forgotten, theirs may have been as
+    /// long.
     pub(super) fn saw_ttl(&self, ttl_ms: u64) {
         let mut details = self.details();
         details.longest_ttl_ms = details.longest_ttl_ms.max(ttl_ms);

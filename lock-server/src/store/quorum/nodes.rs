@@ -168,8 +168,8 @@ impl<T> Replies<T> {
     }
 }
 
-/// Submits an operation at every node of the view that `asked` names. A reply that comes too late for
-/// the caller is read, and `read` may note what it says, all the same.
+/// Submits an operation at every node of the view that `asked` names. A reply that comes too late
+/// for the caller is read, and `read` may note what it says, all the same.
 pub(super) fn submit_to_nodes<T: Send + 'static>(
     nodes: &[Arc<Node>],
     current: &Arc<Current>,

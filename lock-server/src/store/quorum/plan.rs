@@ -1,9 +1,10 @@
 //! What has to be done so that the nodes are one quorum: pure, from what each says of itself.
 //!
 //! A node that may have forgotten votes comes back under a new view that `f + 1` other ready nodes
-//! have accepted: each told in that step what it had accepted, so that nothing proposed under the old
-//! view can still reach a majority. The members of a view are named by ids, a new one for each life
-//! of a node's memory, so that a node that was replaced does not vote beside the one in its place.
+//! have accepted: each told in that step what it had accepted, so that nothing proposed under the
+//! old view can still reach a majority. The members of a view are named by ids, a new one for each
+//! life of a node's memory, so that a node that was replaced does not vote beside the one in its
+//! place.
 
 pub(super) mod copies;
 mod rejoin;
@@ -248,9 +249,9 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// A node that has its memory and is not of the newest view was replaced while it was away, or by
-    /// a lock server that names another one: it does not vote beside the one in its place, and it
-    /// does not take the place back.
+    /// A node that has its memory and is not of the newest view was replaced while it was away, or
+    /// by a lock server that names another one: it does not vote beside the one in its place, and
+    /// it does not take the place back.
     fn leave_out_the_replaced(&mut self, plan: &mut Plan) {
         let replaced: Vec<usize> = self
             .in_view()

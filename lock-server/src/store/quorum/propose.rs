@@ -57,8 +57,8 @@ impl QuorumStore {
         Proposal::new(self, request, token, false).run().await
     }
 
-    /// Has a token confirmed that nodes hold the lease with already. Where they do not any more it is
-    /// not granted: nobody who waits is overtaken. It runs in a task of its own, as a proposal.
+    /// Has a token confirmed that nodes hold the lease with already. Where they do not any more it
+    /// is not granted: nobody who waits is overtaken. It runs in a task of its own, as a proposal.
     pub(super) async fn confirm(&self, request: &Acquire, token: Token) -> ProposalOutcome {
         Proposal::new(self, request, token, true).run().await
     }
@@ -232,7 +232,8 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// Nobody has a majority: the votes are taken back, and others get a chance before the next try.
+    /// Nobody has a majority: the votes are taken back, and others get a chance before the next
+    /// try.
     async fn retry_after_split(&mut self) -> ProposalStep {
         self.drop_votes();
         self.store.inner.counters.split_votes.inc();
@@ -263,8 +264,8 @@ impl<'a> Proposal<'a> {
         self.failed(StoreError::Unavailable(asked.text("take part")))
     }
 
-    /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, nobody can
-    /// say that nothing was done.
+    /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, nobody
+    /// can say that nothing was done.
     fn failed(&mut self, error: StoreError) -> ProposalStep {
         self.drop_votes();
         ProposalStep::Done(ProposalOutcome::Failed(match error {

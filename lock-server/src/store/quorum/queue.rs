@@ -1,8 +1,8 @@
 //! Who of this server wants which lock: a queue a lock, whose first asks the nodes.
 //!
-//! Nobody else of this server asks for a lock that has a queue here, so that callers neither overtake
-//! each other nor split the votes among themselves. A task a queue drives it (`acquire.rs`); callers
-//! hold a [`QueuePosition`], which takes them out when it is dropped.
+//! Nobody else of this server asks for a lock that has a queue here, so that callers neither
+//! overtake each other nor split the votes among themselves. A task a queue drives it
+//! (`acquire.rs`); callers hold a [`QueuePosition`], which takes them out when it is dropped.
 
 mod delivery;
 mod holder;
@@ -66,8 +66,8 @@ struct Queue {
     wake: Arc<Notify>,
     /// Who had the lock when it was last heard of.
     holder: Option<Holder>,
-    /// The last leases that were heard to end while the first entry was with the nodes: one of them may
-    /// be what it is about to be told is in the way.
+    /// The last leases that were heard to end while the first entry was with the nodes: one of them
+    /// may be what it is about to be told is in the way.
     ended: VecDeque<LeaseId>,
     /// Why the nodes could not be asked the last time.
     last_error: Option<String>,
@@ -78,8 +78,8 @@ struct Entry {
     request: Acquire,
     since_ms: u64,
     listeners: Vec<Listener>,
-    /// Whether a grant that nobody reads is taken back: some caller wanted to wait, or was told that
-    /// there is none.
+    /// Whether a grant that nobody reads is taken back: some caller wanted to wait, or was told
+    /// that there is none.
     rolls_back: bool,
     /// Whether it was refused once, or came behind others.
     waited: bool,
@@ -133,8 +133,8 @@ impl Entry {
 }
 
 impl Queue {
-    /// Whether a lease that ended is one that was waited for; votes that a waiter of this queue took
-    /// back itself free nothing.
+    /// Whether a lease that ended is one that was waited for; votes that a waiter of this queue
+    /// took back itself free nothing.
     fn is_in_the_way(&self, ended: LeaseId) -> bool {
         let own = self.entries.iter().any(|entry| entry.request.lease_id == ended);
         !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
@@ -240,7 +240,8 @@ impl Queues {
         self.waiting.subscribe()
     }
 
-    /// Ends are heard of at one node more from now on, until [`subscription_ended`](Self::subscription_ended).
+    /// Ends are heard of at one node more from now on, until
+    /// [`subscription_ended`](Self::subscription_ended).
     pub(super) fn subscription_began(&self) {
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
     }
@@ -250,7 +251,8 @@ impl Queues {
         self.subscriptions.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After how long the first of a queue asks again where it hears of nothing; there are `n` nodes.
+    /// After how long the first of a queue asks again where it hears of nothing; there are `n`
+    /// nodes.
     pub(super) fn poll_ms(&self, n: usize) -> u64 {
         if self.subscriptions.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_SUBSCRIBED_MS }
     }

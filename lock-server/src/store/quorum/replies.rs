@@ -85,7 +85,8 @@ pub fn read_probe(value: Value) -> Result<NodeProbe, Unreadable> {
     read(value, probe)
 }
 
-/// Reads the reply to [`Operation::Read`](super::rules::Operation::Read): what the node knows of the lock, or why it does not take part.
+/// Reads the reply to [`Operation::Read`](super::rules::Operation::Read): what the node knows of
+/// the lock, or why it does not take part.
 ///
 /// # Errors
 /// [`Unreadable`].

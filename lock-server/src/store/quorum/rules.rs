@@ -1,13 +1,13 @@
 //! The rules of a quorum of independent nodes: pure, without I/O, clock or runtime.
 //!
-//! [`tally`] is what a proposer makes of the nodes' replies. [`view`] is who belongs to the quorum. What
-//! a node does is in its scripts; the tests have the same node in Rust, which the model checker runs
-//! under these rules, and compare the scripts with it step by step.
+//! [`tally`] is what a proposer makes of the nodes' replies. [`view`] is who belongs to the quorum.
+//! What a node does is in its scripts; the tests have the same node in Rust, which the model
+//! checker runs under these rules, and compare the scripts with it step by step.
 //!
-//! Why tokens are unique and rise: a node accepts a token at most once (`t` above everything that it
-//! accepted before in the lock's bucket), any two majorities share a node, and a node that lost its
-//! memory comes back only under a new view, in which nothing that it may have forgotten can still
-//! reach a majority.
+//! Why tokens are unique and rise: a node accepts a token at most once (`t` above everything that
+//! it accepted before in the lock's bucket), any two majorities share a node, and a node that lost
+//! its memory comes back only under a new view, in which nothing that it may have forgotten can
+//! still reach a majority.
 
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{LeaseId, LockName, Owner, Token};
@@ -80,8 +80,8 @@ pub struct Vote {
     pub metadata: String,
     /// Which attempt asks: every request of a client is another one, also where it repeats a lease
     /// id. Not empty, and without control characters. Until another attempt asks for the lease, or
-    /// renews it, the one that got this vote may put another token in its place, or take it back with
-    /// [`End::Drop`]: nobody else can have counted it.
+    /// renews it, the one that got this vote may put another token in its place, or take it back
+    /// with [`End::Drop`]: nobody else can have counted it.
     pub attempt: String,
     /// Tokens of this lease that can never reach a majority: more than `f` nodes are above each and
     /// do not hold it. A vote for one of them may be replaced, whoever got it.
@@ -146,8 +146,8 @@ pub enum End {
         /// What was said about it.
         why: Option<Owner>,
     },
-    /// The votes that one attempt got are taken back, and nothing is remembered. A lease that another
-    /// attempt has asked for since, or that was renewed, stays.
+    /// The votes that one attempt got are taken back, and nothing is remembered. A lease that
+    /// another attempt has asked for since, or that was renewed, stays.
     Drop {
         /// The attempt.
         attempt: String,

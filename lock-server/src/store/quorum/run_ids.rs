@@ -31,8 +31,8 @@ impl Runs {
         Self { processes: Mutex::new(vec![None; n]), links: OnceLock::new() }
     }
 
-    /// Whose connections they are: what was verified on one that is lost counts no more, because the
-    /// address may lead elsewhere by now, and the process be found behind another one.
+    /// Whose connections they are: what was verified on one that is lost counts no more, because
+    /// the address may lead elsewhere by now, and the process be found behind another one.
     pub(super) fn follow(&self, links: Vec<watch::Receiver<LinkState>>) {
         // Set once, where the nodes are made.
         let _ = self.links.set(links);

@@ -1,6 +1,7 @@
 //! The scripts of a node, and the commands that call them.
 //!
-//! Each file says in its head which keys and arguments it takes, in which order, and what it answers.
+//! Each file says in its head which keys and arguments it takes, in which order, and what it
+//! answers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -76,8 +77,8 @@ impl Keys {
         Self { meta: format!("{prefix}meta"), wake: format!("{prefix}wake"), prefix }
     }
 
-    /// The channel on which a node publishes the name of a lock that became free there, a tab, and the
-    /// lease that ended.
+    /// The channel on which a node publishes the name of a lock that became free there, a tab, and
+    /// the lease that ended.
     pub fn wake(&self) -> &str {
         &self.wake
     }
@@ -143,8 +144,8 @@ impl Scripts {
         &self.keys
     }
 
-    /// Sends operations, at least one, in their order; [`read_batch`](super::replies::read_batch) reads
-    /// the replies.
+    /// Sends operations, at least one, in their order; [`read_batch`](super::replies::read_batch)
+    /// reads the replies.
     pub fn batch(&self, to: Addressee<'_>, operations: &[Arc<Operation>]) -> Cmd {
         let meta = self.keys.meta();
         let mut call = ::redis::cmd("EVALSHA");

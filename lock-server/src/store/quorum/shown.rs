@@ -147,7 +147,8 @@ impl LockView {
     }
 }
 
-/// Nodes' clocks differ a little; tokens of one lock do not lie. Those without one keep their places.
+/// Nodes' clocks differ a little; tokens of one lock do not lie. Those without one keep their
+/// places.
 fn in_order_of_tokens(all: &mut [EndedLease]) {
     let places: Vec<usize> = (0..all.len()).filter(|at| all[*at].token.is_some()).collect();
     let mut with: Vec<EndedLease> = places.iter().map(|at| all[*at].clone()).collect();

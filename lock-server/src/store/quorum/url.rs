@@ -9,7 +9,8 @@ use service_kit::login::without_password;
 
 /// The scheme, with its colon.
 const SCHEME: &str = "redis-quorum:";
-/// How many nodes there may be: an even number tolerates no more failures than the odd one below it.
+/// How many nodes there may be: an even number tolerates no more failures than the odd one below
+/// it.
 const SIZES: [usize; 2] = [3, 5];
 
 /// The nodes of a quorum: 3 or 5 independent Redis, each named once. Its text hides passwords.

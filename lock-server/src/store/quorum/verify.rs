@@ -123,8 +123,8 @@ impl NodeVerifier {
     }
 
     /// Whether another server has taken over a process that comes after one which was seen here to
-    /// lose votes, and only here: settings that were put right in between tell nobody else. Where the
-    /// node has another id since, it was in doubt for that already.
+    /// lose votes, and only here: settings that were put right in between tell nobody else. Where
+    /// the node has another id since, it was in doubt for that already.
     fn was_taken_over(&self, meta: &Meta, run_id: &str) -> bool {
         let is_another = self.notes.run_id().is_some_and(|known| known != run_id);
         let last_id = self.membership.last_id(self.index);

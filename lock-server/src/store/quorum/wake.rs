@@ -12,7 +12,8 @@ use super::nodes::Node;
 use super::{QuorumStore, random_below};
 
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(200);
-/// Those who wait in several servers ask a little apart, and after most nodes have heard of the end.
+/// Those who wait in several servers ask a little apart, and after most nodes have heard of the
+/// end.
 const SPREAD_MS: u64 = 5;
 /// How many are woken at once where all are.
 const AT_ONCE: usize = 16;
@@ -25,8 +26,8 @@ const IDLE_TICKS_MAX: u32 = 5;
 /// No lock and no lease: nobody minds it.
 const PING: &str = "ping";
 
-/// Listens to one node while a queue of this server waits, until the process ends. A node sends each end
-/// to every server that listens, and one where nothing waits has no use for it.
+/// Listens to one node while a queue of this server waits, until the process ends. A node sends
+/// each end to every server that listens, and one where nothing waits has no use for it.
 pub(super) async fn listen(store: QuorumStore, node: Arc<Node>) {
     let mut awaiting = store.queues().awaiting_ends();
     while awaiting.wait_for(|count| *count > 0).await.is_ok() {
@@ -108,8 +109,8 @@ fn ping(channel: &str) -> ::redis::Cmd {
     publish
 }
 
-/// Every first asks again, because messages may have been missed or a node is back: a few at a time, so
-/// that nodes are not asked for all locks at the same moment.
+/// Every first asks again, because messages may have been missed or a node is back: a few at a
+/// time, so that nodes are not asked for all locks at the same moment.
 pub(super) fn wake_all(store: &QuorumStore) {
     let wakes = store.queues().wakes();
     let stop = store.inner.tasks.shutdown_token();

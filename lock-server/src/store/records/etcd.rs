@@ -2,8 +2,9 @@
 //!
 //! Any number of lock servers may serve one etcd. It is reached by gRPC (`client`), with messages
 //! that are written by hand. Tokens are made of the revision of the commit that takes them
-//! (`offset.rs`), and `lineage.rs` says when etcd is not trusted any more. etcd has no clock: servers judge
-//! moments by their own (`clocks.rs`). Why it is so: docs/decisions/0051-records-in-etcd.md.
+//! (`offset.rs`), and `lineage.rs` says when etcd is not trusted any more. etcd has no clock:
+//! servers judge moments by their own (`clocks.rs`). Why it is so:
+//! docs/decisions/0051-records-in-etcd.md.
 //!
 //! | file | what it does |
 //! | --- | --- |
@@ -284,8 +285,8 @@ impl EtcdInner {
         clocks.shift_ms(key, header.version, (header.writer, header.at_ms), now_ms)
     }
 
-    /// The records of a kind whose names come after one, as many as are asked for, and whether there are
-    /// more. Of a lock with many items it reads pages that it passes over.
+    /// The records of a kind whose names come after one, as many as are asked for, and whether
+    /// there are more. Of a lock with many items it reads pages that it passes over.
     async fn names<T>(
         &self,
         kind: char,

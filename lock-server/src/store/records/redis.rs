@@ -1,12 +1,13 @@
 //! Records in Redis: one script commits, and does not know what a lock is.
 //!
-//! Any number of lock servers may serve one Redis. `redis/commit.lua` says how records are kept, and
-//! `redis/lineage.rs` when Redis is not trusted any more. A loss of memory begins a new lineage, and then
-//! no lease begins for as long as a lost one may live: the latest moment until which one does stands in
-//! Redis, is raised in coarse steps by the commits, and is known to every server by its own commits and by
-//! [`beat`](RecordStore::beat).
+//! Any number of lock servers may serve one Redis. `redis/commit.lua` says how records are kept,
+//! and `redis/lineage.rs` when Redis is not trusted any more. A loss of memory begins a new
+//! lineage, and then no lease begins for as long as a lost one may live: the latest moment until
+//! which one does stands in Redis, is raised in coarse steps by the commits, and is known to every
+//! server by its own commits and by [`beat`](RecordStore::beat).
 //!
-//! Every commit names the latest time that Redis can show, and is refused under a later one: see `clock.rs`.
+//! Every commit names the latest time that Redis can show, and is refused under a later one: see
+//! `clock.rs`.
 
 mod clock;
 mod codec;
@@ -52,8 +53,8 @@ use crate::store::{ListQuery, LossOptions, StoreError};
 /// Most records that are read in one call.
 const READ_MAX: usize = 1_000;
 
-/// How often the clock of Redis is looked at for one script. More than once where the script is long on
-/// its way, and longer from time to time.
+/// How often the clock of Redis is looked at for one script. More than once where the script is
+/// long on its way, and longer from time to time.
 const LOOKS: u32 = 4;
 
 /// Options of the records in Redis.
@@ -184,9 +185,9 @@ impl RedisRecords {
         self.inner.lineage.current()
     }
 
-    /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so it is
-    /// sent again: once after a new verification, a few times after a look at the clock. What was long on
-    /// its way has that much longer.
+    /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so
+    /// it is sent again: once after a new verification, a few times after a look at the clock. What
+    /// was long on its way has that much longer.
     async fn run(
         &self,
         command: impl Fn(&str, u64) -> Cmd + Send + Sync,
@@ -313,8 +314,8 @@ impl RecordStore for RedisRecords {
         false
     }
 
-    /// As many as are under way: batches of one size keep both this server and Redis at work, and smaller
-    /// ones cost more calls than the waiting that they save.
+    /// As many as are under way: batches of one size keep both this server and Redis at work, and
+    /// smaller ones cost more calls than the waiting that they save.
     fn overlap_min(&self, under_way: usize) -> Option<usize> {
         Some(under_way.max(1))
     }

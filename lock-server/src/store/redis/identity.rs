@@ -15,8 +15,8 @@ pub(in crate::store) fn identity(info: &str, is_cluster: bool) -> Result<(&str, 
     Ok((field(info, "run_id")?, field(info, "master_replid")?))
 }
 
-/// Requires a master of a supported version that has loaded its data; `is_replica` is the error for a
-/// replica.
+/// Requires a master of a supported version that has loaded its data; `is_replica` is the error for
+/// a replica.
 pub(in crate::store) fn check_master(info: &str, is_replica: &str) -> Result<(), String> {
     let version = field(info, "redis_version")?;
     if Version::parse(version).is_none_or(|version| version < oldest_version()) {

@@ -11,8 +11,8 @@ const BYTES_MAX: usize = 64;
 /// What goes before `{fence:NAMESPACE}:`, for a Redis whose users are confined to keys that begin
 /// with a text of their own. Empty where nothing does.
 ///
-/// It has no brace, so that the namespace alone decides the hash slot, and nothing that the pattern of
-/// an ACL would read as special.
+/// It has no brace, so that the namespace alone decides the hash slot, and nothing that the pattern
+/// of an ACL would read as special.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPrefix(String);
 

@@ -6,9 +6,9 @@ use crate::store::StoreError;
 
 /// The error of an operation whose command was not answered as it should be.
 ///
-/// Redis says most of its refusals before it begins with a script, or at the first write in one: then
-/// nothing was done. `ERR` alone can come out of the middle of a script, such as where a key that the
-/// script finds by itself is at another node of a cluster.
+/// Redis says most of its refusals before it begins with a script, or at the first write in one:
+/// then nothing was done. `ERR` alone can come out of the middle of a script, such as where a key
+/// that the script finds by itself is at another node of a cluster.
 pub(in crate::store) fn store_error(error: LinkError) -> StoreError {
     match error {
         LinkError::Down(reason) => StoreError::Unavailable(reason),

@@ -18,9 +18,10 @@ const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
 /// Measures pairs of fenced write and read of 100 bytes; with --redis, the Redis port
 ///
-/// Without --redis every client holds a lock of its own and writes the object that it protects, over
-/// HTTP. With it, SET and GET are measured through the guard's Redis port, with a token, with
-/// a lock for each client and on open keys, beside Redis itself and beside twemproxy (nutcracker; left out where it is not installed).
+/// Without --redis every client holds a lock of its own and writes the object that it protects,
+/// over HTTP. With it, SET and GET are measured through the guard's Redis port, with a token, with
+/// a lock for each client and on open keys, beside Redis itself and beside twemproxy (nutcracker;
+/// left out where it is not installed).
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

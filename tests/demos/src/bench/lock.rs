@@ -28,8 +28,9 @@ const INTERRUPT: u8 = 2;
 /// Measures locks beside raw Redis, a thin HTTP handler, etcd's own lock and Redlock
 ///
 /// A base is the least that its store can do for a lock with a token: raw Redis runs two scripts of
-/// two calls each, one connection a client. Each round measures the base and then the server; the ratio
-/// is the median of the rounds' own ratios. docs/reference/performance.md describes every row.
+/// two calls each, one connection a client. Each round measures the base and then the server; the
+/// ratio is the median of the rounds' own ratios. docs/reference/performance.md describes every
+/// row.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

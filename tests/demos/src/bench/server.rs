@@ -15,8 +15,8 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Starts lock-server or fenced-store and waits until it listens. `store` is the URL of a store;
-    /// `embedded:` alone is a temporary folder.
+    /// Starts lock-server or fenced-store and waits until it listens. `store` is the URL of a
+    /// store; `embedded:` alone is a temporary folder.
     pub(super) async fn start(name: &str, store: &str, args: &[&str]) -> Result<Self, Failure> {
         let folder = folder()?;
         let store = match store {

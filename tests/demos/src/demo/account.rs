@@ -103,8 +103,8 @@ impl Account {
         Ok((actor(WORKER_A)?, actor(WORKER_B)?))
     }
 
-    /// Reads from the lock server how the lease of `actor` ended, and narrates it. Returns the time on
-    /// the machine's clock, in milliseconds.
+    /// Reads from the lock server how the lease of `actor` ended, and narrates it. Returns the time
+    /// on the machine's clock, in milliseconds.
     pub(super) async fn expired(
         &self,
         stage: &Stage,

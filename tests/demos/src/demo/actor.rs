@@ -49,7 +49,6 @@ impl Actor {
         self.process.send_order(order).await
     }
 
-    /// The next report.
     pub(super) async fn next_report(&mut self) -> Result<Line, Failure> {
         let line: Line = self.process.receive_report().await?;
         match line.report {

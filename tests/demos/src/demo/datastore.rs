@@ -1,5 +1,6 @@
-//! A datastore that knows nothing of tokens, and a naive proxy before it: a small HTTP server in the
-//! director, which can hold the next write before it applies it, as a slow disk or a long queue does.
+//! A datastore that knows nothing of tokens, and a naive proxy before it: a small HTTP server in
+//! the director, which can hold the next write before it applies it, as a slow disk or a long queue
+//! does.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -105,7 +106,8 @@ fn failed(error: impl std::fmt::Display) -> Failure {
     Failure::internal(format!("the datastore cannot start: {error}"))
 }
 
-/// Compares the token with the highest one seen, and then forwards: the design that this demo refutes.
+/// Compares the token with the highest one seen, and then forwards: the design that this demo
+/// refutes.
 async fn naive_proxy(
     State(shared): State<Arc<Shared>>,
     method: Method,

@@ -1,5 +1,6 @@
-//! delayed-write: before a datastore that knows nothing of tokens, the older write is held on its way
-//! while the newer one arrives. A proxy that checks and forwards loses an update; the lane does not.
+//! delayed-write: before a datastore that knows nothing of tokens, the older write is held on its
+//! way while the newer one arrives. A proxy that checks and forwards loses an update; the lane does
+//! not.
 
 use super::account::{Account, DATASTORE};
 use super::datastore::Datastore;

@@ -1,5 +1,5 @@
-//! One story for gc-stall, lease-overlap and delayed-write: worker A reads and computes under a lock,
-//! its write is delayed until worker B has the lock, and both want to update one account.
+//! One story for gc-stall, lease-overlap and delayed-write: worker A reads and computes under a
+//! lock, its write is delayed until worker B has the lock, and both want to update one account.
 
 use super::account::{
     Account, DATASTORE, DEPOSIT_A, DEPOSIT_B, DIRECTOR, TTL_B_MS, TTL_MS, WAIT_MS, WORKER_A,

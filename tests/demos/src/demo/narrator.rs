@@ -19,7 +19,6 @@ enum Voice {
     Silent,
 }
 
-/// The narrator.
 #[derive(Debug)]
 pub(super) struct Narrator {
     voice: Voice,

@@ -14,10 +14,10 @@
 //!     "dots":   [{"lane": …, "at_ms": …}],
 //!     "notes":  ["a sentence", …]}]}
 //! ```
-//! `status` and the facts' `late_status` and `new_status` are those of HTTP: where the workers speak
-//! the Redis protocol there are none, and `late_code` is the word after the `-` of the refusal.
-//! Times are milliseconds since the story began. `ok` says that every story ended as expected, and
-//! the exit code is 0 exactly then.
+//! `status` and the facts' `late_status` and `new_status` are those of HTTP: where the workers
+//! speak the Redis protocol there are none, and `late_code` is the word after the `-` of the
+//! refusal. Times are milliseconds since the story began. `ok` says that every story ended as
+//! expected, and the exit code is 0 exactly then.
 
 use serde::Serialize;
 use serde_json::Value;

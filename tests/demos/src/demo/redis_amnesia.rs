@@ -1,5 +1,6 @@
 //! redis-amnesia: Redis is emptied while a lease is held. A counter that lives there alone starts
-//! again; the lock server detects the loss, and continues above every token that it may have issued.
+//! again; the lock server detects the loss, and continues above every token that it may have
+//! issued.
 
 use std::time::Duration;
 

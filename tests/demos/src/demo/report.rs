@@ -9,7 +9,6 @@ use super::record::{Event, Kind, Record, Story};
 
 const STYLE: &str = include_str!("report/style.css");
 
-/// The page.
 pub(super) fn page(record: &Record) -> String {
     let mut stories = String::new();
     for story in &record.stories {

@@ -1,4 +1,5 @@
-//! The stage: a lock server and a guard, each a process of its own, on ports of the system's choice.
+//! The stage: a lock server and a guard, each a process of its own, on ports of the system's
+//! choice.
 
 use std::path::{Path, PathBuf};
 

@@ -164,7 +164,8 @@ impl Worker {
         })
     }
 
-    /// Reason why the SDK no longer trusts the lease: the check before every fenced call of its own.
+    /// Reason why the SDK no longer trusts the lease: the check before every fenced call of its
+    /// own.
     fn check(&self) -> Result<Option<String>, String> {
         match &self.held {
             Some(Held::Renewed(lease)) => Ok(lease.check().err().map(text_of)),

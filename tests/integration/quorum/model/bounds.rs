@@ -36,8 +36,8 @@ pub(super) struct Bounds {
     pub(super) renewals: usize,
     /// Whether votes are taken back by those that give up.
     pub(super) drops: bool,
-    /// Whether a vote may be counted and its reply lost. Votes that never arrive, or arrive late, are
-    /// there in any case.
+    /// Whether a vote may be counted and its reply lost. Votes that never arrive, or arrive late,
+    /// are there in any case.
     pub(super) loses_replies: bool,
 }
 

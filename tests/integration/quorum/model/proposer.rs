@@ -14,7 +14,8 @@ use super::super::reference::Node;
 pub(super) enum Phase {
     /// It has asked, or not begun: it may ask (again) with a token above this one.
     Above(u64),
-    /// It got no majority and has taken its votes back: it may ask above this one, as another attempt.
+    /// It got no majority and has taken its votes back: it may ask above this one, as another
+    /// attempt.
     Again(u64),
     /// It will ask with exactly this token.
     Exactly(u64),

@@ -85,8 +85,8 @@ impl World {
         self.nodes.iter().any(|node| view_and_p(node).0 == 2)
     }
 
-    /// Forgets messages that nobody awaits an answer to and that do nothing whenever they arrive, so
-    /// that states which differ in nothing else are one.
+    /// Forgets messages that nobody awaits an answer to and that do nothing whenever they arrive,
+    /// so that states which differ in nothing else are one.
     fn tidy(&mut self, bounds: &Bounds) {
         let attempts_differ = bounds.repeats();
         let forgets = !matches!(self.loss, Loss::Over)
@@ -217,7 +217,8 @@ impl Model for Bounds {
         }
         self.recovery_steps(world, steps);
         if !world.told_apart {
-            // The nodes that keep their memory are alike until then, so it happens at the first one.
+            // The nodes that keep their memory are alike until then, so it happens at the first
+            // one.
             steps.retain(|step| step.node().is_none_or(|node| node < 2));
         }
     }

@@ -34,7 +34,8 @@ fn vote(attempt: &str) -> Vote {
     }
 }
 
-/// A node that was given the memory of another one says that it is in its view, and is not that node.
+/// A node that was given the memory of another one says that it is in its view, and is not that
+/// node.
 #[test]
 fn a_copy_of_a_node_does_not_answer_for_another() {
     let (view, other) = (view(), "b".parse().unwrap());
@@ -46,8 +47,8 @@ fn a_copy_of_a_node_does_not_answer_for_another() {
     assert_eq!(copy.p(vote.bucket), 0, "nothing was accepted");
 }
 
-/// What arrives behind a later renewal of the same server says how the lease is; another server's is a
-/// renewal of its own.
+/// What arrives behind a later renewal of the same server says how the lease is; another server's
+/// is a renewal of its own.
 #[test]
 fn a_renewal_that_was_overtaken_takes_no_time_away() {
     let (view, own) = (view(), "a".parse().unwrap());

@@ -1,5 +1,5 @@
-//! A new lineage begins where the clocks say. One clock that is behind does no harm; two that are both
-//! behind, while nobody remembers a token, do.
+//! A new lineage begins where the clocks say. One clock that is behind does no harm; two that are
+//! both behind, while nobody remembers a token, do.
 
 use fence_tests::redis_clock::OwnClock;
 

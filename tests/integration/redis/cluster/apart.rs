@@ -26,9 +26,9 @@ async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
     .await
 }
 
-/// The hole: the old master does not know yet that it is cut off, and the others have replaced it. Whoever
-/// is connected to it goes on there, below the new one and beside it. All nodes wait for as long before they
-/// believe it, more or less; here it is more, so that there is time to look.
+/// The hole: the old master does not know yet that it is cut off, and the others have replaced it.
+/// Whoever is connected to it goes on there, below the new one and beside it. All nodes wait for as
+/// long before they believe it, more or less; here it is more, so that there is time to look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_does_not_know_yet_grants_beside_the_new_one() {
     let (mut cluster, old, new) = with_a_replica().await;
@@ -91,8 +91,8 @@ async fn a_node_that_is_cut_off_stops_by_itself() {
     told.is_sound();
 }
 
-/// The replica has not heard of a grant when its master dies. The same id asks again, and nobody knows
-/// it: it is granted once more, above the first time.
+/// The replica has not heard of a grant when its master dies. The same id asks again, and nobody
+/// knows it: it is granted once more, above the first time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_a_failed_over_node_forgot_is_granted_anew() {
     let (mut cluster, old, new) = with_a_replica().await;

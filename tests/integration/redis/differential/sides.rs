@@ -65,8 +65,8 @@ impl Side {
                 let (mut parts, mut server) = (parts.clone(), *server);
                 let id = parts[0].lease_id;
                 if self.callers.iter().any(|c| c.said.is_none() && c.parts[0].lease_id == id) {
-                    // In Redis a question without patience does not cost the place of one who waits,
-                    // nor does another server tell it.
+                    // In Redis a question without patience does not cost the place of one who
+                    // waits, nor does another server tell it.
                     server = 0;
                     for part in &mut parts {
                         part.wait_ms = SHORT_MS;

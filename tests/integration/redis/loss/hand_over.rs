@@ -115,8 +115,8 @@ async fn scripts_run(redis: &Redis) -> u64 {
     calls.and_then(|calls| calls.split(',').next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Locks that are held, and waited for since the pause, are looked at once when it is over: the server
-/// does not spin.
+/// Locks that are held, and waited for since the pause, are looked at once when it is over: the
+/// server does not spin.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_due_at_the_end_of_a_pause_does_not_stay_due() {
     const ROUNDS: u64 = 3;

@@ -1,5 +1,5 @@
-//! Single keys that are deleted, or replaced by keys of another type, behind the lock server: what is
-//! missing is not taken for what was never written.
+//! Single keys that are deleted, or replaced by keys of another type, behind the lock server: what
+//! is missing is not taken for what was never written.
 
 use super::*;
 

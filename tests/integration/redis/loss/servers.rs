@@ -8,8 +8,8 @@ use serde_json::json;
 use super::*;
 use crate::locks::guards::readiness;
 
-/// A server that knows of nothing begins the lineage; one that knows more makes the pause longer, for
-/// both.
+/// A server that knows of nothing begins the lineage; one that knows more makes the pause longer,
+/// for both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_knows_of_more_makes_the_pause_longer() {
     let redis = Redis::start().await;

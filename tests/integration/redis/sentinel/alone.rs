@@ -48,8 +48,8 @@ async fn a_connected_master_stays_in_use_without_sentinels() {
     assert!(next.token > last, "{next:?} after {last}");
 }
 
-/// The master lives and reaches nobody: nothing is granted until another one is chosen, which goes on
-/// above it with the leases that it has.
+/// The master lives and reaches nobody: nothing is granted until another one is chosen, which goes
+/// on above it with the leases that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_cut_off_is_replaced() {
     let group = WholeGroup::start().await;

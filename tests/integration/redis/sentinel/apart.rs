@@ -15,8 +15,8 @@ async fn does_nothing(locks: &Locks, held: &LeaseReply, lock: String) -> bool {
     replies.iter().all(is_refusal)
 }
 
-/// `min-replicas-to-write` of Redis itself: soon after its replicas have left it, an old master neither
-/// grants nor renews, for as long as it stays in use.
+/// `min-replicas-to-write` of Redis itself: soon after its replicas have left it, an old master
+/// neither grants nor renews, for as long as it stays in use.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_that_wants_replicas_stops_by_itself() {
     let mut group = WholeGroup::start().await;

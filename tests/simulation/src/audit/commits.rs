@@ -179,8 +179,8 @@ impl Audit {
         });
         let is_cut = new.session.is_none() && new.expires_at_ms < old.expires_at_ms;
         let was_live = old.expires_at_ms > at.engine_ms;
-        // A renewal by a server whose time is behind may end a little earlier than the last one: the
-        // reply said so, and the check of the reply is the one that counts.
+        // A renewal by a server whose time is behind may end a little earlier than the last one:
+        // the reply said so, and the check of the reply is the one that counts.
         let is_stepped = self.is_stepped_back;
         self.check(!is_cut || !was_live || is_stepped || old.renewals < new.renewals, || {
             format!("the time of {lock} was cut: {old:?} to {new:?}")
@@ -190,7 +190,8 @@ impl Audit {
     /// A lease is gone: by its holder's word, or because its time was over.
     fn check_ended(&mut self, lock: &LockName, holder: &Holder, new: &Record, at: At) {
         let lease = holder.lease_id;
-        // A lease ended when its time was over, whenever that is noticed: its id is remembered from then on.
+        // A lease ended when its time was over, whenever that is noticed: its id is remembered from
+        // then on.
         let over_ms = match holder.session {
             None => at.engine_ms.saturating_sub(holder.expires_at_ms),
             Some(_) => 0,

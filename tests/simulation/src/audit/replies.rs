@@ -129,9 +129,9 @@ impl Audit {
         let belief = Belief { lease: *lease, mode, session, until_ms };
         let beliefs = self.beliefs.entry(lock.clone()).or_default();
         beliefs.retain(|other| other.lease != *lease && other.until_ms > now_ms);
-        // A revocation whose reply was lost may be carried out at any time.
-        // A grant that is received after a loss of memory may live again by that: it had ended, and another
-        // one, which is lost, came after it. Fencing covers that.
+        // A revocation whose reply was lost may be carried out at any time. A grant that is
+        // received after a loss of memory may live again by that: it had ended, and another one,
+        // which is lost, came after it. Fencing covers that.
         let lives_again = is_new && grant.is_lost;
         if was_released || until_ms <= now_ms || self.revoked.contains(lock) || lives_again {
             return;
@@ -177,8 +177,8 @@ impl Audit {
         let shortened_ms = self.shortened_ms(now_ms);
         let grants = &self.grants;
         for (lock, beliefs) in &mut self.beliefs {
-            // A session may survive a loss of memory that its newest lease did not: its heartbeats continue,
-            // and its client believes. Fencing covers that.
+            // A session may survive a loss of memory that its newest lease did not: its heartbeats
+            // continue, and its client believes. Fencing covers that.
             let lives = |belief: &&mut Belief| {
                 let grant = grants.get(&(lock.clone(), belief.lease));
                 belief.session == Some(id) && grant.is_some_and(|grant| !grant.is_lost)
@@ -218,8 +218,9 @@ impl Audit {
         let holder = self.locks.get(lock).and_then(|record| record.holders.get(lease));
         let Some(holder) = holder.filter(|_| self.is_shared()) else { return };
         let lives = self.lives_until_ms(engine_ms, holder) > engine_ms;
-        // Its end may have been committed, and lost with the engine's memory before the reply arrived; and
-        // a lease whose time was over lives again where the engine's clock is set back.
+        // Its end may have been committed, and lost with the engine's memory before the reply
+        // arrived; and a lease whose time was over lives again where the engine's clock is set
+        // back.
         let is_back = grant.is_lost || self.is_stepped_back;
         self.check(!lives || grant.at_ms >= invoked_ms || is_back, || {
             format!("{lease} got a reply that it lost {lock}, which it holds")

@@ -1,4 +1,5 @@
-//! Checks of background progress: free locks are granted to their waiters, and grants are delivered.
+//! Checks of background progress: free locks are granted to their waiters, and grants are
+//! delivered.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +109,8 @@ impl Audit {
         });
     }
 
-    /// Checks that a client that waits for a reply has a place in each of its queues, or a grant in transit.
+    /// Checks that a client that waits for a reply has a place in each of its queues, or a grant in
+    /// transit.
     fn check_places(&mut self, now_ms: u64, calm_since_ms: u64) {
         let has_place = |lease: LeaseId, lock: &LockName| {
             self.locks.get(lock).is_some_and(|record| {
@@ -130,8 +132,8 @@ impl Audit {
         self.check(late.is_none(), || format!("a call waits without a place: {late:?}"));
     }
 
-    /// A client that hung up leaves nothing behind: neither a place in a queue nor a grant that was made
-    /// for it there.
+    /// A client that hung up leaves nothing behind: neither a place in a queue nor a grant that was
+    /// made for it there.
     fn check_abandoned(&mut self, now_ms: u64, calm_since_ms: u64) {
         let left_ms = |request: &Request| match (request.open_calls, request.is_answered) {
             (0, false) => request.left_ms,

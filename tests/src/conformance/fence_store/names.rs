@@ -59,8 +59,8 @@ pub async fn a_repeat_gives_the_first_outcome(store: &Store) {
     assert_eq!(named(store, &fence, "n", nothing).await, repeated(absent, 1));
 }
 
-/// The name belongs to the lock, not to the lease: a client that takes the work over does not do it twice,
-/// and its repeat raises the mark as any operation does.
+/// The name belongs to the lock, not to the lease: a client that takes the work over does not do it
+/// twice, and its repeat raises the mark as any operation does.
 pub async fn the_next_holder_repeats_too(store: &Store) {
     let write = put("handed", "first");
     let stored = First::Stored { created: true, etag: put_etag(&write) };

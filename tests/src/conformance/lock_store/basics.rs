@@ -32,8 +32,8 @@ pub async fn the_same_id_gets_the_same_grant(store: &Store) {
     let before = granted.elapsed();
     let again = store.acquire(request.clone()).await.unwrap();
     assert_eq!((again.token, again.lease_id), (first.token, first.lease_id));
-    // Not beside the first reply: a commit that took long is subtracted there. The server counts whole
-    // milliseconds.
+    // Not beside the first reply: a commit that took long is subtracted there. The server counts
+    // whole milliseconds.
     let left = Duration::from_millis(LONG_MS + 1) - before;
     assert!(Duration::from_millis(again.remaining_ms) <= left, "a repeat is no renewal");
     let waits = Acquire { wait_ms: 1_000, ..request };

@@ -214,7 +214,8 @@ pub(super) async fn left(store: &Store) {
     assert!(store.mint(&name("kept/last")).await.unwrap() > last.token);
 }
 
-/// See [`left`]. Asked before anything else, so that the first token of the new life is minted here.
+/// See [`left`]. Asked before anything else, so that the first token of the new life is minted
+/// here.
 pub(super) async fn found(store: &Store) {
     let last = store.show(&name("kept/last")).await.unwrap().holder.expect("a lease");
     let minted = store.mint(&name("kept/last")).await.unwrap();

@@ -128,7 +128,8 @@ pub async fn a_group_is_all_or_nothing(store: &Store) {
     take_all(store, parts(0, &["none/b", "none/c"])).await;
 }
 
-/// L3: a repeat, as after a lost reply, learns of the grants that it has; others may not use the id.
+/// L3: a repeat, as after a lost reply, learns of the grants that it has; others may not use the
+/// id.
 pub async fn a_group_is_granted_once(store: &Store) {
     let asked = parts(0, &["group-once/a", "group-once/b"]);
     let tokens = |grants: Vec<Grant>| grants.iter().map(|grant| grant.token).collect::<Vec<_>>();

@@ -49,7 +49,8 @@ pub async fn a_writer_is_not_overtaken_by_readers(store: &Store) {
     assert!(granted(late).await.token > wrote.token);
 }
 
-/// Readers come and go without a moment in which none is there; a writer gets the lock all the same.
+/// Readers come and go without a moment in which none is there; a writer gets the lock all the
+/// same.
 pub async fn a_stream_of_readers_starves_no_writer(store: &Store) {
     let done = Arc::new(AtomicBool::new(false));
     let readings = Arc::new(AtomicU64::new(0));

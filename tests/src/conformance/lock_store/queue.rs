@@ -159,8 +159,8 @@ pub async fn a_grant_that_was_taken_back_has_ended(store: &Store) {
     assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
 }
 
-/// Request that retries, without waiting, a lease whose grant reached no client; another client has the
-/// lock.
+/// Request that retries, without waiting, a lease whose grant reached no client; another client has
+/// the lock.
 async fn rolled_back(store: &Store, lock: &str) -> Acquire {
     let first = grant(store, lock, LONG_MS).await;
     let asked = request(lock, LONG_MS, LONG_MS);

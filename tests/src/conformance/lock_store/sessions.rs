@@ -214,8 +214,8 @@ pub async fn a_blocked_session_ends_at_its_time(store: &Store) {
     released(store, "blocked/busy", busy.lease_id).await;
 }
 
-/// A lease of a session can be released and revoked like any other, and is no bond any more then; it
-/// has no time of its own.
+/// A lease of a session can be released and revoked like any other, and is no bond any more then;
+/// it has no time of its own.
 pub async fn a_bound_lease_is_a_lease(store: &Store) {
     let session = begin(store, LONG_MS).await;
     let released_one = hold(store, session, "bound/a").await;

@@ -93,8 +93,8 @@ pub async fn a_named_lease_is_taken_over(store: &Store) {
     assert_eq!(released(store, "named", heir.lease_id).await, new.token);
 }
 
-/// It waited behind its earlier self and then asked to take over: one grant, returned to both calls,
-/// and no place is left in the queue.
+/// It waited behind its earlier self and then asked to take over: one grant, returned to both
+/// calls, and no place is left in the queue.
 pub async fn a_waiting_life_takes_over_once(store: &Store) {
     store.acquire(life("waits", "boot 1", Takeover::Never)).await.unwrap();
     let second = life("waits", "boot 2", Takeover::Never);

@@ -196,8 +196,8 @@ pub async fn a_takeover_races_an_expiry(store: &Store) {
     eprintln!("{expired} of {RACES} leases expired before they were taken over");
 }
 
-/// The session of the dead process ends in the moment in which a supervisor takes its lock: the heir,
-/// who is no part of the session, has the lock either way and keeps it.
+/// The session of the dead process ends in the moment in which a supervisor takes its lock: the
+/// heir, who is no part of the session, has the lock either way and keeps it.
 pub async fn a_takeover_races_the_end_of_the_session(store: &Store) {
     for race in 0..RACES {
         let lock = format!("race-session/{race}");

@@ -5,8 +5,8 @@ use super::*;
 const TASKS: u64 = 8;
 const ROUNDS: u64 = 40;
 
-/// Each adds one to counts that all share, with a token, and decides again where it lost. Tokens rise with
-/// every write of a record, and no two writes have the same.
+/// Each adds one to counts that all share, with a token, and decides again where it lost. Tokens
+/// rise with every write of a record, and no two writes have the same.
 pub async fn no_update_is_lost((store, other): &Servers) {
     let keys: Arc<Vec<Key>> = Arc::new((0..3).map(|at| lock(&format!("count/{at}"))).collect());
     let tasks: Vec<_> = (0..TASKS)

@@ -4,8 +4,8 @@ use fence_protocol::Token;
 
 use super::*;
 
-/// The counter before a batch stands beside each value that the batch wrote. It may jump, and no token is
-/// taken twice.
+/// The counter before a batch stands beside each value that the batch wrote. It may jump, and no
+/// token is taken twice.
 pub async fn tokens_follow_the_counter((store, other): &Servers) {
     let a = lock("a");
     let b = lock("b");
@@ -31,7 +31,8 @@ pub async fn tokens_follow_the_counter((store, other): &Servers) {
     assert_eq!(read(other, &b).await.base, first);
 }
 
-/// If the batch that it follows never arrives, or arrives later, its tokens are above those all the same.
+/// If the batch that it follows never arrives, or arrives later, its tokens are above those all the
+/// same.
 pub async fn tokens_are_above_a_batch_under_way((store, other): &Servers) {
     if store.overlap_min(1).is_none() {
         return;
@@ -56,8 +57,8 @@ pub async fn a_refused_group_takes_no_token_twice((store, _): &Servers) {
     assert!(next >= before, "{next} after {before}");
 }
 
-/// Then none is given, and nothing else is changed; what takes none succeeds. An engine may keep the last
-/// ones to itself.
+/// Then none is given, and nothing else is changed; what takes none succeeds. An engine may keep
+/// the last ones to itself.
 pub async fn tokens_are_used_up((store, _): &Servers) {
     let lifted = store.lift(Token::new(Token::MAX - 2).unwrap()).await;
     assert!(matches!(lifted, Ok(()) | Err(StoreError::Exhausted)), "{lifted:?}");

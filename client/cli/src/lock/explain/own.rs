@@ -83,7 +83,8 @@ fn refused(own: &OwnLease) -> Vec<String> {
     lines
 }
 
-/// A live lease that is refused has a token below the guard's mark: higher tokens were issued before.
+/// A live lease that is refused has a token below the guard's mark: higher tokens were issued
+/// before.
 fn mark_above(own: &OwnLease) -> Option<String> {
     let of_tokens = own.recent.refusals.iter().filter(|event| !is_of_script(event));
     let mark = of_tokens.filter_map(|event| event.mark).max()?;

@@ -136,7 +136,8 @@ fn a_value_that_looks_like_frames_is_a_value() {
     assert_eq!(live(&restored.entries), Live::from([(b"a".into(), b"1".into())]));
 }
 
-/// A folder with a snapshot, closed segments and the one in use: every byte of what is durable counts.
+/// A folder with a snapshot, closed segments and the one in use: every byte of what is durable
+/// counts.
 #[test]
 fn damage_in_any_file_is_seen() {
     let folder = tempdir().unwrap();

@@ -138,7 +138,8 @@ fn a_batch_above_a_segment_may_fail_and_be_appended_again() {
     loop {
         disk.inject(fault(Op::Write, ErrorKind::StorageFull));
         let appended = wait(log.append(&large));
-        // Where it was appended, the keeper got the fault: it begins the next segment at the same time.
+        // Where it was appended, the keeper got the fault: it begins the next segment at the same
+        // time.
         disk.heal();
         while !log.exchange.has_spare() {
             thread::yield_now();

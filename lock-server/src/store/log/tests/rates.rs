@@ -1,5 +1,5 @@
-//! Rates of the log beside redb and beside a plain write with a sync. They are printed, not asserted:
-//! `cargo test --release -p lock-server --lib -- --ignored --nocapture rates`.
+//! Rates of the log beside redb and beside a plain write with a sync. They are printed, not
+//! asserted: `cargo test --release -p lock-server --lib -- --ignored --nocapture rates`.
 
 use std::io::Write;
 use std::os::unix::fs::FileExt;

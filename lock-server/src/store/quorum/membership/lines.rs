@@ -58,8 +58,9 @@ fn finding(finding: &Finding) -> String {
     }
 }
 
-/// The text with its milliseconds rounded to seconds, and to minutes above ten of them: to the nearest,
-/// because clocks that are wrong are mostly wrong by whole ones, a little more or less each time.
+/// The text with its milliseconds rounded to seconds, and to minutes above ten of them: to the
+/// nearest, because clocks that are wrong are mostly wrong by whole ones, a little more or less
+/// each time.
 fn rounded(text: &str) -> String {
     let words: Vec<&str> = text.split(' ').collect();
     let at = words.iter().position(|word| *word == "ms").and_then(|at| at.checked_sub(1));

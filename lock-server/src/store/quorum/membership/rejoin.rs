@@ -31,8 +31,8 @@ impl RejoinStep<'_> {
 }
 
 impl Driver {
-    /// Keeps a node from voting that was `seen` with this id, if with any. Where that is for the loss
-    /// of its memory, `reason` says how it shows.
+    /// Keeps a node from voting that was `seen` with this id, if with any. Where that is for the
+    /// loss of its memory, `reason` says how it shows.
     pub(super) async fn doubt(
         &self,
         node: &Node,
@@ -64,8 +64,8 @@ impl Driver {
         self.noted(node, done)
     }
 
-    /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What the
-    /// others remember is all that any majority can have granted: it has a node among them.
+    /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What
+    /// the others remember is all that any majority can have granted: it has a node among them.
     pub(super) async fn bump(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,
@@ -88,8 +88,8 @@ impl Driver {
         self.rejoin(back.view, &due, &accepted).await
     }
 
-    /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a lease, so
-    /// that the longest that was asked for here is waited for too.
+    /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a
+    /// lease, so that the longest that was asked for here is waited for too.
     pub(super) async fn recover(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,

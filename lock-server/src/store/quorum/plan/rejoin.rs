@@ -67,11 +67,11 @@ impl Group<'_> {
         plan.actions.iter().all(|action| matches!(action, Action::Ready { .. }))
     }
 
-    /// The view that those in doubt come back in: the one in force where it was made for them and they
-    /// could not come yet, because they could not write or an answer was lost. A new one each time
-    /// would have the others, and every request, chase views for as long as one node is in trouble.
-    /// Under such an id a node has never voted, and what it is told is what the others have accepted by
-    /// then, so that it makes no difference when it comes.
+    /// The view that those in doubt come back in: the one in force where it was made for them and
+    /// they could not come yet, because they could not write or an answer was lost. A new one each
+    /// time would have the others, and every request, chase views for as long as one node is in
+    /// trouble. Under such an id a node has never voted, and what it is told is what the others
+    /// have accepted by then, so that it makes no difference when it comes.
     fn rejoin_view(&self, members: Members) -> View {
         let waits = |(at, id): &(usize, NodeId)| {
             members.contains(id) && self.meta(*at).is_some_and(|meta| meta.view.view < self.view)

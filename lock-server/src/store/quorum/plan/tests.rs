@@ -223,7 +223,8 @@ fn a_copy_of_a_node_and_the_node_do_not_vote() {
 }
 
 /// A node in doubt could not come back in the view that was made for it: the others stay where they
-/// are, and it comes into that one. One that has forgotten again has another id, and needs a new view.
+/// are, and it comes into that one. One that has forgotten again has another id, and needs a new
+/// view.
 #[test]
 fn a_node_that_could_not_come_back_is_waited_for_in_its_view() {
     let moved = |own: &str| node(NodeState::Ready, own, 2, &["a", "c", "x"]);

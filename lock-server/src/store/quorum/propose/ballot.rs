@@ -1,4 +1,5 @@
-//! The votes of one proposal over all its rounds: what they may have come to, and what takes them back.
+//! The votes of one proposal over all its rounds: what they may have come to, and what takes them
+//! back.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +23,8 @@ pub(super) struct Ballot<V = Arc<Current>> {
     possibly_granted: bool,
 }
 
-/// Votes of one attempt, to take them back: no other attempt's, and none that another one has counted.
+/// Votes of one attempt, to take them back: no other attempt's, and none that another one has
+/// counted.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Votes<V = Arc<Current>> {
     pub(super) lock: LockName,
@@ -56,7 +58,8 @@ impl<V: Clone + PartialEq> Ballot<V> {
     /// Notes what came of a round that was asked in this view.
     pub(super) fn record(&mut self, round: &Round, view: &V) {
         for (touched, answer) in self.touched.iter_mut().zip(round.answers()) {
-            // What an earlier round may have left there is not gone because a later one left nothing.
+            // What an earlier round may have left there is not gone because a later one left
+            // nothing.
             *touched |= may_hold(answer);
         }
         if !self.views.contains(view) {
@@ -70,8 +73,8 @@ impl<V: Clone + PartialEq> Ballot<V> {
         self.possibly_granted || touched >= majority(self.touched.len())
     }
 
-    /// What takes this attempt back. Whatever is asked for from now on is another one: the order may
-    /// come late, and must not hit a vote that was counted after it.
+    /// What takes this attempt back. Whatever is asked for from now on is another one: the order
+    /// may come late, and must not hit a vote that was counted after it.
     pub(super) fn roll_back(&mut self) -> Votes<V> {
         self.possibly_granted = self.may_be_granted();
         let nodes = self.touched.clone();

@@ -13,16 +13,16 @@ use super::ballot::Votes;
 use crate::store::quorum::rules::tally::NodeAnswer;
 use crate::store::quorum::rules::{End, NodeReply, Operation, TopUp, majority};
 
-/// The pauses after which a node is asked again that has not said that the vote is gone: a vote that
-/// is left behind is in everybody's way for as long as its lease would live.
+/// The pauses after which a node is asked again that has not said that the vote is gone: a vote
+/// that is left behind is in everybody's way for as long as its lease would live.
 const AGAIN: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
 
 impl QuorumStore {
     /// Takes votes back, in the background. The first orders are submitted before this returns, so
-    /// they go to each node behind the votes; each goes out in every view in which
-    /// a vote was asked for, and in the one in force. What it gives ends when most nodes have obeyed,
-    /// or may not have heard.
+    /// they go to each node behind the votes; each goes out in every view in which a vote was asked
+    /// for, and in the one in force. What it gives ends when most nodes have obeyed, or may not
+    /// have heard.
     pub(in super::super) fn roll_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
         votes.mark_rolled_back();
         let (done, most) = oneshot::channel();

@@ -26,8 +26,8 @@ impl Granted {
 }
 
 /// Whether anybody has read a grant. When it is dropped and nobody has, the votes are taken back:
-/// those of the attempt that got it. Where another attempt has asked for the lease since, here or at
-/// another server, it may have been told of them, and the nodes keep them.
+/// those of the attempt that got it. Where another attempt has asked for the lease since, here or
+/// at another server, it may have been told of them, and the nodes keep them.
 #[derive(Debug)]
 pub(in super::super) struct Delivery {
     store: QuorumStore,

@@ -8,8 +8,8 @@ use super::{Key, QueueReply};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes with
-/// it, see [`Delivery`](super::Delivery).
+/// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes
+/// with it, see [`Delivery`](super::Delivery).
 #[derive(Debug)]
 pub(in super::super) struct QueuePosition {
     store: QuorumStore,

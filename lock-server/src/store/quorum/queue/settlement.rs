@@ -149,7 +149,8 @@ impl Queue {
         NextProposal::Wait(backoff_ms)
     }
 
-    /// The lease has ended. A request that still waits is proposed again: its caller knows of no grant.
+    /// The lease has ended. A request that still waits is proposed again: its caller knows of no
+    /// grant.
     fn late(&mut self, why: String, now_ms: u64) -> (NextProposal, usize) {
         self.holder = None;
         if let Some(head) = self.entries.front_mut() {
@@ -159,7 +160,8 @@ impl Queue {
         self.failed(why, expired, now_ms)
     }
 
-    /// The first entry's callers that do not wait get `error`; the others wait on, or get what `why` says.
+    /// The first entry's callers that do not wait get `error`; the others wait on, or get what
+    /// `why` says.
     fn failed(&mut self, why: String, error: StoreError, now_ms: u64) -> (NextProposal, usize) {
         let mut notified = 0;
         self.last_error = Some(why.clone());

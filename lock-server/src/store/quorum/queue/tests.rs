@@ -126,8 +126,8 @@ fn enter_unchecked(queue: &mut Queue) -> oneshot::Receiver<QueueReply> {
     reply
 }
 
-/// The lease was over before this server knew of it: a request that waits is proposed again, one that does
-/// not is lost.
+/// The lease was over before this server knew of it: a request that waits is proposed again, one
+/// that does not is lost.
 #[test]
 fn a_grant_that_came_too_late_is_lost_and_keeps_no_waiter_away() {
     let mut queue = Queue::default();

@@ -62,16 +62,16 @@ pub enum Decision {
         /// What was said about it.
         why: Option<Owner>,
     },
-    /// Propose a token above this one: none that the lease has can reach a majority, or none of those
-    /// that can needs to, and a majority would take a new one.
+    /// Propose a token above this one: none that the lease has can reach a majority, or none of
+    /// those that can needs to, and a majority would take a new one.
     GoAbove {
         /// The highest token that a node has told of.
         above: u64,
         /// For [`Vote::dead`].
         dead: Vec<Token>,
     },
-    /// An earlier attempt got the lease this token at some nodes, and it can still reach a majority:
-    /// propose exactly that one.
+    /// An earlier attempt got the lease this token at some nodes, and it can still reach a
+    /// majority: propose exactly that one.
     Help {
         /// That token.
         token: Token,
@@ -167,8 +167,8 @@ pub enum EndDecision {
 /// What raising a counter has come to (mint, lift).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RaiseDecision {
-    /// A majority is there: no request that begins from now on is granted a token up to it. One that
-    /// nodes have voted for already may be, and a repeat of it may hear of that.
+    /// A majority is there: no request that begins from now on is granted a token up to it. One
+    /// that nodes have voted for already may be, and a repeat of it may hear of that.
     Raised,
     /// It cannot be reached: propose one above this.
     GoAbove {
@@ -293,8 +293,8 @@ impl Round {
     }
 }
 
-/// The token that most nodes hold the lease with, and what remains of it at a majority of all nodes:
-/// the shortest of the longest ones that make one.
+/// The token that most nodes hold the lease with, and what remains of it at a majority of all
+/// nodes: the shortest of the longest ones that make one.
 #[derive(Clone, Debug, PartialEq)]
 struct Support {
     token: Token,

@@ -109,9 +109,10 @@ pub struct View {
     pub members: Members,
 }
 
-/// One node of a view: whom a script about locks is for. Both are told, and a node that is in another
-/// view refuses it, as does another node: one that has been given the memory of this one, by a copied
-/// folder or as a replica, says that it is in the same view, and must not vote in its place.
+/// One node of a view: whom a script about locks is for. Both are told, and a node that is in
+/// another view refuses it, as does another node: one that has been given the memory of this one,
+/// by a copied folder or as a replica, says that it is in the same view, and must not vote in its
+/// place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressee<'a> {
     /// The view that the caller believes in.
@@ -161,8 +162,8 @@ impl NodeState {
 pub struct Meta {
     /// In which format it stores; see [`FORMAT`].
     pub format: u32,
-    /// The quorum, its size and the view: the default, with an empty cluster, where it never belonged
-    /// to one, or forgot it.
+    /// The quorum, its size and the view: the default, with an empty cluster, where it never
+    /// belonged to one, or forgot it.
     pub view: View,
     /// The node itself; in doubt the id that it will rejoin under.
     pub node: NodeId,
@@ -217,13 +218,13 @@ impl Accepted {
 /// What a node answers about its membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberReply {
-    /// It does not take part: as for locks. [`Refusal::View`] where it is in a view that is as new as
-    /// the one that was proposed, or newer.
+    /// It does not take part: as for locks. [`Refusal::View`] where it is in a view that is as new
+    /// as the one that was proposed, or newer.
     Refused(Refusal),
     /// Init, rejoin, ready, advance, adopt: it is done, now or by an earlier call.
     Done,
-    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed. NodeProbe
-    /// at it.
+    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed.
+    /// NodeProbe at it.
     Known,
     /// Bump: the new view is accepted, and this is what the node had accepted at that moment.
     Bumped(Accepted),
@@ -231,8 +232,8 @@ pub enum MemberReply {
     Doubted(NodeId),
     /// Ready: not before so many milliseconds.
     Wait(u64),
-    /// Bump, rejoin, ready, advance, doubt: the node is not the one that is meant, or not a member of
-    /// that view; its own id, where it has one. Nothing was changed.
+    /// Bump, rejoin, ready, advance, doubt: the node is not the one that is meant, or not a member
+    /// of that view; its own id, where it has one. Nothing was changed.
     Stranger(Option<NodeId>),
     /// Adopt: another process was verified in the meantime; its run id. Nothing was changed.
     OtherRun(String),

@@ -196,15 +196,16 @@ impl EtcdInner {
         }
     }
 
-    /// Reads what is written in a range; watches anew when the watch is lost, or another member answers.
-    /// None stands for messages that were lost.
+    /// Reads what is written in a range; watches anew when the watch is lost, or another member
+    /// answers. None stands for messages that were lost.
     async fn listen(&self, range: Range, heard: impl Fn(Option<&KeyValue>) + Send) {
         loop {
             if let Err(reason) = self.listen_once(&range, &heard).await {
                 tracing::debug!(reason, "a watch on etcd was lost; watching again");
             }
-            // It breaks when etcd is stopped, and what is started then may be an older backup, of which
-            // this server has nothing newer to hold against: it is verified before the next commit.
+            // It breaks when etcd is stopped, and what is started then may be an older backup, of
+            // which this server has nothing newer to hold against: it is verified before the next
+            // commit.
             self.lineage.forget();
             tokio::time::sleep(REWATCH_PAUSE).await;
         }

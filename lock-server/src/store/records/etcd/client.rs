@@ -2,8 +2,8 @@
 //!
 //! A request that is harmless to repeat ([`Effect::Harmless`]: it reads, or says what it wants by
 //! an id of its own) is tried at one endpoint after the other, and so is one that changes only what
-//! it compares ([`Effect::Compared`]). Where a request that writes may have been done, the outcome is
-//! [`CallError::Unknown`], and its caller reads back.
+//! it compares ([`Effect::Compared`]). Where a request that writes may have been done, the outcome
+//! is [`CallError::Unknown`], and its caller reads back.
 
 mod access;
 mod calls;
@@ -34,8 +34,8 @@ const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) enum Effect {
     /// A second time changes nothing more, and the answer is the same.
     Harmless,
-    /// It compares what it changes, so that a second time changes nothing; but whether the first one
-    /// was done, its answer does not say.
+    /// It compares what it changes, so that a second time changes nothing; but whether the first
+    /// one was done, its answer does not say.
     Compared,
 }
 
@@ -48,8 +48,8 @@ pub(super) enum CallError {
     /// It may have been done, or may be done yet.
     #[error("{0}")]
     Unknown(String),
-    /// etcd is full. It says so of what it did not do, and of what it did when it became full; it does
-    /// nothing later.
+    /// etcd is full. It says so of what it did not do, and of what it did when it became full; it
+    /// does nothing later.
     #[error("{0}")]
     Full(String),
     /// etcd said no; nothing was done.
@@ -240,8 +240,8 @@ impl EtcdClient {
     }
 }
 
-/// What an answer comes to that another member would give as well. What this member does not do, the
-/// one that was asked before may have done.
+/// What an answer comes to that another member would give as well. What this member does not do,
+/// the one that was asked before may have done.
 fn final_answer(answer: Verdict, effect: Effect, unclear: bool, url: &str) -> CallError {
     let is_full = matches!(answer, Verdict::Full(_));
     let reason = match answer {

@@ -1,16 +1,17 @@
-//! By how much the moments of another server's record are moved to be moments of this server's clock.
+//! By how much the moments of another server's record are moved to be moments of this server's
+//! clock.
 //!
 //! etcd has no clock. A record says what its writer's clock showed at the write, so it is as old as
-//! this server finds it to be, or older: moving its moments by the difference of the two clocks at the
-//! first sight ends nothing too early. A live server also shows its clock once a second, which gives the
-//! difference more exactly. The argument is in docs/decisions/0051-records-in-etcd.md.
+//! this server finds it to be, or older: moving its moments by the difference of the two clocks at
+//! the first sight ends nothing too early. A live server also shows its clock once a second, which
+//! gives the difference more exactly. The argument is in docs/decisions/0051-records-in-etcd.md.
 
 use std::collections::HashMap;
 
 use crate::store::records::{Key, Version};
 
-/// For how long the difference to a server's clock counts, in milliseconds: a host that was suspended
-/// comes back with another one.
+/// For how long the difference to a server's clock counts, in milliseconds: a host that was
+/// suspended comes back with another one.
 const FRESH_MS: u64 = 5_000;
 /// Records that are remembered before old ones are forgotten.
 const KEPT: usize = 10_000;
@@ -101,7 +102,8 @@ impl Clocks {
         if self.sights.len() <= self.prune_at.max(KEPT) {
             return;
         }
-        // One that is read again later is taken for younger than it is, which ends nothing too early.
+        // One that is read again later is taken for younger than it is, which ends nothing too
+        // early.
         self.sights.retain(|_, sight| now_ms.saturating_sub(sight.at_ms) < KEPT_MS);
         self.prune_at = self.sights.len() * 2;
     }

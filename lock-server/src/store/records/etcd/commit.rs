@@ -1,9 +1,10 @@
 //! A batch as transactions. The groups of a transaction are transactions in it, each with its own
 //! conditions, so that they share one entry of etcd's log.
 //!
-//! Around them, the transaction compares two keys: the counter, and this server's last commit (`pen.rs`),
-//! which it replaces. So a commit is done once, however often it is sent, and a lost reply is found again
-//! by the last commit. `parts.rs` says which groups share a transaction, `steps.rs` what it consists of.
+//! Around them, the transaction compares two keys: the counter, and this server's last commit
+//! (`pen.rs`), which it replaces. So a commit is done once, however often it is sent, and a lost
+//! reply is found again by the last commit. `parts.rs` says which groups share a transaction,
+//! `steps.rs` what it consists of.
 
 mod parts;
 mod pen;
@@ -49,9 +50,9 @@ struct Draft<'a> {
 }
 
 impl EtcdInner {
-    /// See [`RecordStore::commit`](crate::store::records::RecordStore::commit). Tokens of one batch follow
-    /// each other, and every transaction has a revision of its own: of a batch that takes tokens, what
-    /// does not go into the first transaction is refused, and decided again.
+    /// See [`RecordStore::commit`](crate::store::records::RecordStore::commit). Tokens of one batch
+    /// follow each other, and every transaction has a revision of its own: of a batch that takes
+    /// tokens, what does not go into the first transaction is refused, and decided again.
     pub(super) async fn commit_batch(&self, batch: &Batch) -> Result<Committed, StoreError> {
         let mut pen = self.pen.lock().await;
         self.lineage.saw_counter(batch.counter);
@@ -158,7 +159,8 @@ impl EtcdInner {
             let meta = known.meta.after(tokens);
             let draft = Draft { known: &known, seen, tokens, meta, next, groups, sent };
             let Some(txn) = self.txn_of(&draft, &value, pen.lease, now_ms).await? else {
-                // One that was read first has changed. No token was taken: the counter is where it was.
+                // One that was read first has changed. No token was taken: the counter is where it
+                // was.
                 let base = self.lineage.counter_now().saturating_sub(tokens);
                 let outcomes = groups.iter().map(|_| None).collect();
                 return Ok(Done { base, outcomes, doubt: None });
@@ -189,8 +191,8 @@ impl EtcdInner {
     }
 }
 
-/// The values of a group once more, over themselves: with the tokens of the commit that writes them. They
-/// have other versions, because another server may have read the tokens that they had.
+/// The values of a group once more, over themselves: with the tokens of the commit that writes
+/// them. They have other versions, because another server may have read the tokens that they had.
 fn rewritten(group: &Group, mut next: impl FnMut() -> Version) -> Option<Group> {
     let mut again = Group::everything();
     for write in &group.writes {

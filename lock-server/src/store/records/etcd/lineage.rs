@@ -1,9 +1,10 @@
 //! The counter in force: which offset tokens have, and that it is still the right one.
 //!
 //! Every commit compares the counter's key, so a server with an old offset commits nothing. It also
-//! compares this server's last commit, so that nothing is committed on a restored backup that lacks it.
-//! What neither can see is a backup that has this server's last commit and lacks those of others: so
-//! every answer's header is compared with what was seen before, and the offset is lifted. See [`super::offset`].
+//! compares this server's last commit, so that nothing is committed on a restored backup that lacks
+//! it. What neither can see is a backup that has this server's last commit and lacks those of
+//! others: so every answer's header is compared with what was seen before, and the offset is
+//! lifted. See [`super::offset`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Records that nothing matters of any more.
 //!
-//! The server that wrote a record last removes it when its time is over. What a server leaves that is
-//! gone, the first of those that live adopts: it reads every record, and counts the whole time of each
-//! from then on. It also removes messages to servers that are gone.
+//! The server that wrote a record last removes it when its time is over. What a server leaves that
+//! is gone, the first of those that live adopts: it reads every record, and counts the whole time
+//! of each from then on. It also removes messages to servers that are gone.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -27,8 +27,8 @@ const AGAIN_MS: u64 = 2_000;
 /// Most keys that are read at once.
 const PAGE: usize = 500;
 
-/// The records that this server removes, and when. Of a record with a write whose outcome is unknown it
-/// has two versions; the removal of one that is not there changes nothing.
+/// The records that this server removes, and when. Of a record with a write whose outcome is
+/// unknown it has two versions; the removal of one that is not there changes nothing.
 #[derive(Debug, Default)]
 pub(super) struct Due {
     at: BTreeSet<(u64, Key, Version)>,
@@ -103,8 +103,8 @@ impl EtcdInner {
         }
     }
 
-    /// Notes what a batch has written, and what it has not. Where that is unknown, records are removed
-    /// by the version that they had or by the one that they were to have.
+    /// Notes what a batch has written, and what it has not. Where that is unknown, records are
+    /// removed by the version that they had or by the one that they were to have.
     pub(super) fn note(&self, batch: &Batch, done: Result<&Done, &StoreError>) {
         let outcomes = match done {
             Ok(done) => Some(&done.outcomes),
@@ -158,8 +158,8 @@ impl EtcdInner {
         Ok(())
     }
 
-    /// Removes messages to servers that are gone. They may be written after the server is gone, by one
-    /// that does not know it yet.
+    /// Removes messages to servers that are gone. They may be written after the server is gone, by
+    /// one that does not know it yet.
     pub(super) async fn sweep_messages(&self) -> Result<(), StoreError> {
         let mut range = self.keys.inboxes();
         while let Some(last) = self.sweep_page(&range).await? {
@@ -170,7 +170,8 @@ impl EtcdInner {
 
     /// The last key of a page; `None` where no page follows.
     async fn sweep_page(&self, range: &Range) -> Result<Option<String>, StoreError> {
-        // Both of one state: a server that has a message and no sign of life is not one that starts.
+        // Both of one state: a server that has a message and no sign of life is not one that
+        // starts.
         let servers = txn::get_all(&self.keys.servers());
         let success = vec![servers, txn::get_page(range, PAGE, true)];
         let reply = self.client.run(&Txn { success, ..Txn::default() }).await;

@@ -92,8 +92,8 @@ pub(super) fn nothing_in(range: &Range) -> Compare {
     Compare { comparison: EQUAL, target: CREATE_REVISION, key, operand, range_end }
 }
 
-/// The record under a key has this version, which its value begins with: the value lies between that
-/// and the next version.
+/// The record under a key has this version, which its value begins with: the value lies between
+/// that and the next version.
 pub(super) fn has_version(key: &str, version: Version) -> Vec<Compare> {
     if version == Version::ABSENT {
         return vec![absent(key)];
@@ -137,7 +137,8 @@ pub(super) fn get_all(range: &Range) -> TxnStep {
     step(Operation::Range(range.request()))
 }
 
-/// The same of the state after a revision; 0 for the newest. A step that does not read stays as it is.
+/// The same of the state after a revision; 0 for the newest. A step that does not read stays as it
+/// is.
 pub(super) fn as_of(mut step: TxnStep, revision: u64) -> TxnStep {
     if let Some(Operation::Range(range)) = &mut step.operation {
         range.revision = revision;

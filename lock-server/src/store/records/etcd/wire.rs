@@ -75,7 +75,8 @@ pub(super) enum Operand {
     Value(Vec<u8>),
 }
 
-/// Conditions and steps of a transaction: where every condition holds the one list runs, else the other.
+/// Conditions and steps of a transaction: where every condition holds the one list runs, else the
+/// other.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct Txn {
     #[prost(message, repeated, tag = "1")]

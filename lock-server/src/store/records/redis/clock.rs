@@ -1,10 +1,11 @@
 //! Looks at the clock of Redis, and corrections of its jumps.
 //!
-//! Redis measures leases with a clock that people set. A commit under a time that is later than what this
-//! server's monotonic clock allows is refused: the clock has jumped, or the script was long on its
-//! way. A look shows which. A jump is corrected in Redis, for every server: the time of the records goes
-//! on as if there had been none, so no lease looks as if it were over. Redis itself may have forgotten
-//! records meanwhile, so a pause begins in the same step, for as long as their leases may live.
+//! Redis measures leases with a clock that people set. A commit under a time that is later than
+//! what this server's monotonic clock allows is refused: the clock has jumped, or the script was
+//! long on its way. A look shows which. A jump is corrected in Redis, for every server: the time of
+//! the records goes on as if there had been none, so no lease looks as if it were over. Redis
+//! itself may have forgotten records meanwhile, so a pause begins in the same step, for as long as
+//! their leases may live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -141,7 +142,8 @@ impl RedisRecords {
 /// Correction of a jump: none if all zero.
 #[derive(Clone, Copy, Debug, Default)]
 struct Correction {
-    /// For how long no lease may begin: Redis may have forgotten records that looked as if they were over.
+    /// For how long no lease may begin: Redis may have forgotten records that looked as if they
+    /// were over.
     pause_ms: u64,
     /// By how much the clock jumped ahead.
     jump_ms: i64,

@@ -1,4 +1,5 @@
-//! Batches as arguments of the scripts, and replies as records. The form is described in `commit.lua`.
+//! Batches as arguments of the scripts, and replies as records. The form is described in
+//! `commit.lua`.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,5 @@
-//! The keys of a namespace. Records of 0.1 stood under other names, so neither is read as the other.
+//! The keys of a namespace. Records of 0.1 stood under other names, so neither is read as the
+//! other.
 
 use fence_protocol::{LockName, Namespace, SessionId};
 
@@ -28,8 +29,9 @@ pub(super) struct Keys {
     pub(super) lives_until: String,
     /// Live servers, each until when.
     pub(super) servers: String,
-    /// Never written. Every script names it, so that a cluster does not run one while the slot moves to
-    /// another node: some keys could be there already, and the script would fail at them half-way.
+    /// Never written. Every script names it, so that a cluster does not run one while the slot
+    /// moves to another node: some keys could be there already, and the script would fail at them
+    /// half-way.
     pub(super) absent: String,
 }
 
@@ -56,8 +58,8 @@ impl Keys {
         &self.prefix
     }
 
-    /// Where a record stands; its items stand at the same name with `#` behind it, which is in no name
-    /// of a lock.
+    /// Where a record stands; its items stand at the same name with `#` behind it, which is in no
+    /// name of a lock.
     pub(super) fn record(&self, key: &Key) -> String {
         match key {
             Key::Lock(lock) => [&self.prefix, LOCK, lock.as_str()].concat(),

@@ -3,9 +3,9 @@
 //! A lineage is a stretch of a Redis' life in which no INCR can have been lost: one process, one
 //! replication history, one counter that never fell. Its id stands in Redis beside the counter, and
 //! every script refuses where it is not the one that this server verified. Where the process, the
-//! history or the counter changed, or nothing is stored, a new lineage begins with the counter lifted
-//! above everything that may have been issued (see [`tokens::restart_floor`]), and no lease begins
-//! for as long as a lost one may live.
+//! history or the counter changed, or nothing is stored, a new lineage begins with the counter
+//! lifted above everything that may have been issued (see [`tokens::restart_floor`]), and no lease
+//! begins for as long as a lost one may live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -48,7 +48,8 @@ pub(super) struct LineageKeeper {
     clock: Arc<dyn Clock>,
     health: Health,
     begun: Counter,
-    /// The lineage in force, and how many began since this server started; the first does not count.
+    /// The lineage in force, and how many began since this server started; the first does not
+    /// count.
     current: RwLock<Option<(Arc<str>, u64)>>,
 }
 

@@ -150,7 +150,8 @@ impl Replicas {
 
     async fn have(&self, lineage: &str) -> Result<(), Shortfall> {
         let ticket = self.tickets.fetch_add(1, Ordering::SeqCst) + 1;
-        // Those who come while a pipeline is on its way wait here, and the first of them asks for all.
+        // Those who come while a pipeline is on its way wait here, and the first of them asks for
+        // all.
         let mut last = self.last.lock().await;
         if last.covers >= ticket && last.lineage == lineage {
             return last.outcome.clone();
@@ -168,8 +169,8 @@ impl Replicas {
         write
     }
 
-    /// Tokens up to `counter` are with enough replicas. The other servers learn it from Redis, so that
-    /// they need not wait for replicas when such a lease is renewed there.
+    /// Tokens up to `counter` are with enough replicas. The other servers learn it from Redis, so
+    /// that they need not wait for replicas when such a lease is renewed there.
     fn acknowledge(&self, lineage: &str, counter: u64) {
         self.acknowledged.fetch_max(counter, Ordering::Relaxed);
         let link = self.grants.clone();

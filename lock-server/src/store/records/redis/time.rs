@@ -62,15 +62,15 @@ impl StoreTime {
         self.clock.monotonic_ms()
     }
 
-    /// The time that Redis shows at least, unless its clock went back since it was read; 0 before it
-    /// was read.
+    /// The time that Redis shows at least, unless its clock went back since it was read; 0 before
+    /// it was read.
     pub(super) fn now_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         self.state().at(now_ms)
     }
 
-    /// Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A reply
-    /// that was long on its way shows less than is known already.
+    /// Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A
+    /// reply that was long on its way shows less than is known already.
     pub(super) fn saw(&self, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
@@ -119,8 +119,8 @@ impl StoreTime {
         self.state().ahead_ms.is_some_and(|before_ms| before_ms != ahead_ms)
     }
 
-    /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was corrected
-    /// since the last look, by this server or by another one.
+    /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was
+    /// corrected since the last look, by this server or by another one.
     pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
@@ -140,9 +140,9 @@ impl StoreTime {
         lives_ms.saturating_add((lives_ms / 8).max(AHEAD_MS))
     }
 
-    /// The commit of such leases was answered, and no holder believes in one before: they may have begun
-    /// as late as now. Where it failed, Redis may not have it; where it was refused, none began. Redis has
-    /// the bound that was sent with it, `told_ms` after `sent_ms`.
+    /// The commit of such leases was answered, and no holder believes in one before: they may have
+    /// begun as late as now. Where it failed, Redis may not have it; where it was refused, none
+    /// began. Redis has the bound that was sent with it, `told_ms` after `sent_ms`.
     pub(super) fn promised(
         &self,
         lives_ms: u64,
@@ -186,8 +186,8 @@ impl StoreTime {
         state.ends_ms.max(state.others_until_ms).saturating_sub(now_ms)
     }
 
-    /// Another process, or another memory, may be behind the connection: its clock is not compared, and
-    /// what Redis stored may be lost.
+    /// Another process, or another memory, may be behind the connection: its clock is not compared,
+    /// and what Redis stored may be lost.
     pub(super) fn is_new(&self) {
         let mut state = self.state();
         (state.told_until_ms, state.offset, state.ahead_ms) = (0, None, None);

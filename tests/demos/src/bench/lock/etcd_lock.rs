@@ -75,8 +75,8 @@ impl EtcdLock {
         self.call("/v3lockpb.Lock/Unlock", &bytes_field(1, &self.key)).await.map(drop)
     }
 
-    /// Sends a request and returns the message of the reply. Where etcd refuses there is no message:
-    /// its reason is in the trailers, which are not decoded.
+    /// Sends a request and returns the message of the reply. Where etcd refuses there is no
+    /// message: its reason is in the trailers, which are not decoded.
     async fn call(&mut self, path: &str, request: &[u8]) -> Result<Vec<u8>, String> {
         let stream = self.next_stream;
         self.next_stream += 2;
@@ -147,7 +147,8 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// Headers of a gRPC call (RFC 7541): entries of the static table, and literals that no table keeps.
+/// Headers of a gRPC call (RFC 7541): entries of the static table, and literals that no table
+/// keeps.
 fn headers(path: &str, authority: &str) -> Vec<u8> {
     // `:method: POST` and `:scheme: http`.
     let mut out = vec![0x83, 0x86];

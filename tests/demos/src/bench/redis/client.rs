@@ -1,5 +1,5 @@
-//! A client that sends commands made beforehand and counts replies: it costs the machine little, and
-//! the same for every side.
+//! A client that sends commands made beforehand and counts replies: it costs the machine little,
+//! and the same for every side.
 
 use std::fmt;
 

@@ -1,4 +1,5 @@
-//! Groups that wait: they hold nothing, keep their places, and hold up no other waiter once they leave.
+//! Groups that wait: they hold nothing, keep their places, and hold up no other waiter once they
+//! leave.
 
 use std::pin::Pin;
 

@@ -134,8 +134,9 @@ fn an_earlier_token_is_helped_or_dead() {
     assert_eq!(closed(3, &replies[..2]).vote(&vote(8)), Decision::TooFew);
 }
 
-/// A holder of 6 has accepted 9 since: a mint, or a grant of another lock. Whoever asked before that was
-/// told of no 6, so a majority that is free of it takes a new token; where none is, nobody knows.
+/// A holder of 6 has accepted 9 since: a mint, or a grant of another lock. Whoever asked before
+/// that was told of no 6, so a majority that is free of it takes a new token; where none is, nobody
+/// knows.
 #[test]
 fn a_token_that_its_holder_has_passed_is_not_helped() {
     let above = Decision::GoAbove { above: 9, dead: Vec::new() };
@@ -327,9 +328,9 @@ proptest! {
         }
     }
 
-    /// Where a proposer goes above, a token that another attempt may have counted is dead, because more
-    /// than f nodes are above it without holding it; or it is left alone, where one of its holders is
-    /// above it, and a majority takes the new one without it.
+    /// Where a proposer goes above, a token that another attempt may have counted is dead, because
+    /// more than f nodes are above it without holding it; or it is left alone, where one of its
+    /// holders is above it, and a majority takes the new one without it.
     #[test]
     fn going_above_harms_no_token_that_may_be_counted(replies in any_replies()) {
         let n = replies.len();

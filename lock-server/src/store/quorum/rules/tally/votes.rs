@@ -108,13 +108,13 @@ fn is_free(reply: &NodeReply) -> bool {
     matches!(reply, NodeReply::Accepted { .. } | NodeReply::Yours { .. } | NodeReply::Low { .. })
 }
 
-/// To the token that another attempt may have counted, where it can still reach a majority; above all
-/// tokens, where none can.
+/// To the token that another attempt may have counted, where it can still reach a majority; above
+/// all tokens, where none can.
 ///
-/// A token that one of its holders has gone beyond is not helped: what took that node so far may have
-/// been told, as a minted token is, and whoever begins after that must not be granted less. Such a
-/// token is left where it is. A node that holds it keeps it, so where a majority takes the new one, the
-/// old one can never have had any.
+/// A token that one of its holders has gone beyond is not helped: what took that node so far may
+/// have been told, as a minted token is, and whoever begins after that must not be granted less.
+/// Such a token is left where it is. A node that holds it keeps it, so where a majority takes the
+/// new one, the old one can never have had any.
 fn above_or_help(round: &Round, vote: &Vote, supports: &[Support]) -> Decision {
     let mut dead = vote.dead.clone();
     let mut alive = Vec::new();
@@ -148,8 +148,8 @@ fn held_with(reply: &NodeReply, vote: &Vote) -> Option<Token> {
     }
 }
 
-/// Whether a token of the lease can never reach a majority: more than `f` nodes have accepted as much
-/// and do not hold it.
+/// Whether a token of the lease can never reach a majority: more than `f` nodes have accepted as
+/// much and do not hold it.
 fn is_dead(round: &Round, vote: &Vote, token: Token) -> bool {
     let beyond = |reply: &NodeReply| {
         reply.p().is_some_and(|p| p >= token.get()) && held_with(reply, vote) != Some(token)

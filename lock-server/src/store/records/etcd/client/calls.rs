@@ -71,8 +71,8 @@ impl EtcdClient {
         }
     }
 
-    /// Gives an etcd lease its time again by every member at once, so that no other one waits for one
-    /// that hangs; whether it is there.
+    /// Gives an etcd lease its time again by every member at once, so that no other one waits for
+    /// one that hangs; whether it is there.
     ///
     /// # Errors
     /// [`CallError`], never [`CallError::Unknown`]: no member says so.

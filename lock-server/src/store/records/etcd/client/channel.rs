@@ -1,9 +1,9 @@
 //! gRPC to one member: HTTP/2 connections, and messages on them.
 //!
-//! A connection's socket is read and written by the runtime that made it, so each runtime has one of its
-//! own: a commit is sent and its reply read without another thread. A connection that broke is replaced
-//! by the next request, and so is one on which a reply did not come in time: its peer may be gone
-//! without a reset. Pings show the same of a connection that only a watch is on.
+//! A connection's socket is read and written by the runtime that made it, so each runtime has one
+//! of its own: a commit is sent and its reply read without another thread. A connection that broke
+//! is replaced by the next request, and so is one on which a reply did not come in time: its peer
+//! may be gone without a reset. Pings show the same of a connection that only a watch is on.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -350,9 +350,9 @@ impl Member {
         format!("no reply within {} ms", self.timeout.as_millis())
     }
 
-    /// A connection that ended without a reply. Behind TLS that is also how a certificate is refused:
-    /// the handshake ends for the client before its own certificate was looked at, and the reason does
-    /// not always arrive after it.
+    /// A connection that ended without a reply. Behind TLS that is also how a certificate is
+    /// refused: the handshake ends for the client before its own certificate was looked at, and the
+    /// reason does not always arrive after it.
     fn broken(&self, text: String) -> String {
         if self.tls.is_some() && !text.contains("ertificate") {
             return format!(
@@ -381,8 +381,8 @@ enum Begin {
     Ended(String),
 }
 
-/// Speaks HTTP/2 on a stream. The connection ends with the last request on it and the handle, or where a
-/// ping has no reply.
+/// Speaks HTTP/2 on a stream. The connection ends with the last request on it and the handle, or
+/// where a ping has no reply.
 async fn begin<S>(stream: S) -> Result<Connection, String>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

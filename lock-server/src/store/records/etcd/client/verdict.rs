@@ -94,8 +94,8 @@ pub(super) fn judge(code: u32, message: &str, user: Option<&str>) -> Verdict {
         _ if message.ends_with("no leader") => {
             Verdict::NotDone("etcd has no leader: fewer than a majority of it is up".to_owned())
         }
-        // "leader changed", "request timed out", a member that stops, a reply that is too large for a proxy,
-        // and whatever is not known.
+        // "leader changed", "request timed out", a member that stops, a reply that is too large for
+        // a proxy, and whatever is not known.
         _ => Verdict::Unclear(format!("etcd replies with status {code}: {message}")),
     }
 }

@@ -83,8 +83,8 @@ impl EtcdInner {
         Version(u64::from(self.writer) << 32 | u64::from(count))
     }
 
-    /// Why nothing was committed: the counter was changed, or this server's last commit is another one.
-    /// That is this very commit where an earlier member has done it and its answer was lost.
+    /// Why nothing was committed: the counter was changed, or this server's last commit is another
+    /// one. That is this very commit where an earlier member has done it and its answer was lost.
     pub(super) async fn refused(
         &self,
         pen: &mut Pen,
@@ -117,7 +117,8 @@ impl EtcdInner {
         Ok(None)
     }
 
-    /// Whether a commit was done is not known: this server's last commit says it, unless it is done yet.
+    /// Whether a commit was done is not known: this server's last commit says it, unless it is done
+    /// yet.
     pub(super) async fn find(
         &self,
         pen: &mut Pen,
@@ -156,8 +157,9 @@ impl EtcdInner {
         store_error(error)
     }
 
-    /// The outcome of a commit by the revision of `header` whose reply was lost, by the records as they
-    /// were then: others may have changed them since. What was refused is read later, as it stands.
+    /// The outcome of a commit by the revision of `header` whose reply was lost, by the records as
+    /// they were then: others may have changed them since. What was refused is read later, as it
+    /// stands.
     async fn done_before(
         &self,
         pen: &mut Pen,
