@@ -13,42 +13,36 @@ use super::{CommandTable, Handling, KeyAccess};
 const HEAD: &str = "\
 # Redis commands
 
-The Redis port's treatment of every command of Redis 7.0, and of those of later versions that it \
-knows.
-This page is generated from the guard's policy and the COMMAND reply of a real Redis; a test \
-compares them.
+What the Redis port does with every command of Redis 7.0, and of those of later versions that it \
+knows; generated from the guard's policy and a real Redis' COMMAND reply.
 
 The keys of a command are checked against the locks whose tokens the connection holds.
 Numbers are positions of keys, the command's name is 0.
-Wrong arguments are refused in Redis' own words; `HELP` of every command that has subcommands \
-passes.
+`HELP` of every command that has subcommands passes.
 
 - *Own names*: keys whose first brace begins `{fence:` are Fencepost's own, and refused in every \
-position. Their names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS, \
-but not of those to KEYS and SCAN inside MULTI, nor of the counts of DBSIZE and PUBSUB NUMPAT.
+position. Replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and \
+SCAN inside MULTI, nor the counts of DBSIZE and PUBSUB NUMPAT.
 - *Names of all keys*: read without a token where no rule protects a key's reads, or with \
-`--allow-unfenced-reads`. A reply with more names than the guard [may \
-hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
-- *Writes*: PFCOUNT stores its count, XREADGROUP moves its group; instead of BITFIELD that only \
-reads use BITFIELD_RO.
-- *Channels* are no keys, and no lock protects them. Refused are Fencepost's own (`{fence:…`), \
-patterns that can match one, and notifications of its keys (`__keyspace@0__:{fence:…`); \
-`__keyevent@…` needs what KEYS needs.
+`--allow-unfenced-reads`. A reply beyond the [limit](redis-connections.md#limits-on-a-client) is \
+`DENIED`: use SCAN.
+- *Writes*: PFCOUNT and XREADGROUP are some; instead of BITFIELD that only reads use BITFIELD_RO.
+- *Channels* are no keys. Refused are Fencepost's own (`{fence:…`), patterns that can match one, \
+and notifications of its keys (`__keyspace@0__:{fence:…`); `__keyevent@…` needs what KEYS needs.
 - *MULTI*: ACL WHOAMI, CLIENT GETNAME, ID, INFO and LIST, and MODULE LIST are queued with the \
 reply of that moment; QUIT and RESET work. Everything else that the guard answers, WAIT and \
 PUBSUB CHANNELS are refused, and EXEC replies `EXECABORT`.
-- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own, by a script. They need a token of the \
-lock of every rule, and a default that leaves no key to another lock (`--default-rule open`, or \
-a last rule `**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
+- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own. They need a token of the lock of every \
+rule, and a default that leaves no key to another lock (`--default-rule open`, or a last rule \
+`**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
 - *SORT*: BY and GET with a `*` need a literal text before it, and the right to read every key \
 that begins so.
 - *CONFIG GET* offers appendonly, databases, maxmemory, maxmemory-policy and save; *CLIENT LIST* \
 and *INFO* show the client's own connection; *CLIENT UNBLOCK* takes the ids of CLIENT ID, of \
 clients with the same tokens.
-- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused \
-without one; so is REDIRECT: use RESP3.
-- *Administration*: clients present fencing tokens, not the rights of an [access \
-file](../operating/access.md), so no client may read or change the whole server; in observe mode \
+- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused without \
+one; so is REDIRECT: use RESP3.
+- *Administration* is refused, as tokens are no [rights](../operating/access.md); in observe mode \
 [most of it passes](../guides/adopting.md#the-redis-port).
 
 A command passes as
@@ -59,12 +53,11 @@ A command passes as
 commands](#not-in-scripts)
 - *guard*: answered by the guard
 
-An unlisted command passes, as *shared*, if Redis reports all its keys by fixed positions or a \
-count, either write or read, and no flags but `denyoom`, `fast` and `movablekeys`; each key of \
-such a write counts as written.
-So plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
-Every other unlisted command is refused: those of modules, and those that block, administer, or \
-do not report their keys.
+An unlisted command (HGETEX, HEXPIRE, MSETEX …) passes, as *shared*, if Redis reports all its \
+keys by fixed positions or a count, either write or read, and no flags but `denyoom`, `fast` and \
+`movablekeys`; each key of such a write counts as written.
+Every other one is refused: those of modules, and those that block, administer, or do not report \
+their keys.
 
 | passes as | keys | commands |
 | --- | --- | --- |
@@ -83,8 +76,8 @@ declared or built:
 | `bull:**=@open` | `bull` and `bull:*` |
 | `--default-rule open` | every key that no rule protects |
 | `--default-rule fenced` | the key that is named like a lock held |
-| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, \
-a blank | none: Redis' ACL has no such pattern |
+| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, a \
+blank | none: Redis' ACL has no such pattern |
 
 Other keys must be declared in KEYS, and are checked like any others: at most 256, without white \
 space or zero bytes; each change of them costs a round trip.
@@ -101,9 +94,8 @@ It is [reported](../operating/events.md#what-guards-refused) at the locks of the
 
 ## Not in scripts
 
-Redis' ACL refuses these commands and those of modules to a script (`DENIED`); by themselves, or \
-in a MULTI without a script, they work.
-The list is computed when the guard connects.
+Redis' ACL refuses these commands and those of modules to a script (`DENIED`), as computed when \
+the guard connects; outside a script, and a MULTI with one, they work.
 A script may PUBLISH and SPUBLISH on all channels but Fencepost's own.
 Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 
