@@ -59,8 +59,6 @@ keys by fixed positions or a count, either write or read, and no flags but `deny
 Every other one is refused: those of modules, and those that block, administer, or do not report \
 their keys.
 
-| passes as | keys | commands |
-| --- | --- | --- |
 ";
 
 const NOT_IN_SCRIPTS: &str = "
@@ -104,30 +102,28 @@ Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 const FOOT: &str = "
 ## Refused
 
-| reason | commands |
-| --- | --- |
 ";
 
 /// Makes the text of the page.
 pub(super) fn page(table: &CommandTable) -> String {
-    let mut allowed = Rows::new();
+    let mut allowed = Items::new();
     for entry in table.entries.all() {
         if let Some((passes, keys)) = allowed_as(entry) {
-            allowed.entry(format!("| {passes} | {keys} |")).or_default().push(shown(entry.name()));
+            allowed.entry(format!("- *{passes}*; {keys}:")).or_default().push(shown(entry.name()));
         }
     }
-    let mut denied = Rows::new();
+    let mut denied = Items::new();
     for (verdict, names) in policy::all() {
         let is_known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
         for name in names.split_whitespace() {
-            let (rows, row) = match verdict {
-                Verdict::Denied(reason) => (&mut denied, format!("| {reason} |")),
+            let (items, head) = match verdict {
+                Verdict::Denied(reason) => (&mut denied, format!("- {reason}:")),
                 Verdict::Keyless(handling) if !is_known(&name) => {
-                    (&mut allowed, format!("| {} | none |", passes_as(handling)))
+                    (&mut allowed, format!("- *{}*; none:", passes_as(handling)))
                 }
                 _ => continue,
             };
-            rows.entry(row).or_default().push(shown(name));
+            items.entry(head).or_default().push(shown(name));
         }
     }
     let not_in_scripts = not_in_scripts(table).join(", ");
@@ -136,15 +132,15 @@ pub(super) fn page(table: &CommandTable) -> String {
     format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
 }
 
-/// The names of the commands by the cells in front of them.
-type Rows = BTreeMap<String, Vec<String>>;
+/// The names of the commands by the text in front of them.
+type Items = BTreeMap<String, Vec<String>>;
 
-fn text(rows: Rows) -> String {
-    let row = |(cells, mut names): (String, Vec<String>)| {
+fn text(items: Items) -> String {
+    let item = |(head, mut names): (String, Vec<String>)| {
         names.sort();
-        format!("{cells} {} |\n", names.join(", "))
+        format!("{head} {}\n", names.join(", "))
     };
-    rows.into_iter().map(row).collect()
+    items.into_iter().map(item).collect()
 }
 
 /// Returns the commands that pass from a client and not from its scripts, in order.
