@@ -67,15 +67,13 @@ const NOT_IN_SCRIPTS: &str = "
 A script or function reaches the keys that the rules give to the tokens of its connection, \
 declared or built:
 
-| rule | reached without declaring |
-| --- | --- |
-| `k:{id}:**=bench/{id}`, with a token of `bench/42` | `k:42` and `k:42:*` |
-| `app:**=jobs`, `app:*:**=jobs`, with a token of `jobs` | `app` and `app:*`; `app:*` |
-| `bull:**=@open` | `bull` and `bull:*` |
-| `--default-rule open` | every key that no rule protects |
-| `--default-rule fenced` | the key that is named like a lock held |
-| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, a \
-blank | none: Redis' ACL has no such pattern |
+- `k:{id}:**=bench/{id}`, with a token of `bench/42`: `k:42` and `k:42:*`
+- `app:**=jobs`, with a token of `jobs`: `app` and `app:*`; `app:*:**=jobs`: `app:*`
+- `bull:**=@open`: `bull` and `bull:*`
+- `--default-rule open`: every key that no rule protects
+- `--default-rule fenced`: the key that is named like a lock held
+- none, as Redis' ACL has no such pattern: `a:*=jobs` (one segment), `a:{id}:**=@open` (text that \
+must be a lock's name), `a%20b:**=jobs` (a blank)
 
 Other keys must be declared in KEYS, and are checked like any others: at most 256, without white \
 space or zero bytes; each change of them costs a round trip.
