@@ -13,20 +13,18 @@ use super::{CommandTable, Handling, KeyAccess};
 const HEAD: &str = "\
 # Redis commands
 
-What the Redis port does with every command of Redis 7.0, and of those of later versions that it \
-knows; generated from the guard's policy and a real Redis' COMMAND reply.
+At the Redis port; generated from the guard's policy and the COMMAND reply of Redis 7.0.
 
-The keys of a command are checked against the locks whose tokens the connection holds.
-Numbers are positions of keys, the command's name is 0.
-`HELP` of every command that has subcommands passes.
+A command needs the tokens of its keys' locks. Numbers are positions of keys, the command's name \
+is 0. `HELP` of every command that has subcommands passes.
 
-- *Own names*: keys whose first brace begins `{fence:` are Fencepost's own, and refused in every \
-position. Replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and \
-SCAN inside MULTI, nor the counts of DBSIZE and PUBSUB NUMPAT.
+- *Own names*: keys whose first brace begins `{fence:` are refused in every position. Replies to \
+KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and SCAN inside MULTI, nor \
+the counts of DBSIZE and PUBSUB NUMPAT.
 - *Names of all keys*: read without a token where no rule protects a key's reads, or with \
 `--allow-unfenced-reads`. A reply beyond the [limit](redis-connections.md#limits-on-a-client) is \
 `DENIED`: use SCAN.
-- *Writes*: PFCOUNT and XREADGROUP are some; instead of BITFIELD that only reads use BITFIELD_RO.
+- *Writes* are PFCOUNT, XREADGROUP, and BITFIELD that only reads: use BITFIELD_RO.
 - *Channels* are no keys. Refused are Fencepost's own (`{fence:…`), patterns that can match one, \
 and notifications of its keys (`__keyspace@0__:{fence:…`); `__keyevent@…` needs what KEYS needs.
 - *MULTI*: ACL WHOAMI, CLIENT GETNAME, ID, INFO and LIST, and MODULE LIST are queued with the \
@@ -42,8 +40,8 @@ and *INFO* show the client's own connection; *CLIENT UNBLOCK* takes the ids of C
 clients with the same tokens.
 - *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused without \
 one; so is REDIRECT: use RESP3.
-- *Administration* is refused, as tokens are no [rights](../operating/access.md); in observe mode \
-[most of it passes](../guides/adopting.md#the-redis-port).
+- *Administration* is refused; in observe mode [most of it \
+passes](../guides/adopting.md#the-redis-port).
 
 A command passes as
 
@@ -56,8 +54,7 @@ commands](#not-in-scripts)
 An unlisted command (HGETEX, HEXPIRE, MSETEX …) passes, as *shared*, if Redis reports all its \
 keys by fixed positions or a count, either write or read, and no flags but `denyoom`, `fast` and \
 `movablekeys`; each key of such a write counts as written.
-Every other one is refused: those of modules, and those that block, administer, or do not report \
-their keys.
+Every other one is refused.
 
 ";
 
@@ -84,9 +81,9 @@ Names with a text before `{fence:` (the lock server's `--key-prefix app1:`) are 
 scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default, or a rule that \
 gives such names to a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
 
-A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 (a function: \
-its name) and the tokens of its connection; its earlier writes stay.
-It is [reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
+A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 or name and \
+the tokens of its connection, and is [reported](../operating/events.md#what-guards-refused) at \
+their locks; its earlier writes stay.
 
 ## Not in scripts
 
