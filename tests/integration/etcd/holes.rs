@@ -1,4 +1,4 @@
-//! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that
+//! The holes of docs/decisions/0051-records-in-etcd.md, shown: an older etcd that
 //! looks like the newest, so that no running server doubts it. Tokens fall then, as documented,
 //! until a lock server is started or a guard is asked. If one of these tests fails because they
 //! rise, the documents are to be corrected.
