@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::body::Body as AxumBody;
 use axum::routing::future::RouteFuture;
@@ -55,12 +55,11 @@ impl Future for Reply {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        let Poll::Ready(reply) = Pin::new(&mut this.inner).poll(cx) else {
-            if let Some(activity) = &this.activity {
-                activity.request_waits();
-            }
-            return Poll::Pending;
-        };
+        let reply = Pin::new(&mut this.inner).poll(cx);
+        if let Some(activity) = &this.activity {
+            activity.request_waits(reply.is_pending());
+        }
+        let reply = ready!(reply);
         let activity = this.activity.take();
         Poll::Ready(reply.map(|response| response.map(|inner| InFlight { inner, activity })))
     }

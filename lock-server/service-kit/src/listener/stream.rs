@@ -25,13 +25,16 @@ const IN_FLIGHT: u8 = 2;
 /// Rest is measured in quarters of the idle timeout: no clock is read for a request.
 const QUARTERS: u32 = 4;
 
+/// Time between probes of a socket that hyper does not look at.
+const HANG_UP_PROBE: Duration = Duration::from_secs(1);
+
 /// What a connection is doing; the handler writes it and the stream reads it, in one task.
 #[derive(Debug)]
 pub(super) struct Activity {
     phase: AtomicU8,
     requests: AtomicU32,
-    /// The handler of the request in flight had to wait.
-    waited: AtomicBool,
+    /// The handler of the request in flight waits.
+    waits: AtomicBool,
 }
 
 impl Activity {
@@ -40,18 +43,17 @@ impl Activity {
         Self {
             phase: AtomicU8::new(HEAD),
             requests: AtomicU32::new(0),
-            waited: AtomicBool::new(false),
+            waits: AtomicBool::new(false),
         }
     }
 
     pub(super) fn request_began(&self) {
         self.phase.store(IN_FLIGHT, Ordering::Relaxed);
-        self.waited.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn request_waits(&self) {
-        self.waited.store(true, Ordering::Relaxed);
+    pub(super) fn request_waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
     }
 
     pub(super) fn request_ended(&self) {
@@ -76,8 +78,20 @@ pub(super) struct Stream {
     peer_closed: bool,
     /// hyper waits for bytes or the end. It does not while it holds bytes behind a request.
     is_watched: bool,
+    hang_up: HangUp,
     /// Some of the head that is awaited has arrived.
     head_begun: bool,
+}
+
+/// Watch for a client that hangs up while its request waits.
+#[derive(Debug)]
+enum HangUp {
+    /// hyper does it, or no request waits.
+    Watched,
+    /// hyper did not when it was polled last. It does at its next poll, unless it holds bytes.
+    Unwatched,
+    /// hyper holds bytes; the socket is probed when this ends.
+    Probing(Pin<Box<Sleep>>),
 }
 
 #[derive(Debug)]
@@ -101,6 +115,7 @@ impl Stream {
             write_timer: None,
             peer_closed: false,
             is_watched: false,
+            hang_up: HangUp::Watched,
             head_begun: false,
         }
     }
@@ -114,16 +129,35 @@ impl Stream {
         self.inner
     }
 
-    /// Returns `true` if a client hung up while its request waited and hyper could not notice,
-    /// because it holds bytes that came behind the request. A reply would be lost without an error,
-    /// and with it a grant.
-    fn is_abandoned(&self) -> bool {
-        let waited = self.activity.waited.swap(false, Ordering::Relaxed);
-        if self.is_watched || !waited {
-            return false;
+    /// Is ready if the client hung up while its request waits and hyper does not look at the socket.
+    /// The handler must not go on: a grant would reach no client, and a write to a peer that has
+    /// closed succeeds once.
+    fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.is_watched || !self.activity.waits.load(Ordering::Relaxed) {
+            self.hang_up = HangUp::Watched;
+            return Poll::Pending;
         }
-        let mut closed = [PollFd::new(&self.inner, PollFlags::RDHUP)];
-        rustix::event::poll(&mut closed, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+        match &mut self.hang_up {
+            HangUp::Watched => {
+                self.hang_up = HangUp::Unwatched;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            HangUp::Unwatched => {
+                self.hang_up = HangUp::Probing(sleep(HANG_UP_PROBE));
+                self.poll_hang_up(cx)
+            }
+            HangUp::Probing(timer) => {
+                ready!(timer.as_mut().poll(cx));
+                let mut closed = [PollFd::new(&self.inner, PollFlags::RDHUP)];
+                if rustix::event::poll(&mut closed, Some(&Timespec::default())) == Ok(0) {
+                    self.hang_up = HangUp::Unwatched;
+                    return self.poll_hang_up(cx);
+                }
+                self.peer_closed = true;
+                Poll::Ready(io::ErrorKind::BrokenPipe.into())
+            }
+        }
     }
 
     /// Nothing to read: is it time to give up?
@@ -219,10 +253,6 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        if self.is_abandoned() {
-            self.peer_closed = true;
-            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
-        }
         match Pin::new(&mut self.inner).poll_write(cx, bytes) {
             Poll::Pending => self.poll_write_patience(cx),
             written => {
@@ -233,6 +263,10 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes whenever it has polled the handler.
+        if let Poll::Ready(error) = self.poll_hang_up(cx) {
+            return Poll::Ready(Err(error));
+        }
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
