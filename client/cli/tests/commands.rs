@@ -117,7 +117,8 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
     // A revocation would seal the guard at once; after this, only the new holder's write does.
     assert_eq!(code(&served.fence(&format!("lock release doc {old_lease}"))), 0);
     let new = served.json("lock acquire doc --ttl 1m");
-    let (old, new) = (old["fencing_token"].as_str(), new["fencing_token"].as_str());
+    let old = old["fencing_token"].as_str();
+    let new = new["fencing_token"].as_str();
     let put = |header, text| served.fence_with(&["object", "put", "doc"], header, text);
     let object = |line: &[&str], header| served.fence_with(line, header, "");
 

@@ -85,11 +85,13 @@ async fn servers_and_nodes_work_as_the_least_user() {
     let setup = Setup::lock_server(&nodes.url())
         .args(&["--ended-retention", "200ms", "--store-user", "locks", "--store-password-file"])
         .arg(password.to_str().unwrap());
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     until_all_vote(&one).await;
     until_all_vote(&two).await;
     let history = History::new();
-    let (client, other) = (Client::of(&one, &history), Client::of(&two, &history));
+    let client = Client::of(&one, &history);
+    let other = Client::of(&two, &history);
     let held = client.in_the_end("a", 2_000).await;
     let waits = other.locks.clone();
     let patient = json!({"ttl_ms": 2_000, "wait_ms": 20_000});

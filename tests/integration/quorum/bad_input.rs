@@ -99,7 +99,8 @@ async fn a_list_that_is_no_quorum_is_refused_in_one_line() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_names_of_one_node_are_refused_by_the_program() {
     let nodes = QuorumNodes::start(2).await;
-    let (one, two) = (nodes.node(0).url(), nodes.node(1).url());
+    let one = nodes.node(0).url();
+    let two = nodes.node(1).url();
     let again = one.replace("127.0.0.1", "localhost");
     let output = Setup::lock_server(&format!("redis-quorum:{one},{two},{again}")).refused().await;
     let last = output.stderr.lines().last().unwrap_or_default();
@@ -117,7 +118,8 @@ async fn a_majority_that_goes_away_is_named_node_by_node() {
     until_all_vote(&server).await;
     nodes.node_mut(1).kill();
     nodes.node_mut(2).kill();
-    let (second, third) = (nodes.node(1).url(), nodes.node(2).url());
+    let second = nodes.node(1).url();
+    let third = nodes.node(2).url();
     let sentence = refused(&locks, "other", &[&second, &third, "cannot be reached"]).await;
     assert!(!sentence.contains(&nodes.node(0).url()), "it votes: {sentence}");
     nothing_is_left_of_refused_requests(&locks, nodes.node(0)).await;
@@ -182,7 +184,8 @@ async fn nodes_that_are_full() {
     let next = grant(&locks, "one-is-full").await;
     lives(&locks, "held", &held).await;
     nodes.node(1).run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let (first, second) = (nodes.node(0).url(), nodes.node(1).url());
+    let first = nodes.node(0).url();
+    let second = nodes.node(1).url();
     let sentence = refused(&locks, "two-are-full", &[&first, &second]).await;
     assert!(sentence.contains("maxmemory") || sentence.contains("OOM"), "{sentence}");
     for at in [0, 1] {

@@ -24,10 +24,12 @@ async fn the_clocks_of_a_majority_jump() {
         (SteppedRedis::start().await, SteppedRedis::start().await, Redis::start().await);
     let url = url_of([one.url(), two.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::of(&first, &history);
+    let other = Client::of(&second, &history);
     let held = holder.in_the_end("a", LONG_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     other.refused("a", 3).await;
@@ -47,14 +49,17 @@ async fn the_clocks_of_a_majority_jump() {
 /// Two of three clocks are fast: a lease is over there long before its holder believes so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clocks_of_a_majority_run_fast() {
-    let (one, two) = (SteppedRedis::running(RATE).await, SteppedRedis::running(RATE).await);
+    let one = SteppedRedis::running(RATE).await;
+    let two = SteppedRedis::running(RATE).await;
     let right = Redis::start().await;
     let url = url_of([one.url(), two.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::of(&first, &history);
+    let other = Client::of(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     let next = other.in_the_end("a", TTL_MS).await;
@@ -67,13 +72,16 @@ async fn the_clocks_of_a_majority_run_fast() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clock_of_one_node_runs_fast() {
     let fast = SteppedRedis::running(RATE).await;
-    let (mut away, right) = (Redis::start().await, Redis::start().await);
+    let mut away = Redis::start().await;
+    let right = Redis::start().await;
     let url = url_of([fast.url(), away.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::of(&first, &history);
+    let other = Client::of(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&fast], "a", held.lease_id).await;
     holder.until_known(&[&away, &right], "a", held.lease_id).await;

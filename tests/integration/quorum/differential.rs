@@ -58,7 +58,8 @@ async fn an_operation_that_fails_does_not_touch_the_others() {
     let mut real = RealNode::new(&redis).await;
     let world = World::new(&mut seed);
     let node: NodeId = "node-1".parse().unwrap();
-    let (view, run_id) = (steps::first_view(), "run-1".to_owned());
+    let view = steps::first_view();
+    let run_id = "run-1".to_owned();
     real.take(&Step::Doubt(run_id.clone(), None, node.clone()), &world).await;
     let init = Init { view: view.clone(), node: node.clone(), run_id, floor: 0 };
     real.take(&Step::Init(init), &world).await;

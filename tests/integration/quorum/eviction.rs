@@ -32,10 +32,12 @@ async fn a_node_that_may_drop_votes_is_named() {
 async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let mut nodes = QuorumNodes::start(3).await;
     let history = History::new();
-    let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+    let first = server_at(&nodes.url()).await;
+    let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::of(&first, &history);
+    let other = Client::of(&second, &history);
     // A bare majority has it.
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", LONG_MS).await;
@@ -75,10 +77,12 @@ async fn fill_until_dropped(nodes: &QuorumNodes) {
 async fn a_node_without_what_it_accepted_rejoins() {
     let mut nodes = QuorumNodes::start(3).await;
     let history = History::new();
-    let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+    let first = server_at(&nodes.url()).await;
+    let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::of(&first, &history);
+    let other = Client::of(&second, &history);
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", 4_000).await;
     nodes.node_mut(2).start_again().await;

@@ -94,7 +94,8 @@ impl Load {
                 history: history.clone(),
                 seed: seed.fork(),
             };
-            let (grants, stop) = (grants.clone(), stop.clone());
+            let grants = grants.clone();
+            let stop = stop.clone();
             tokio::spawn(client.run(grants, stop))
         };
         let workers = (0..WORKERS).map(worker).collect();
@@ -253,7 +254,8 @@ async fn two_of_five_nodes_are_away() {
     let load = Load::start(&fleet, &mut seed);
     for round in 0..rounds(2, 40) {
         load.progress(6).await;
-        let (dead, still) = (round % 5, (round + 2) % 5);
+        let dead = round % 5;
+        let still = (round + 2) % 5;
         tokio::time::sleep(seed.time_ms(0, 80)).await;
         nodes.node_mut(dead).kill();
         nodes.node(still).process().pause();

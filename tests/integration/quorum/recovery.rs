@@ -22,7 +22,8 @@ struct Run {
 impl Run {
     async fn start() -> Self {
         let nodes = QuorumNodes::start(3).await;
-        let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+        let first = server_at(&nodes.url()).await;
+        let second = server_at(&nodes.url()).await;
         until_all_vote(&first).await;
         until_all_vote(&second).await;
         Self { nodes, first, second, history: History::new() }

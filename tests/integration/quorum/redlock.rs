@@ -31,7 +31,8 @@ struct Noted<'a> {
 
 impl Noted<'_> {
     async fn acquire(&self, asked: Acquire) -> Result<Grant, StoreError> {
-        let (lock, ttl_ms) = (asked.lock.to_string(), asked.ttl.ms());
+        let lock = asked.lock.to_string();
+        let ttl_ms = asked.ttl.ms();
         let invoked_ns = self.history.now_ns();
         let grant = self.store.acquire(asked).await?;
         self.history.granted(Granted {
@@ -210,10 +211,12 @@ async fn the_clock_of_a_node_jumps() {
 async fn the_holder_stalls() {
     let nodes = QuorumNodes::start(3).await;
     let server = Setup::lock_server(&nodes.url()).start().await;
-    let (locks, folder) = (server.locks(), DataDir::new());
+    let locks = server.locks();
+    let folder = DataDir::new();
     for (lock, store) in [("memory", "memory:".to_owned()), ("embedded", folder.store())] {
         let guard = Setup::fenced_store(&store).start().await;
-        let (history, fenced) = (History::new(), guard.guard());
+        let history = History::new();
+        let fenced = guard.guard();
         let write = async |lease: &LeaseReply, value: &str| {
             let invoked_ns = history.now_ns();
             let header = lease.fencing_token.as_str();

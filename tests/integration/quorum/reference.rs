@@ -125,7 +125,8 @@ impl Node {
                 if live.attempt != vote.attempt {
                     live.attempt.clear();
                 }
-                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                let token = live.token;
+                let remaining_ms = live.expires_ms - now_ms;
                 self.save(&vote.lock, desk);
                 return match token == vote.token {
                     true => NodeReply::Accepted { p, remaining_ms },
@@ -167,7 +168,8 @@ impl Node {
         let expires_ms = now_ms + topup.remaining_ms;
         match &mut desk.record.live {
             Some(live) if live.token != topup.token => {
-                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                let token = live.token;
+                let remaining_ms = live.expires_ms - now_ms;
                 return NodeReply::Yours { token, remaining_ms, p: desk.p };
             }
             Some(live) => {
@@ -258,7 +260,8 @@ impl Node {
                 if let Some(ended) = desk.ended(lease) {
                     return ended;
                 }
-                let (reason, why) = (*reason, why.clone());
+                let reason = *reason;
+                let why = why.clone();
                 desk.record.remember(Ended {
                     lease,
                     token: None,

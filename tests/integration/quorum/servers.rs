@@ -28,10 +28,12 @@ async fn servers(nodes: &QuorumNodes, n: usize) -> Vec<(Store, Kit)> {
 async fn servers_share_a_lock() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 3).await;
-    let (history, busy) = (Arc::new(History::new()), Arc::new(AtomicBool::new(false)));
+    let history = Arc::new(History::new());
+    let busy = Arc::new(AtomicBool::new(false));
     let workers = (0..6).map(|worker| {
         let store = servers[worker % 3].0.clone();
-        let (history, busy) = (history.clone(), busy.clone());
+        let history = history.clone();
+        let busy = busy.clone();
         tokio::spawn(async move {
             for _ in 0..6 {
                 let invoked_ns = history.now_ns();
@@ -66,7 +68,8 @@ async fn servers_share_a_lock() {
 async fn a_release_elsewhere_wakes() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 2).await;
-    let (one, two) = (servers[0].0.clone(), servers[1].0.clone());
+    let one = servers[0].0.clone();
+    let two = servers[1].0.clone();
     let mut held = one.acquire(request("w", LONG_MS, 0)).await.unwrap();
     for round in 0..6 {
         let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -105,7 +108,8 @@ async fn one_id_at_two_servers_is_one_grant() {
         let asked = request(&lock, LONG_MS, LONG_MS);
         let (one, two) =
             tokio::join!(servers[0].0.acquire(asked.clone()), servers[1].0.acquire(asked.clone()));
-        let (one, two) = (one.unwrap(), two.unwrap());
+        let one = one.unwrap();
+        let two = two.unwrap();
         assert_eq!(one.token, two.token, "round {round}");
         let renewed = servers[0].0.renew(&name(&lock), asked.lease_id, None).await.unwrap();
         assert_eq!(renewed.token, one.token);

@@ -52,7 +52,9 @@ async fn grants_nothing(base: &str, lock: &str) {
 async fn the_network_between_servers_and_nodes_is_split() {
     let mut seed = Seed::of_run("quorum::split::the_network_between_servers_and_nodes_is_split");
     let nodes = QuorumNodes::start(3).await;
-    let (a, b, c) = (nodes.ways().await, nodes.ways().await, nodes.ways().await);
+    let a = nodes.ways().await;
+    let b = nodes.ways().await;
+    let c = nodes.ways().await;
     let fleet = Fleet::at([&a.0, &b.0, &c.0]).await;
     let network = Network([a.1, b.1, c.1]);
     let load = Load::start(&fleet, &mut seed);

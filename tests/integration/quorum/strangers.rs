@@ -73,7 +73,8 @@ async fn a_vote_at_a_node_without_scripts_is_not_sent_again() {
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     // The look at the nodes, once a second, may bring the scripts back before the vote.
-    let (mut refused, mut round) = (None, 0);
+    let mut refused = None;
+    let mut round = 0;
     while refused.is_none() {
         assert!(round < 10, "every vote was sent again");
         round += 1;

@@ -54,7 +54,8 @@ async fn it_stays(store: &Store, lock: &str, grant: &Grant) {
 
 /// Two requests, the first with the higher id.
 fn two_requests(lock: &str) -> (Acquire, Acquire) {
-    let (one, other) = (lease_id(), lease_id());
+    let one = lease_id();
+    let other = lease_id();
     let of = |lease_id| Acquire { lease_id, ..request(lock, LONG_MS, 0) };
     (of(one.max(other)), of(one.min(other)))
 }
@@ -123,7 +124,8 @@ async fn a_server_that_is_given_up_takes_nothing_back_that_another_told() {
     until_all_vote(&kit_two).await;
     let asked = request("x", LONG_MS, LONG_MS);
     stall(&nodes, 300).await;
-    let (first, second) = (asked.clone(), asked);
+    let first = asked.clone();
+    let second = asked;
     let given_up = tokio::spawn(async move { one.acquire(first).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     let own = two.clone();
@@ -142,7 +144,8 @@ async fn a_grant_that_reached_nobody_is_taken_back() {
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     stall(&nodes, 300).await;
-    let (asked, own) = (request("x", LONG_MS, LONG_MS), store.clone());
+    let asked = request("x", LONG_MS, LONG_MS);
+    let own = store.clone();
     let lease = asked.lease_id;
     let gone = tokio::spawn(async move { own.acquire(asked).await });
     tokio::time::sleep(Duration::from_millis(50)).await;

@@ -156,8 +156,10 @@ async fn whoever_saw_a_node_keep_nothing_remembers_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_may_change_places() {
     let nodes = QuorumNodes::start(3).await;
-    let (a, b) = (nodes.node(0).address(), nodes.node(1).address());
-    let (to_a, to_b) = (FaultProxy::before(&a).await, FaultProxy::before(&b).await);
+    let a = nodes.node(0).address();
+    let b = nodes.node(1).address();
+    let to_a = FaultProxy::before(&a).await;
+    let to_b = FaultProxy::before(&b).await;
     let url = nodes.url().replace(&a, &to_a.address()).replace(&b, &to_b.address());
     let (store, kit) = store_at(&url).await.unwrap();
     until_all_vote(&kit).await;
@@ -196,7 +198,8 @@ impl Forgetful {
         let (forget, forgets) = tokio::sync::watch::channel(CancellationToken::new());
         let carrying = tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                let (upstream, forgotten) = (upstream.clone(), forgets.borrow().clone());
+                let upstream = upstream.clone();
+                let forgotten = forgets.borrow().clone();
                 tokio::spawn(async move {
                     let Ok(mut server) = TcpStream::connect(upstream).await else { return };
                     let carried = tokio::io::copy_bidirectional(&mut client, &mut server);
@@ -263,7 +266,9 @@ async fn idle_names_make_short_pages() {
 }
 
 async fn pages(store: &Store, prefix: &str) -> (usize, Vec<String>) {
-    let (mut pages, mut found, mut after) = (0, Vec::new(), None);
+    let mut pages = 0;
+    let mut found = Vec::new();
+    let mut after = None;
     loop {
         let query = ListQuery { prefix: prefix.to_owned(), after: after.clone(), limit: 2 };
         let LockPage { locks, next_after } = store.list(query).await.unwrap();

@@ -96,8 +96,10 @@ impl Request {
 
 impl Walk {
     fn step(&mut self, request: usize, node: usize, what: u8) {
-        let (at, node) = (request % self.requests.len(), node % self.nodes.len());
-        let (view, id) = (self.view.clone(), id(node));
+        let at = request % self.requests.len();
+        let node = node % self.nodes.len();
+        let view = self.view.clone();
+        let id = id(node);
         let to = Addressee { view: &view, node: &id };
         let asked = &mut self.requests[at];
         // What takes votes back comes whenever it comes, also after votes of the next attempt.
@@ -107,7 +109,8 @@ impl Walk {
         {
             left[node] = false;
             let end = End::Drop { attempt: attempt.clone() };
-            let (lock, lease) = (&asked.vote.lock, asked.vote.lease);
+            let lock = &asked.vote.lock;
+            let lease = asked.vote.lease;
             self.nodes[node].end(1, to, lock, lease, &end, TTL_MS);
             return;
         }
@@ -144,7 +147,8 @@ impl Walk {
             Decision::Undecided => return,
             Decision::Granted { token, .. } => {
                 asked.over = true;
-                let (lock, lease) = (asked.vote.lock.clone(), asked.vote.lease);
+                let lock = asked.vote.lock.clone();
+                let lease = asked.vote.lease;
                 self.note(lock, lease, token);
                 return;
             }
@@ -236,7 +240,8 @@ proptest! {
 /// server is granted more than that.
 #[test]
 fn what_was_minted_is_below_whatever_is_granted_after_it() {
-    let (mut nodes, view) = (ready_nodes(3), view(3));
+    let mut nodes = ready_nodes(3);
+    let view = view(3);
     let ids: Vec<NodeId> = (0..3).map(id).collect();
     let to = |at: usize| Addressee { view: &view, node: &ids[at] };
     let mut dead = request(3, 1, 0, 0).vote;

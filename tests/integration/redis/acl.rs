@@ -82,7 +82,8 @@ async fn servers_work_as_the_least_user() {
     let setup = Setup::lock_server(&redis.url())
         .args(&["--after-loss", "grant", "--store-user", "locks", "--store-password-file"])
         .arg(password.to_str().unwrap());
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     let mut stream = EventStream::open(&two.base, "", "").await;
     let held = one.locks().grant("a", 60_000).await;
     assert_eq!(stream.next().await.kind, EventKind::Granted, "told by the other server");

@@ -56,9 +56,12 @@ async fn ask(locks: &Locks, history: &History, ttl_ms: u64, wait_ms: u64) -> Opt
 /// Redis has forgotten the lease before anybody looks: an hour is more than it keeps a record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nobody_is_granted_beside_a_holder_when_the_clock_jumps() {
-    let (redis, history) = (SteppedRedis::start().await, History::new());
-    let (first, second) = (server(&redis.url()).await, server(&redis.url()).await);
-    let (one, other) = (first.locks(), second.locks());
+    let redis = SteppedRedis::start().await;
+    let history = History::new();
+    let first = server(&redis.url()).await;
+    let second = server(&redis.url()).await;
+    let one = first.locks();
+    let other = second.locks();
     ask(&one, &history, 2_500, 0).await.expect("the lock is free");
     let waiting = async { ask(&other, &history, 300, 20_000).await.expect("a grant") };
     let asking = async {

@@ -202,10 +202,12 @@ async fn a_node_fails_over_under_load() {
 async fn a_slot_that_nobody_serves_is_unavailable() {
     let cluster = RedisCluster::start().await;
     let server = server(&cluster, &[]).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = json!({"lease_id": lease, "ttl_ms": 60_000});
     let token = locks.acquire("a", ask.clone()).await.lease().token;
-    let (owner, slot) = (cluster.owner(slot()).await, slot().to_string());
+    let owner = cluster.owner(slot()).await;
+    let slot = slot().to_string();
     let _: () = cluster.node(owner).run(&["CLUSTER", "DELSLOTS", &slot]).await;
     let said = Setup::lock_server(&cluster.url()).refused().await;
     let reasons = ["the cluster does not serve the slot", "nobody owns slot"];
@@ -221,7 +223,8 @@ async fn a_slot_that_nobody_serves_is_unavailable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_cluster_and_who_is_no_node_is_said() {
-    let (cluster, redis) = (RedisCluster::start().await, Redis::start().await);
+    let cluster = RedisCluster::start().await;
+    let redis = Redis::start().await;
     let said = Setup::lock_server(&cluster.node(0).url()).refused().await;
     assert!(said.stderr.contains("write redis-cluster://"), "{}", said.stderr);
     let url = format!("redis-cluster://{}", redis.address());

@@ -55,7 +55,8 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let server = behind(&proxy).await;
-    let (locks, other) = (server.locks(), lock_server(&redis).await);
+    let locks = server.locks();
+    let other = lock_server(&redis).await;
     locks.grant("warm", 60_000).await;
     proxy.set(Fault::DropReplies);
     for (path, body) in [
@@ -163,7 +164,8 @@ async fn cut_connections_lose_no_waiter() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let server = behind(&proxy).await;
-    let (locks, other) = (server.locks(), lock_server(&redis).await.locks());
+    let locks = server.locks();
+    let other = lock_server(&redis).await.locks();
     drop(other);
     let first = locks.grant("a", 60_000).await;
     let own = locks.clone();

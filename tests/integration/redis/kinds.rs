@@ -45,7 +45,8 @@ pub(super) fn name(lock: &str) -> LockName {
 }
 
 pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
-    let (owner, ttl) = (Owner::new("shared").unwrap(), Ttl::from_ms(ttl_ms).unwrap());
+    let owner = Owner::new("shared").unwrap();
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
     Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner, ttl) }
 }
 
@@ -75,7 +76,8 @@ pub(crate) async fn servers_of(redis: &Redis, lock: &str) -> Vec<u64> {
 /// Waits at the last place of every queue.
 async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<Outcome> {
     let behind = store.show(&parts[0].lock).await.unwrap().queue_length;
-    let (own, asked) = (store.clone(), parts.to_vec());
+    let own = store.clone();
+    let asked = parts.to_vec();
     let waiting = tokio::spawn(async move { own.acquire_all(asked).await });
     queue_of(store, parts[0].lock.as_str(), behind + 1).await;
     waiting
@@ -92,7 +94,8 @@ async fn enqueue_at_a_dying_server(
     liveness: Duration,
 ) -> Runtime {
     let runtime = Runtime::new().unwrap();
-    let (url, asked) = (redis.url(), parts.to_vec());
+    let url = redis.url();
+    let asked = parts.to_vec();
     runtime.spawn(async move {
         let options = StoreOptions { liveness, ..patient() };
         let kit = Kit::new("dying");
@@ -143,7 +146,8 @@ async fn a_group_is_refused_as_a_whole() {
         if lock.as_str() == "b" && matches!(**refusal, StoreError::Lost { .. })),
         "{outcome:?}"
     );
-    let (session_id, owner) = (session_id(), Owner::new("shared").unwrap());
+    let session_id = session_id();
+    let owner = Owner::new("shared").unwrap();
     let ttl = Ttl::from_ms(LONG_MS).unwrap();
     let new = NewSession { session_id, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
@@ -162,10 +166,12 @@ async fn a_group_is_refused_as_a_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn groups_of_two_servers_stand_in_one_order() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let second = two.acquire(request("b", LONG_MS, 0)).await.unwrap();
-    let (of_two, of_one) = (group(&["b", "a", "c"]), group(&["c", "a", "b"]));
+    let of_two = group(&["b", "a", "c"]);
+    let of_one = group(&["c", "a", "b"]);
     let waits_at_two = enqueue(&two, &of_two).await;
     let waits_at_one = enqueue(&one, &of_one).await;
     one.release(&name("a"), first.lease_id).await.unwrap();
@@ -251,7 +257,8 @@ async fn a_dead_servers_group_holds_nobody_up() {
     let own = one.clone();
     let behind = tokio::spawn(async move { own.acquire(request("b", LONG_MS, LONG_MS)).await });
     queue_of(&one, "b", 2).await;
-    let (own, asked) = (one.clone(), shared(LONG_MS));
+    let own = one.clone();
+    let asked = shared(LONG_MS);
     let reader = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "read", 2).await;
     dying.shutdown_background();
@@ -297,7 +304,8 @@ async fn a_group_moves_to_the_server_where_it_is_repeated() {
         if matches!(**refusal, StoreError::IdConflict { .. })),
         "{outcome:?}"
     );
-    let (own, asked) = (one.clone(), moves.clone());
+    let own = one.clone();
+    let asked = moves.clone();
     let moved = tokio::spawn(async move { own.acquire_all(asked).await });
     until_true("the new server", || async {
         let servers = servers_of(&redis, "a").await;

@@ -241,7 +241,8 @@ async fn token_above(locks: &Locks, mark: u64) -> u64 {
 /// above what it has seen meanwhile.
 #[tokio::test]
 async fn a_new_lineage_begins_above_a_guards_mark() {
-    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(1).await;
     let server = with_guards(&redis, &[&guard.base]).start().await;
     let locks = server.locks();
     assert!(next_token(&locks, "a").await < FAR);
@@ -253,7 +254,8 @@ async fn a_new_lineage_begins_above_a_guards_mark() {
 
 #[tokio::test]
 async fn a_new_server_on_an_emptied_redis_begins_above_a_guards_mark() {
-    let (redis, guard) = (Redis::start().await, guard_at(FAR).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(FAR).await;
     let server = with_guards(&redis, &[&guard.base]).start().await;
     assert!(next_token(&server.locks(), "a").await > FAR);
 }
@@ -283,7 +285,8 @@ async fn a_counter_below_a_guards_mark_is_another_lineage() {
 /// it. It is named, and when it is back its mark counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_guard_does_not_stop_a_new_lineage() {
-    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(1).await;
     let proxy = FaultProxy::before(&guard.address()).await;
     let address = format!("http://{}", proxy.address());
     // Redis itself may take less time than a guard.

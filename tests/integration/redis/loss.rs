@@ -37,7 +37,8 @@ async fn server(redis: &Redis) -> Store {
 }
 
 fn new_session(ttl_ms: u64) -> NewSession {
-    let (owner, ttl) = (request("a", 100, 0).owner, Ttl::from_ms(ttl_ms).unwrap());
+    let owner = request("a", 100, 0).owner;
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
     NewSession { session_id: session_id(), owner, ttl, metadata: None, principal: None }
 }
 
@@ -80,7 +81,8 @@ async fn doubt(redis: &Redis) {
 /// The holder of a lock that Redis has forgotten believes in its lease until its time is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_holder_is_waited_for() {
-    let (redis, history) = (Redis::start().await, History::new());
+    let redis = Redis::start().await;
+    let history = History::new();
     let store = server(&redis).await;
     let ask = async |ttl_ms, wait_ms| {
         let invoked_ns = history.now_ns();
@@ -165,7 +167,8 @@ async fn what_was_only_asked_for_is_not_waited_for() {
     let wish = |wait_ms| Acquire { lock_delay_ms: 200_000, ..request("a", 600_000, wait_ms) };
     let outcome = store.acquire(wish(0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
-    let (own, asked) = (store.clone(), wish(PATIENT_MS));
+    let own = store.clone();
+    let asked = wish(PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     super::kinds::queue_of(&store, "a", 1).await;
     // One that is granted afterwards is where a delay would be counted in.
@@ -229,7 +232,8 @@ async fn what_lives_goes_on_and_what_is_new_waits() {
         assert!(left(store.acquire(new).await) > 50_000);
     }
     // There is room, but somebody waits for it already.
-    let (own, asked) = (store.clone(), shared(PATIENT_MS));
+    let own = store.clone();
+    let asked = shared(PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     super::kinds::queue_of(&store, "s", 1).await;
     let outcome = store.acquire(shared(0)).await;

@@ -60,7 +60,8 @@ fn left(outcome: Result<lock_server::store::records::Committed, StoreError>) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_flushall_no_lease_begins_while_a_lost_one_may_live() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let before = one.commit(grant("a", 2_000)).await.unwrap().base;
     let version = must_put(&one, Version::ABSENT, put(&lock("b"), "x")).await;
     two.beat(ServerId(2), 60_000).await.unwrap();
@@ -146,7 +147,8 @@ async fn tokens_rise_whatever_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_below_what_was_seen_is_noticed_by_each_server() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let seen = take(&one, 100).await.unwrap().base + 100;
     let _: () = redis.run(&["INCRBY", "{fence:default}:token", "-50"]).await;
     // This one has not seen it, but what it decides on was.

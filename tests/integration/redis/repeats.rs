@@ -53,13 +53,15 @@ async fn a_late_word_ends_no_lease_that_was_told_of() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     let first = one.acquire(request("late", LONG_MS, 0)).await.unwrap();
-    let (own, asked) = (one.clone(), request("late", LONG_MS, LONG_MS));
+    let own = one.clone();
+    let asked = request("late", LONG_MS, LONG_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "late", 1).await;
     one.release(&name("late"), first.lease_id).await.unwrap();
     let told = soon("the hand-over", waiting).await.unwrap().unwrap();
     one.acquire(request("marker", LONG_MS, 0)).await.unwrap();
-    let (own, asked) = (one.clone(), request("marker", LONG_MS, LONG_MS));
+    let own = one.clone();
+    let asked = request("marker", LONG_MS, LONG_MS);
     let marks = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "marker", 1).await;
     forge(&redis, &["lock:late".to_owned()], "marker").await;
@@ -75,7 +77,8 @@ async fn a_repeat_without_patience_answers_both() {
     let one = server(&redis).await;
     one.acquire(request("short", LONG_MS, 0)).await.unwrap();
     let asked = request("short", LONG_MS, LONG_MS);
-    let (own, first) = (one.clone(), asked.clone());
+    let own = one.clone();
+    let first = asked.clone();
     let first = tokio::spawn(async move { own.acquire(first).await });
     queue_of(&one, "short", 1).await;
     let again = one.acquire(Acquire { wait_ms: 20, ..asked }).await;
@@ -89,7 +92,8 @@ async fn a_repeat_without_patience_answers_both() {
 async fn a_repeat_does_not_change_its_session() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
-    let (owner, ttl) = (Owner::new("shared").unwrap(), Ttl::from_ms(LONG_MS).unwrap());
+    let owner = Owner::new("shared").unwrap();
+    let ttl = Ttl::from_ms(LONG_MS).unwrap();
     let sessions = [session_id(), session_id()];
     for session_id in sessions {
         let owner = owner.clone();
@@ -100,7 +104,8 @@ async fn a_repeat_does_not_change_its_session() {
     let asked = Acquire { session: Some(sessions[0]), ..request("moves", LONG_MS, LONG_MS) };
     let mut waiting = Vec::new();
     for session in sessions {
-        let (own, asked) = (one.clone(), Acquire { session: Some(session), ..asked.clone() });
+        let own = one.clone();
+        let asked = Acquire { session: Some(session), ..asked.clone() };
         waiting.push(tokio::spawn(async move { own.acquire(asked).await }));
         queue_of(&one, "moves", 1).await;
     }

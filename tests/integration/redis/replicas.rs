@@ -156,13 +156,15 @@ async fn more_replicas_than_there_are_are_never_enough() {
 async fn a_retry_is_waited_for_where_replicas_may_lack_the_grant() {
     let redis = Replicated::start(1).await;
     let servers = [redis.server(1, "10s").await, redis.server(1, "1s").await];
-    let ([locks, others], lease) = ([servers[0].locks(), servers[1].locks()], lease_id());
+    let [locks, others] = [servers[0].locks(), servers[1].locks()];
+    let lease = lease_id();
     let first = granted(&locks, "a", lease).await;
     redis.stop().await;
     for locks in [&locks, &others] {
         assert_eq!(locks.acquire("a", ask(lease)).await.lease().token, first.token);
     }
-    let (own, lease) = (locks.clone(), lease_id());
+    let own = locks.clone();
+    let lease = lease_id();
     let asking = tokio::spawn(async move { own.acquire("b", ask(lease)).await });
     until_true("the grant to be made", || async { locks.show("b").await.holder.is_some() }).await;
     for is_new_connection in [false, true] {
@@ -262,7 +264,8 @@ async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
     for locks in [&locks, &others] {
         locks.renew("warm", warm.lease_id).await.expect(200);
     }
-    let (own, lease) = (locks.clone(), lease_id());
+    let own = locks.clone();
+    let lease = lease_id();
     let asking = tokio::spawn(async move { own.acquire("a", ask(lease)).await });
     until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
     let problem = others.renew("a", lease).await.problem(Code::OutcomeUnknown);
@@ -296,8 +299,10 @@ async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
     let redis = Replicated::start(0).await;
     let proxy = FaultProxy::before(&redis.master.address()).await;
     let replica = Redis::with(&[("appendonly", "no")]).await;
-    let (host, port) = (proxy.address(), proxy.address());
-    let (host, port) = (host.split_once(':').unwrap().0, port.split_once(':').unwrap().1);
+    let host = proxy.address();
+    let port = proxy.address();
+    let host = host.split_once(':').unwrap().0;
+    let port = port.split_once(':').unwrap().1;
     let _: () = replica.run(&["REPLICAOF", host, port]).await;
     let redis = Replicated { replicas: vec![replica], ..redis };
     redis.are_in_step().await;
@@ -353,7 +358,8 @@ async fn one_wait_vouches_for_many() {
     let names: Vec<String> = (0..30).map(|number| format!("a/{number}")).collect();
     let mut waiting = Vec::new();
     for name in &names {
-        let (own, name) = (locks.clone(), name.clone());
+        let own = locks.clone();
+        let name = name.clone();
         waiting.push(tokio::spawn(async move { own.acquire(&name, ask(lease_id())).await }));
     }
     for name in &names {
@@ -376,7 +382,8 @@ async fn one_wait_vouches_for_many() {
 async fn a_server_that_cannot_wait_for_replicas_is_not_ready() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "10s").await;
-    let (locks, mut own) = (server.locks(), redis.master.connect().await.unwrap());
+    let locks = server.locks();
+    let mut own = redis.master.connect().await.unwrap();
     let mut call = async |words: &[&str]| -> String {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut own).await.unwrap()

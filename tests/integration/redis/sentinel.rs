@@ -153,7 +153,8 @@ async fn a_lease_that_the_replicas_have_survives_the_master() {
     let server = server(&group, &args).await;
     let locks = server.locks();
     for round in 0..2 {
-        let (lock, lease) = (format!("a/{round}"), lease_id());
+        let lock = format!("a/{round}");
+        let lease = lease_id();
         let ask = json!({"lease_id": lease, "ttl_ms": 60_000, "wait_ms": 20_000});
         let old = until("a grant that both replicas have", || async {
             let reply = locks.acquire(&lock, ask.clone()).await;
@@ -175,8 +176,10 @@ async fn a_lease_that_the_replicas_have_survives_the_master() {
 /// Sentinels that do not know, do not agree, or are too few: one sentence each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_sentinels_do_not_know_is_said() {
-    let (one, other) = (SentinelGroup::start().await, SentinelGroup::start().await);
-    let (here, there) = (one.address(), other.address());
+    let one = SentinelGroup::start().await;
+    let other = SentinelGroup::start().await;
+    let here = one.address();
+    let there = other.address();
     let master = fence_tests::redis_sentinel::MASTER;
     for (url, reasons) in [
         (format!("{here}/nobody"), ["no sentinel says where the master", "knows no such master"]),
@@ -203,7 +206,8 @@ async fn what_the_sentinels_do_not_know_is_said() {
 async fn without_a_master_nothing_is_granted() {
     let mut group = SentinelGroup::start().await;
     let server = Setup::lock_server(&group.url()).args(&["--after-loss", "grant"]).start().await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = json!({"lease_id": lease, "ttl_ms": 60_000});
     let token = locks.acquire("a", ask.clone()).await.lease().token;
     // The replica is gone first, so that nobody can be chosen.

@@ -114,7 +114,8 @@ pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
 
 /// Starts a server that has this kit.
 pub(crate) async fn start_kit(options: ListenOptions, more: Router, kit: Kit) -> Server {
-    let (gate, arrived) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let gate = Arc::new(Notify::new());
+    let arrived = Arc::new(Notify::new());
     let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
     let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
     let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();

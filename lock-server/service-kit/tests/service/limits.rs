@@ -193,7 +193,8 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn connections_over_the_limit_wait_for_their_turn() {
     let server = start(ListenOptions { max_connections: 2, ..patient() }).await;
-    let (mut one, mut two) = (server.connect().await, server.connect().await);
+    let mut one = server.connect().await;
+    let mut two = server.connect().await;
     for client in [&mut one, &mut two] {
         assert_eq!(client.ask(&get_request("/hello")).await.status, 200);
     }

@@ -19,7 +19,8 @@ async fn a_sane_request_id_is_kept_and_others_are_replaced() {
         assert_ne!(id, bad);
         assert_eq!(id.len(), 21, "{id}");
     }
-    let (one, two) = (server.get("/id").await, server.get("/id").await);
+    let one = server.get("/id").await;
+    let two = server.get("/id").await;
     assert_ne!(one.body, two.body);
     let request = "GET /none HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n\r\n";
     assert_eq!(server.ask(request).await.problem()["request_id"], "mine");

@@ -40,10 +40,12 @@ async fn connections_are_spread_and_each_stays_on_its_thread() {
 
 #[tokio::test]
 async fn a_request_that_was_abandoned_is_finished_before_its_thread_ends() {
-    let (arrived, finished) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let arrived = Arc::new(Notify::new());
+    let finished = Arc::new(Notify::new());
     let kit = Kit::new("test-service");
     let work = {
-        let (arrived, finished) = (arrived.clone(), finished.clone());
+        let arrived = arrived.clone();
+        let finished = finished.clone();
         let tasks = kit.tasks.clone();
         async move || {
             tasks

@@ -270,13 +270,15 @@ mod tests {
     }
 
     fn request(lease: LeaseId) -> Acquire {
-        let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::from_ms(1_000).unwrap());
+        let owner = Owner::new("me").unwrap();
+        let ttl = Ttl::from_ms(1_000).unwrap();
         Acquire::new(LockName::new("l").unwrap(), lease, owner, ttl)
     }
 
     /// Two leases, the first with the higher id.
     fn two() -> (LeaseId, LeaseId) {
-        let (one, other) = (ids::lease_id(), ids::lease_id());
+        let one = ids::lease_id();
+        let other = ids::lease_id();
         (one.max(other), one.min(other))
     }
 

@@ -19,7 +19,8 @@ async fn guard_with(args: &[&str]) -> (Server, Guard) {
 /// refused, their reads too, though their leases live.
 #[tokio::test]
 async fn of_several_shared_leases_the_newest_that_came_is_served() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let (one, two, three) =
         (shared(&locks, "doc").await, shared(&locks, "doc").await, shared(&locks, "doc").await);
@@ -68,7 +69,8 @@ async fn reads_without_a_token_are_served_side_by_side() {
 /// and late writers out, and so does a reader.
 #[tokio::test]
 async fn a_writer_that_comes_after_is_protected_from_late_readers() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let readers = [shared(&locks, "doc").await, shared(&locks, "doc").await];
     guard.put("doc", &readers[1].fencing_token, "draft").await.expect(201);
@@ -91,7 +93,8 @@ async fn a_writer_that_comes_after_is_protected_from_late_readers() {
 /// presents; the slot's next holder is protected from the last one.
 #[tokio::test]
 async fn a_permit_with_a_slot_of_its_own_is_fenced() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let wish = |slot: &str| {
         let pool = json!({"lock": "pool", "mode": "permit", "size": 2});

@@ -90,7 +90,8 @@ impl RealNode {
 
     /// Whether everything that can be seen of the node is what the one in Rust says.
     pub(super) async fn agrees(&mut self, world: &World, log: &[String]) {
-        let (node, now_ms) = (&world.node, world.now_ms);
+        let node = &world.node;
+        let now_ms = world.now_ms;
         let ours = node.look(now_ms);
         let about = ours.meta.as_ref().map(|meta| (meta.view.clone(), meta.node.clone()));
         let (view, own) = about.unwrap_or_else(|| (View::default(), "x".parse().unwrap()));

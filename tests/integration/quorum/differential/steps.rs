@@ -207,7 +207,8 @@ impl World {
             }
             11..14 => {
                 let ttl_ms = (seed.below(2) == 0).then_some(ttl_ms);
-                let (by, order) = (pick(seed, &["one", "two"]).to_owned(), seed.below(4));
+                let by = pick(seed, &["one", "two"]).to_owned();
+                let order = seed.below(4);
                 Operation::Renew(Renew { lock, bucket, lease, ttl_ms, by, order, retention_ms })
             }
             14..16 => Operation::End { lock, lease, end: End::Drop { attempt }, retention_ms },
@@ -254,7 +255,8 @@ impl World {
                     (bucket, self.token(seed, bucket).get())
                 });
                 let p = p.collect();
-                let (mut floor, wait_ms) = (seed.below(20), seed.below(40));
+                let mut floor = seed.below(20);
+                let wait_ms = seed.below(40);
                 if seed.below(8) == 0 {
                     floor = Token::MAX - seed.below(3);
                 }
@@ -350,7 +352,8 @@ fn at_node(node: &mut Node, now_ms: u64, to: Addressee<'_>, operation: &Operatio
 impl Step {
     /// The step at the node in Rust.
     pub(super) fn at_rules(&self, world: &mut World) -> Answer {
-        let (node, now_ms) = (&mut world.node, world.now_ms);
+        let node = &mut world.node;
+        let now_ms = world.now_ms;
         match self {
             Self::Batch(to, operations) => {
                 let to = to.addressee();

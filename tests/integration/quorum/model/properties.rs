@@ -15,7 +15,8 @@ impl Bounds {
         let mut properties = vec![
             Property::always(UNIQUE, |bounds: &Self, world: &World| {
                 pairs(bounds, world).all(|(one, other, same_lease)| {
-                    let (one, other) = (one.granted(), other.granted());
+                    let one = one.granted();
+                    let other = other.granted();
                     same_lease || one.is_none() || one != other
                 })
             }),
@@ -62,7 +63,8 @@ fn pairs<'a>(
     let count = world.proposers.len();
     (0..count).flat_map(move |one| {
         (one + 1..count).map(move |other| {
-            let ((a, a_lease), (b, b_lease)) = (of(one), of(other));
+            let (a, a_lease) = of(one);
+            let (b, b_lease) = of(other);
             (a, b, a_lease == b_lease)
         })
     })

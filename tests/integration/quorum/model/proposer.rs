@@ -157,7 +157,8 @@ impl Request {
                 node.vote(now_ms, to, &self.vote(*token, dead, *attempt))
             }
             Ask::Renew => {
-                let (lock, bucket) = (self.lock.clone(), Bucket::new(0));
+                let lock = self.lock.clone();
+                let bucket = Bucket::new(0);
                 let renew = Renew {
                     lock,
                     bucket,
@@ -312,7 +313,8 @@ impl Proposer {
         match self.round.0.vote(&vote) {
             Decision::Undecided => {}
             Decision::Granted { token, remaining_ms } => {
-                let (token, until_ms) = (token.get(), self.began_ms + remaining_ms);
+                let token = token.get();
+                let until_ms = self.began_ms + remaining_ms;
                 match now_ms < until_ms {
                     true => self.finish(Phase::Holds { token, until_ms }),
                     false => self.give_up(),
@@ -327,7 +329,8 @@ impl Proposer {
                 self.dead = numbers(dead);
             }
             Decision::NewView { view, .. } => {
-                let (token, dead) = (self.token, std::mem::take(&mut self.dead));
+                let token = self.token;
+                let dead = std::mem::take(&mut self.dead);
                 self.finish(Phase::Exactly(token));
                 (self.view, self.dead) = (view, dead);
             }

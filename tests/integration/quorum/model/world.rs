@@ -122,7 +122,8 @@ impl World {
         let Step::Arrive { proposer: at, node, view: number, ask, heard } = step else {
             return None;
         };
-        let (request, now_ms) = (&bounds.requests[*at], self.now_ms);
+        let request = &bounds.requests[*at];
+        let now_ms = self.now_ms;
         let reply = request.arrive(now_ms, self.node(*node), member(*node, *number), ask);
         let proposer = &mut self.proposers[*at];
         let awaited = proposer.awaits(&Message { node: *node, view: *number, ask: ask.clone() });

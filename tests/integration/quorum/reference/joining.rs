@@ -32,7 +32,8 @@ fn move_to(meta: &mut Meta, view: &View, may: &[NodeState]) -> Option<MemberRepl
     } else if !may.contains(&meta.state) {
         return Some(MemberReply::Refused(Refusal::NotReady));
     }
-    let (now, then) = (meta.view.view, view.view);
+    let now = meta.view.view;
+    let then = view.view;
     if now > then || (now == then && meta.view.members != view.members) {
         return Some(MemberReply::Refused(other_view(meta)));
     } else if !view.members.contains(&meta.node) {

@@ -75,7 +75,8 @@ impl Live {
         at_ms: u64,
         why: Option<Owner>,
     ) -> Ended {
-        let (token, owner) = (Some(self.token), Some(self.owner));
+        let token = Some(self.token);
+        let owner = Some(self.owner);
         Ended { lease: self.lease, token, reason, held_ms, at_ms, owner, why }
     }
 }

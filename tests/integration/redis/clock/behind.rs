@@ -36,7 +36,8 @@ async fn issued_and_forgotten(redis: &SteppedRedis) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_that_is_behind_lowers_no_token() {
     for (of_redis, ours) in [(BACK, 0), (0, BACK)] {
-        let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(ours));
+        let redis = SteppedRedis::start().await;
+        let clock = OwnClock::at(ours);
         let last = issued_and_forgotten(&redis).await;
         redis.step(of_redis);
         let server = clock.applied_to(setup(&redis.url())).start().await;
@@ -48,7 +49,8 @@ async fn one_clock_that_is_behind_lowers_no_token() {
 /// The hole: both clocks are behind, and nobody who saw a token is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clocks_behind_may_lower_tokens() {
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(BACK));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(BACK);
     let last = issued_and_forgotten(&redis).await;
     redis.step(BACK);
     let server = clock.applied_to(setup(&redis.url())).start().await;
@@ -59,7 +61,8 @@ async fn two_clocks_behind_may_lower_tokens() {
 /// Whoever saw a token closes it: a server that goes on, and a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(0));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(0);
     let server = clock.applied_to(setup(&redis.url())).start().await;
     let last = next(&server, "a").await;
     redis.step(BACK);
@@ -68,7 +71,8 @@ async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
     let token = next(&server, "b").await;
     assert!(token > last, "{token} after {last}, at a server that saw it");
 
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(BACK));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(BACK);
     let last = issued_and_forgotten(&redis).await;
     let guard = guard_at(1).await;
     raise(&guard, last).await;

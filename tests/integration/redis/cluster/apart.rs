@@ -97,7 +97,8 @@ async fn a_node_that_is_cut_off_stops_by_itself() {
 async fn an_id_that_a_failed_over_node_forgot_is_granted_anew() {
     let (mut cluster, old, new) = with_a_replica().await;
     let server = server(&cluster, GRANT).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = async || locks.acquire("a", json!({"lease_id": lease, "ttl_ms": 60_000})).await;
     cluster.starve(old);
     let first = ask().await.lease();

@@ -47,7 +47,8 @@ impl Side {
         let options = StoreOptions { limits, ..fence_tests::store_options::patient() };
         let mut servers = Vec::new();
         for url in urls {
-            let (url, kit) = (url.parse().unwrap(), Kit::new(what));
+            let url = url.parse().unwrap();
+            let kit = Kit::new(what);
             servers.push(lock_server::store::open(&url, &options, &kit).await.unwrap());
         }
         Self { what, servers, callers: Vec::new(), tokens: HashMap::new() }
@@ -62,7 +63,8 @@ impl Side {
         let plain = |refusal: StoreError| said(&Err(refusal));
         match step {
             Step::Acquire(parts, server) => {
-                let (mut parts, mut server) = (parts.clone(), *server);
+                let mut parts = parts.clone();
+                let mut server = *server;
                 let id = parts[0].lease_id;
                 if self.callers.iter().any(|c| c.said.is_none() && c.parts[0].lease_id == id) {
                     // In Redis a question without patience does not cost the place of one who
@@ -310,7 +312,8 @@ fn said(outcome: &Outcome) -> String {
 pub(super) async fn agree(one: &mut Side, two: &mut Side, world: &World, log: &[String]) {
     let began = Instant::now();
     loop {
-        let (ours, theirs) = (one.look(world).await, two.look(world).await);
+        let ours = one.look(world).await;
+        let theirs = two.look(world).await;
         if ours == theirs {
             return;
         }

@@ -104,15 +104,18 @@ impl World {
         let mut parts = Vec::new();
         for _ in 0..2 + seed.below(locks.len() as u64 - 1) {
             let lock = locks.swap_remove(seed.below(locks.len() as u64) as usize);
-            let (mode, takeover) = (Self::mode(&lock, seed), Takeover::Never);
+            let mode = Self::mode(&lock, seed);
+            let takeover = Takeover::Never;
             parts.push(Acquire { lock, mode, takeover, ..first.clone() });
         }
         parts
     }
 
     pub(super) fn step(&mut self, seed: &mut Seed) -> Step {
-        let (lock, lease) = (Self::one(&self.locks, seed).clone(), *Self::one(&self.leases, seed));
-        let (session, server) = (*Self::one(&self.sessions, seed), seed.below(2) as usize);
+        let lock = Self::one(&self.locks, seed).clone();
+        let lease = *Self::one(&self.leases, seed);
+        let session = *Self::one(&self.sessions, seed);
+        let server = seed.below(2) as usize;
         let why = Owner::new("why, *not").unwrap();
         match seed.below(40) {
             0..9 => {

@@ -9,7 +9,8 @@ use crate::redis::kinds::queue_of;
 type Waiting = JoinHandle<Result<Grant, StoreError>>;
 
 async fn wait_for(store: &Store, lock: &str) -> Waiting {
-    let (own, asked) = (store.clone(), request(lock, 60_000, PATIENT_MS));
+    let own = store.clone();
+    let asked = request(lock, 60_000, PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(store, lock, 1).await;
     waiting
@@ -98,7 +99,8 @@ async fn wait_in_a_pause(redis: &Redis, store: &Store) -> Vec<Waiting> {
     let (end, _) = pause(redis).await;
     let mut waiting = Vec::new();
     for at in 0..LOCKS {
-        let (own, asked) = (store.clone(), request(&format!("l/{at}"), 60_000, 600_000));
+        let own = store.clone();
+        let asked = request(&format!("l/{at}"), 60_000, 600_000);
         waiting.push(tokio::spawn(async move { own.acquire(asked).await }));
     }
     for at in 0..LOCKS {

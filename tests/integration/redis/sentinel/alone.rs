@@ -19,7 +19,8 @@ async fn a_connected_master_stays_in_use_without_sentinels() {
     };
     let server = start(&ways[0], &[]).await;
     let waits = start(&ways[1], &["--wait-replicas", "1"]).await;
-    let (way, locks) = (&ways[0], server.locks());
+    let way = &ways[0];
+    let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     granted(&waits.locks(), "waits").await;
     ways.iter().for_each(|way| way.set(Fault::DropReplies));

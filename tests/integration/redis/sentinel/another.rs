@@ -13,7 +13,8 @@ const MOMENT: i64 = 20;
 async fn an_id_that_a_failover_forgot_is_granted_anew() {
     let mut group = WholeGroup::start().await;
     let server = server(&group, &["--after-loss", "grant"]).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = async || locks.acquire("a", json!({"lease_id": lease, "ttl_ms": 60_000})).await;
     locks.grant("before", 60_000).await;
     has_arrived(&group, "before").await;
