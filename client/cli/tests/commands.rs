@@ -132,7 +132,7 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
     let refused = served.json("object show doc");
     assert_eq!(refused["refused_total"], 1);
 
-    assert_eq!(code(&put(None, "whoever")), 64);
+    assert_eq!(code(&put(None, "unknown")), 64);
     assert_eq!(code(&object(&["object", "get", "doc"], None)), 64);
     let described = object(&["object", "get", "doc", "--output", "json"], new);
     let described: Value = serde_json::from_slice(&described.stdout).unwrap();
@@ -148,7 +148,7 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
 }
 
 #[test]
-fn doctor_tells_well_from_ill() {
+fn doctor_distinguishes_well_from_ill() {
     let served = Served::start(&[]);
     let well = served.fence("doctor --strict");
     assert_eq!(code(&well), 0, "{well:?}");
@@ -156,9 +156,9 @@ fn doctor_tells_well_from_ill() {
     assert_eq!(code(&swapped), 69);
     let text = String::from_utf8(swapped.stdout).unwrap();
     assert!(text.contains("this is a fenced-store, not a lock-server"), "{text}");
-    let nobody = served.fence("doctor --server http://127.0.0.1:1 --output json");
-    assert_eq!(code(&nobody), 69);
-    let checks: Value = serde_json::from_slice(&nobody.stdout).unwrap();
+    let absent = served.fence("doctor --server http://127.0.0.1:1 --output json");
+    assert_eq!(code(&absent), 69);
+    let checks: Value = serde_json::from_slice(&absent.stdout).unwrap();
     assert_eq!(checks[0]["verdict"], "failing");
 }
 

@@ -279,7 +279,7 @@ mod tests {
             token.cancelled().await;
             7
         });
-        assert!(!tasks.drained(Duration::from_millis(10)).await, "nobody told it to end");
+        assert!(!tasks.drained(Duration::from_millis(10)).await, "it was not asked to end");
         assert!(!tasks.is_shutting_down());
         tasks.begin_shutdown();
         assert!(tasks.drained(Duration::from_secs(30)).await);

@@ -137,7 +137,7 @@ async fn a_majority_that_goes_away_is_named_node_by_node() {
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
-/// The vote of the node that is left is taken back, however quickly it was known to be in vain.
+/// The vote of the node that is left is rolled back, however quickly it was known to be in vain.
 async fn nothing_is_left_of_refused_requests(locks: &Locks, node: &Redis) {
     let asked: Vec<(String, LeaseId)> =
         (0..100).map(|number| (format!("in-vain/{number}"), lease_id())).collect();
@@ -148,7 +148,7 @@ async fn nothing_is_left_of_refused_requests(locks: &Locks, node: &Redis) {
         Locks::new(locks.0.base()).acquire(lock, ask).await.expect(503);
     }
     for (lock, lease) in &asked {
-        until(&format!("the vote for {lock} to be taken back"), || async {
+        until(&format!("the vote for {lock} to be rolled back"), || async {
             let key = format!("{{fence:default}}:q:l:{lock}");
             let record: Option<String> = node.run(&["GET", &key]).await;
             (!record.unwrap_or_default().contains(&lease.to_string())).then_some(())
@@ -229,8 +229,8 @@ async fn a_node_that_becomes_read_only() {
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
-/// Two nodes become replicas of the third, and so have its memory and not their own: whoever
-/// promotes them again must not get two votes for one node's word.
+/// Two nodes become replicas of the third, and so have its memory and not their own: an operator
+/// that promotes them again must not get two votes for one node's word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_node_has_no_vote() {
     let mut nodes = QuorumNodes::start(3).await;

@@ -10,10 +10,9 @@ use super::opening::LONG_MS;
 use super::program::{Client, Node, server_at, two_held, until_all_vote, until_line, url_of};
 use super::redlock::judge;
 
-/// How much faster the fast clocks are: so much that a slow machine changes nothing of what is
-/// seen.
+/// Speed of the fast clocks: so much faster that a slow machine changes nothing of what is seen.
 const RATE: u32 = 10;
-/// What ends after two seconds by a fast clock.
+/// Time to live that ends after two seconds by a fast clock.
 const TTL_MS: u64 = 20_000;
 
 /// Two of three clocks jump by ten minutes: the lease is over there, so that another one is granted
@@ -28,8 +27,8 @@ async fn the_clocks_of_a_majority_jump() {
     let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let holder = Client::of(&first, &history);
-    let other = Client::of(&second, &history);
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", LONG_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     other.refused("a", 3).await;
@@ -38,7 +37,7 @@ async fn the_clocks_of_a_majority_jump() {
     let next = other.in_the_end("a", LONG_MS).await;
     assert!(next.token > held.token);
     two_held(&history, "a");
-    // It is told, and the holder learns it when it renews.
+    // The end is reported, and the holder learns it when it renews.
     holder.locks.renew("a", held.lease_id).await.expect(410);
     for node in [&one, &two] {
         until_line(&second, "[!]redis-quorum node", &node.url()).await;
@@ -58,8 +57,8 @@ async fn the_clocks_of_a_majority_run_fast() {
     let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let holder = Client::of(&first, &history);
-    let other = Client::of(&second, &history);
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     let next = other.in_the_end("a", TTL_MS).await;
@@ -68,7 +67,7 @@ async fn the_clocks_of_a_majority_run_fast() {
 }
 
 /// One clock is fast, and the lease over at its node: the majority is right without it, and with it
-/// nobody is granted the lock beside its holder.
+/// no client is granted the lock beside its holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clock_of_one_node_runs_fast() {
     let fast = SteppedRedis::running(RATE).await;
@@ -80,8 +79,8 @@ async fn the_clock_of_one_node_runs_fast() {
     let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let holder = Client::of(&first, &history);
-    let other = Client::of(&second, &history);
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&fast], "a", held.lease_id).await;
     holder.until_known(&[&away, &right], "a", held.lease_id).await;

@@ -36,8 +36,8 @@ async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let holder = Client::of(&first, &history);
-    let other = Client::of(&second, &history);
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     // A bare majority has it.
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", LONG_MS).await;
@@ -50,7 +50,7 @@ async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let next = other.in_the_end("a", LONG_MS).await;
     assert!(next.token > held.token);
     two_held(&history, "a");
-    assert_eq!(count(&second, "lock_quorum_amnesia").await, 0, "nobody noticed");
+    assert_eq!(count(&second, "lock_quorum_amnesia").await, 0, "it was not noticed");
     // Its server may have found the third node later than the other one did.
     until_all_vote(&first).await;
     holder.locks.renew("a", held.lease_id).await.expect(410);
@@ -71,8 +71,8 @@ async fn fill_until_dropped(nodes: &QuorumNodes) {
     node.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
 }
 
-/// What a node has accepted is one key: without it the node has forgotten, which is noticed, also
-/// where the records of its locks are all there.
+/// Everything that a node has accepted is one key: without it the node has forgotten, which is
+/// noticed, also if the records of its locks are all there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_what_it_accepted_rejoins() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -81,8 +81,8 @@ async fn a_node_without_what_it_accepted_rejoins() {
     let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let holder = Client::of(&first, &history);
-    let other = Client::of(&second, &history);
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", 4_000).await;
     nodes.node_mut(2).start_again().await;

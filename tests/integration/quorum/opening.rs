@@ -1,4 +1,4 @@
-//! How a quorum begins, and what cannot be one.
+//! Beginnings of a quorum, and lists of nodes that cannot be one.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
@@ -14,7 +14,7 @@ use service_kit::Kit;
 
 /// Time enough for every test.
 pub(super) const LONG_MS: u64 = 60_000;
-/// What a node that forgot waits for, where no lease is longer.
+/// Wait of a node that forgot, if no lease is longer.
 const BRIEF_MS: u64 = 800;
 
 pub(super) fn name(text: &str) -> LockName {
@@ -93,7 +93,7 @@ async fn a_new_quorum_begins_when_all_its_nodes_answer() {
     assert!(!kit.health.is_ready());
     until_said(&kit, "a new quorum begins when all").await;
     nodes.node_mut(1).start_again().await;
-    // Nobody can tell new nodes from emptied ones: tokens begin above the clock floor.
+    // New nodes cannot be distinguished from emptied ones: tokens begin above the clock floor.
     let floor = lease::tokens::EPOCH_2025_MS;
     assert!(token_of(&store, "a").await.get() > floor);
     until_all_vote(&kit).await;

@@ -20,7 +20,7 @@ use self::desk::Desk;
 use self::joining::other_view;
 use self::record::{Ended, Live, Record};
 
-/// How far ahead of need a node notes until when it remembers something, in milliseconds.
+/// Time ahead of need for which a node notes until when it remembers something, in milliseconds.
 const COVER_MS: u64 = 10_000;
 
 /// A node: what it knows of itself, and of locks.
@@ -32,7 +32,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Whether a caller who means this node in this view may ask.
+    /// Returns the node's own state if a caller who means this node in this view may ask.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -336,7 +336,7 @@ impl Node {
     }
 
     /// `probe.lua`
-    pub(super) fn look(&self, now_ms: u64) -> NodeProbe {
+    pub(super) fn probe(&self, now_ms: u64) -> NodeProbe {
         NodeProbe { now_ms, meta: self.meta.clone(), p: self.p.clone() }
     }
 }

@@ -23,7 +23,7 @@ async fn servers(nodes: &QuorumNodes, n: usize) -> Vec<(Store, Kit)> {
     all
 }
 
-/// L1 and L2 over all of them; each gets its turn, though nobody keeps an order between them.
+/// L1 and L2 over all of them; each gets its turn, though no server keeps an order between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_share_a_lock() {
     let nodes = QuorumNodes::start(3).await;
@@ -63,7 +63,7 @@ async fn servers_share_a_lock() {
     assert_eq!(checks::overlaps(&history.grants()), Vec::<String>::new());
 }
 
-/// A release at one server wakes who waits at another; nobody asks all the time.
+/// A release at one server wakes a waiter at another; no server polls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_elsewhere_wakes() {
     let nodes = QuorumNodes::start(3).await;
@@ -85,7 +85,7 @@ async fn a_release_elsewhere_wakes() {
     }
 }
 
-/// A mark that one server has heard of is exceeded by what another one grants.
+/// A mark that one server has received is exceeded by what another one grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_lifts_all_servers() {
     let nodes = QuorumNodes::start(3).await;

@@ -22,7 +22,7 @@ struct Request {
     /// For which nodes the vote of this round is still on its way.
     on_its_way: Vec<bool>,
     rounds: usize,
-    /// Attempts whose votes are being taken back, and from which nodes they are not yet.
+    /// Attempts whose votes are being rolled back, and from which nodes they are not yet.
     drops: Vec<(String, Vec<bool>)>,
     gave_up: bool,
     over: bool,
@@ -35,7 +35,7 @@ struct Walk {
     /// Per lease its token; per token its lease.
     granted: BTreeMap<LeaseId, Token>,
     tokens: BTreeMap<Token, LeaseId>,
-    /// Per lock the lease that has been granted and not been taken back.
+    /// Per lock the lease that has been granted and not been rolled back.
     holders: BTreeMap<LockName, LeaseId>,
 }
 
@@ -55,7 +55,7 @@ fn ready_nodes(n: usize) -> Vec<Node> {
         node.doubt("run", None, &id(at));
         node.init(&view, &id(at), "run", 0);
         node.ready(0, &view, &id(at));
-        assert_eq!(node.look(0).meta.map(|meta| meta.state), Some(NodeState::Ready));
+        assert_eq!(node.probe(0).meta.map(|meta| meta.state), Some(NodeState::Ready));
     }
     nodes
 }
@@ -86,7 +86,7 @@ fn request(n: usize, attempt: usize, lock: usize, lease: usize) -> Request {
 }
 
 impl Request {
-    /// Its votes are to be taken back; what it asks for afterwards is another attempt.
+    /// Its votes are to be rolled back; its next request is another attempt.
     fn take_back(&mut self) {
         let next = format!("{}+", self.vote.attempt);
         let attempt = std::mem::replace(&mut self.vote.attempt, next);
@@ -119,7 +119,7 @@ impl Walk {
         }
         asked.on_its_way[node] = false;
         if asked.over {
-            // A laggard's vote arrives after the grant was told.
+            // A laggard's vote arrives after the grant was acknowledged.
             self.nodes[node].vote(1, to, &asked.vote);
             return;
         }
@@ -149,7 +149,7 @@ impl Walk {
                 asked.over = true;
                 let lock = asked.vote.lock.clone();
                 let lease = asked.vote.lease;
-                self.note(lock, lease, token);
+                self.record(lock, lease, token);
                 return;
             }
             Decision::GoAbove { above, dead } => (above + 1, dead),
@@ -176,7 +176,7 @@ impl Walk {
         }
     }
 
-    fn note(&mut self, lock: LockName, lease: LeaseId, token: Token) {
+    fn record(&mut self, lock: LockName, lease: LeaseId, token: Token) {
         let before = self.granted.insert(lease, token);
         assert!(before.is_none_or(|before| before == token), "{lease}: {before:?}, then {token}");
         let other = self.tokens.insert(token, lease);
@@ -186,7 +186,7 @@ impl Walk {
         assert!(self.holders(&self.lock_of(lease), lease, token) >= majority(self.nodes.len()));
     }
 
-    /// How many nodes hold the lease with this token.
+    /// Number of nodes that hold the lease with this token.
     fn holders(&self, lock: &LockName, lease: LeaseId, token: Token) -> usize {
         let holds = |(at, node): &(usize, &Node)| {
             let seen = node.read(1, Addressee { view: &self.view, node: &id(*at) }, lock).unwrap();
@@ -209,7 +209,7 @@ proptest! {
 
     /// Nothing expires here, so that every grant stands: each token has one lease, each lease has
     /// one token however often it is asked for, and each lock has one holder. A grant is never
-    /// undone by an attempt of the same request that gives up.
+    /// undone by an attempt of the same request that stops.
     #[test]
     fn grants_never_contradict_each_other(
         five in any::<bool>(),
@@ -220,7 +220,9 @@ proptest! {
         let mut walk = Walk {
             nodes: ready_nodes(n),
             view: view(n),
-            requests: requests.map(|(at, (lock, lease))| request(n, at + 1, *lock, *lease)).collect(),
+            requests: requests
+                            .map(|(at, (lock, lease))| request(n, at + 1, *lock, *lease))
+                            .collect(),
             granted: BTreeMap::new(),
             tokens: BTreeMap::new(),
             holders: BTreeMap::new(),

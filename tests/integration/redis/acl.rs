@@ -52,7 +52,7 @@ async fn the_least_rights_are_enough() {
         a_release_that_overtakes_its_acquire_wins
         waiters_are_served_in_order
         expiry_wakes_the_next_waiter
-        a_grant_that_reached_nobody_is_rolled_back
+        an_undelivered_grant_is_rolled_back
         revoking_wakes_the_next_waiter
         minted_tokens_rise_with_the_granted
         a_guards_mark_is_exceeded

@@ -8,9 +8,9 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
-pub(super) struct Rule {
-    pub(super) name: &'static str,
-    pub(super) instead: &'static str,
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    pub(crate) instead: &'static str,
     find: Find,
 }
 
@@ -25,7 +25,7 @@ const fn word(name: &'static str, instead: &'static str) -> Rule {
     Rule { name, instead, find: Find::Phrase }
 }
 
-pub(super) const RULES: [Rule; 28] = [
+pub(crate) const RULES: [Rule; 28] = [
     word("told", "Write: notified, replied, reported, given."),
     word("tell", "Write: notify, reply, report; for \"tell apart\": distinguish."),
     word("tells", "Write: notifies, replies, reports."),

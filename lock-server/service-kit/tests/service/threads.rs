@@ -27,14 +27,14 @@ async fn connections_are_spread_and_each_stays_on_its_thread() {
     let mut connections: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..3 * THREADS {
         let mut client = server.connect().await;
-        let thread = client.ask(&get_request("/thread")).await.body;
+        let thread = client.request(&get_request("/thread")).await.body;
         assert!(thread.starts_with("http-"), "{thread}");
         *connections.entry(thread.clone()).or_default() += 1;
         clients.push((client, thread));
     }
     assert_eq!(connections.into_values().collect::<Vec<_>>(), [3; THREADS]);
     for (client, thread) in &mut clients {
-        assert_eq!(client.ask(&get_request("/thread")).await.body, *thread);
+        assert_eq!(client.request(&get_request("/thread")).await.body, *thread);
     }
 }
 
@@ -82,7 +82,7 @@ async fn without_threads_connections_are_served_by_the_callers_runtime() {
     let serving = tokio::runtime::Handle::current().spawn(serving);
     let stream = TcpStream::connect(addr).await.unwrap();
     let mut client = Client::new(stream);
-    assert_eq!(client.ask(&get_request("/thread")).await.body, thread_name());
+    assert_eq!(client.request(&get_request("/thread")).await.body, thread_name());
     kit.tasks.begin_shutdown();
     in_time("the end of the drain", serving).await.unwrap();
 }

@@ -250,7 +250,7 @@ mod tests {
     use fence_protocol::{Owner, Ttl};
     use service_kit::ids;
 
-    /// Each as the node tells it that holds this lease with this token, or none.
+    /// View of lock `n` by nodes that each report a holder's lease and token, or none.
     fn view(n: usize, seen_by: &[Option<(LeaseId, u64)>]) -> LockView {
         let seen = |(lease, token): (LeaseId, u64)| SeenLease {
             lease,
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_does_not_answer_counts_for_nobody() {
+    fn a_node_that_does_not_answer_counts_for_no_holder() {
         let (l, m) = two();
         let seen = view(3, &[Some((l, 5)), Some((m, 6))]);
         assert_eq!(seen.live(), None);

@@ -1,5 +1,4 @@
-//! What a guard does with the tokens of leases that share a lock: as docs/concepts/kinds-of-lock.md
-//! says.
+//! Tokens of leases that share a lock, at the guard: as docs/concepts/kinds-of-lock.md says.
 
 use fence_tests::api::Guard;
 
@@ -65,8 +64,8 @@ async fn reads_without_a_token_are_served_side_by_side() {
     assert_eq!(guard.get("doc").await.expect(200).body, "2");
 }
 
-/// Whoever comes later is above all of them: a writer that has been at the guard shuts late readers
-/// and late writers out, and so does a reader.
+/// A later token is above all of them: a writer that has been at the guard shuts late readers and
+/// late writers out, and so does a reader.
 #[tokio::test]
 async fn a_writer_that_comes_after_is_protected_from_late_readers() {
     let server = memory().await;

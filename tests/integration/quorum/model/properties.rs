@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! Properties that hold in every state.
 
 use stateright::Property;
 
@@ -22,7 +22,7 @@ impl Bounds {
             }),
             Property::always(ORDERED, |bounds: &Self, world: &World| {
                 world.proposers.iter().all(|proposer| match proposer.granted() {
-                    // A repeat of a request that was granted before is told of the same token.
+                    // A repeat of a request that was granted before gets the same token.
                     Some(token) if bounds.repeats() => Some(token) >= proposer.granted_before,
                     Some(token) => Some(token) > proposer.granted_before,
                     None => true,

@@ -1,11 +1,11 @@
-//! What a node knows of a lock.
+//! A node's record of a lock.
 
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{LeaseId, Owner, Token};
 
 use lock_server::store::quorum::rules::ENDED_MAX;
 
-/// What a node knows of a lock.
+/// A node's record of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Record {
     pub(super) live: Option<Live>,

@@ -50,8 +50,8 @@ fn a_copy_of_a_node_does_not_answer_for_another() {
     assert_eq!(copy.p(vote.bucket), 0, "nothing was accepted");
 }
 
-/// What arrives behind a later renewal of the same server says how the lease is; another server's
-/// is a renewal of its own.
+/// A request that arrives behind a later renewal of the same server gets the state of the lease;
+/// another server's is a renewal of its own.
 #[test]
 fn a_renewal_that_was_overtaken_takes_no_time_away() {
     let view = view();
