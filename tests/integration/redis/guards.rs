@@ -59,7 +59,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     until_true("a refusal", || async { guard.put("a", &stale, "x").await.status == 412 }).await;
 }
 
-/// A write whose reply was lost is told as unknown, never as done or not done.
+/// A write whose reply was lost is reported as unknown, never as done or not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_unknown() {
     let redis = Redis::start().await;

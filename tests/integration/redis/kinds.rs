@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 type Store = Arc<dyn LockStore>;
-type Outcome = Result<Vec<Grant>, StoreError>;
+type GrantResult = Result<Vec<Grant>, StoreError>;
 
 const LONG_MS: u64 = 60_000;
 
@@ -74,7 +74,7 @@ pub(crate) async fn servers_of(redis: &Redis, lock: &str) -> Vec<u64> {
 }
 
 /// Waits at the last place of every queue.
-async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<Outcome> {
+async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<GrantResult> {
     let behind = store.show(&parts[0].lock).await.unwrap().queue_length;
     let own = store.clone();
     let asked = parts.to_vec();
@@ -83,7 +83,7 @@ async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<Outcome> {
     waiting
 }
 
-async fn all_granted(waiting: JoinHandle<Outcome>) -> Vec<Grant> {
+async fn all_granted(waiting: JoinHandle<GrantResult>) -> Vec<Grant> {
     soon("the grants", waiting).await.unwrap().unwrap()
 }
 
@@ -107,7 +107,7 @@ async fn enqueue_at_a_dying_server(
 
 /// The first of its own queue, and behind a group in another one that is free: it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_overtakes_a_waiting_group() {
+async fn no_waiter_overtakes_a_waiting_group() {
     let redis = Redis::start().await;
     let store = server(&redis).await;
     let first = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -188,9 +188,9 @@ async fn groups_of_two_servers_stand_in_one_order() {
     assert!(grants.is_sorted_by_key(|grant| grant.token), "{grants:?}");
 }
 
-/// The group is granted, and nobody claims it: it is taken back at each of its locks.
+/// The group is granted, and no server claims it: it is rolled back at each of its locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
+async fn a_group_that_no_server_claims_is_rolled_back_as_a_whole() {
     let redis = Redis::start().await;
     let one = server_with(&redis, BRIEF).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -213,7 +213,7 @@ async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
     one.release(&name("a"), first.lease_id).await.unwrap();
     let granted = soon("the waiter behind the group", behind).await.unwrap().unwrap();
     let next = soon("the other lock", one.acquire(request("a", LONG_MS, LONG_MS))).await.unwrap();
-    // Two tokens for the group; and no delay for a grant that nobody heard of.
+    // Two tokens for the group; and no delay for a grant that no client received.
     assert!(granted.token.get() > first.token.get() + 2 && next.token > granted.token);
     for lock in ["a", "b"] {
         let ended = &one.show(&name(lock)).await.unwrap().history[0];
@@ -234,19 +234,19 @@ async fn a_dead_servers_group_is_passed_over() {
     queue_of(&one, "a", 2).await;
     dying.shutdown_background();
     queue_of(&one, "a", 1).await;
-    // Nobody has to wait for its group at the lock that it only reserved.
+    // No other caller has to wait for its group at the lock that it only reserved.
     one.acquire(request("b", LONG_MS, 0)).await.unwrap();
     one.release(&name("a"), first.lease_id).await.unwrap();
     soon("the waiter", behind).await.unwrap().unwrap();
     let history = one.show(&name("a")).await.unwrap().history;
     let ended: Vec<_> = history.iter().map(|ended| ended.lease_id).collect();
-    assert_eq!(ended, [first.lease_id], "nobody was granted in between");
+    assert_eq!(ended, [first.lease_id], "no other was granted in between");
 }
 
-/// Whoever stands behind a dead server's group at a lock that is free, is granted when its server
-/// is known to be dead: nothing else happens at that lock.
+/// A waiter behind a dead server's group at a lock that is free is granted when its server is known
+/// to be dead: nothing else happens at that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_servers_group_holds_nobody_up() {
+async fn a_dead_servers_group_holds_no_waiter_up() {
     let redis = Redis::start().await;
     let one = server_with(&redis, BRIEF).await;
     one.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -262,7 +262,7 @@ async fn a_dead_servers_group_holds_nobody_up() {
     let reader = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "read", 2).await;
     dying.shutdown_background();
-    soon("whoever is behind a dead group", behind).await.unwrap().unwrap();
+    soon("the waiter behind a dead group", behind).await.unwrap().unwrap();
     soon("a reader behind a dead writer", reader).await.unwrap().unwrap();
 }
 
@@ -286,7 +286,7 @@ async fn a_dead_writer_keeps_no_reader_out() {
     assert_eq!(one.show(&name("read")).await.unwrap().lease_count, 2);
 }
 
-/// A client that lost its server goes on at another, with its old places.
+/// A client that lost its server continues at another, with its old places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_moves_to_the_server_where_it_is_repeated() {
     let redis = Redis::start().await;

@@ -49,7 +49,7 @@ fn grant(name: &str, lives_ms: u64) -> Batch {
     Batch { groups, tokens: 1, lives_ms, ..Batch::default() }
 }
 
-/// What is left of the pause.
+/// Returns the rest of the pause in milliseconds.
 fn left(outcome: Result<lock_server::store::records::Committed, StoreError>) -> u64 {
     match outcome {
         Err(StoreError::Paused { left_ms }) => left_ms,
@@ -71,7 +71,7 @@ async fn after_flushall_no_lease_begins_while_a_lost_one_may_live() {
     assert!(left_ms <= 3_000, "{left_ms}");
     left(one.commit(grant("c", 2_000)).await);
     assert_eq!(read(&one, &lock("a")).await, Snapshot::absent(lock("a")));
-    // What takes no token goes on, under its versions.
+    // A write that takes no token continues, under its versions.
     assert!(write(&one, version, remove(&lock("b"))).await.is_err());
     must_put(&two, Version::ABSENT, put(&lock("b"), "y")).await;
     // A token that is no lease's.

@@ -1,4 +1,4 @@
-//! What stands in Redis: many leases of one lock, records that were damaged, and nothing for long.
+//! Records in Redis: many leases of one lock, records that were damaged, and nothing for long.
 
 use fence_protocol::LeaseId;
 use fence_tests::redis_server::Redis;
@@ -58,7 +58,7 @@ async fn many_leases_do_not_disturb_each_other() {
     store.acquire(request("many", LONG_MS, 0)).await.unwrap();
 }
 
-/// A lock that nobody wants any more leaves nothing behind, whatever it was used for.
+/// A lock that is not used any more leaves nothing behind, whatever it was used for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_remains_of_idle_locks() {
     let redis = Redis::start().await;

@@ -27,7 +27,7 @@ async fn waiters_of_two_servers_stand_in_one_queue() {
         servers[0].queue_of("fifo", place).await;
     }
     for (index, waiting) in queue.into_iter().enumerate() {
-        // Released at either server, whoever the next one waits at.
+        // Released at either server, whichever the next one waits at.
         servers[(index / 2) % 2].release("fifo", last.lease_id).await.expect(200);
         let next = soon("the next grant", waiting).await.unwrap();
         assert_eq!(next.owner.as_str(), format!("waiter {}", index + 1));
@@ -99,7 +99,7 @@ async fn waiters_of_a_server_that_is_known_dead_are_skipped_at_once() {
     soon("the living waiter", alive).await.unwrap();
     let history = locks.show("known-dead").await.history;
     let ended: Vec<_> = history.iter().map(|ended| ended.lease_id).collect();
-    assert_eq!(ended, [first.lease_id], "nobody was granted in between");
+    assert_eq!(ended, [first.lease_id], "no other was granted in between");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

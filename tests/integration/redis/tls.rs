@@ -17,7 +17,7 @@ fn setup(redis: &TlsRedis) -> Setup {
     redis.flags().iter().fold(Setup::lock_server(&redis.url()), |setup, flag| setup.arg(flag))
 }
 
-/// Where the connections of others than this test come in.
+/// Ports of the connections that are not this test's.
 async fn ports_in_use(redis: &Redis) -> Vec<String> {
     let list: String = redis.run(&["CLIENT", "LIST"]).await;
     let others = list.lines().filter(|line| !line.contains("cmd=client"));
@@ -94,7 +94,7 @@ async fn refusal(setup: Setup) -> String {
     setup.refused().await.stderr
 }
 
-/// What Redis shows or wants, and what is at the port.
+/// A certificate that does not match, and a port that does not speak TLS, are one sentence.
 #[tokio::test]
 async fn what_does_not_match_is_one_sentence() {
     let redis = TlsRedis::start().await;

@@ -196,7 +196,9 @@ fn homonyms(text: &str) -> Vec<Finding> {
     lines(text, |line| {
         let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
         let is_type = words.any(|word| matches!(word, "struct" | "enum" | "type" | "trait"));
-        let is_code = !line.trim_start().starts_with("//");
+        // An associated type has the name that its trait gives it.
+        let is_associated = line.starts_with("    type ") && line.contains(" = ");
+        let is_code = !line.trim_start().starts_with("//") && !is_associated;
         is_type && is_code && words.next().is_some_and(|name| HOMONYMS.contains(&name))
     })
 }

@@ -54,7 +54,7 @@ async fn no_lock_passes_on_in_a_pause() {
     }
 }
 
-/// Nobody held these locks; the queue is what is left to go by, and the server serves it by itself.
+/// No lease held these locks; only the queue is left to go by, and the server serves it by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_queue_is_served_when_the_pause_is_over() {
     let redis = Redis::start().await;
@@ -110,7 +110,7 @@ async fn wait_in_a_pause(redis: &Redis, store: &Store) -> Vec<Waiting> {
     waiting
 }
 
-/// How many scripts Redis has run.
+/// Number of scripts that Redis has run.
 async fn scripts_run(redis: &Redis) -> u64 {
     let stats: String = redis.run(&["INFO", "commandstats"]).await;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));

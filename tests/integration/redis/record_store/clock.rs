@@ -10,7 +10,7 @@ async fn server(redis: &SteppedRedis) -> Store {
     Arc::new(open(&redis.url(), AfterLoss::Wait).await.unwrap())
 }
 
-/// Whichever server is asked; what takes no token goes on.
+/// Whichever server is asked; a write that takes no token continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_lease_begins_beside_one_that_ended_by_a_jump() {
     let redis = SteppedRedis::start().await;
