@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::tidy::rules::RULES;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+pub(super) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The pages at the top, and everything below docs and .github that ends in .md.
 pub(super) fn pages() -> Vec<PathBuf> {

@@ -75,7 +75,7 @@ async fn a_semaphore_is_shown_with_its_size() {
     assert_eq!(columns(&text, "permits"), ["permits", "2 of 3 held"]);
     let explained = site.fence(&["lock", "explain", "pool"]).await.stdout;
     assert!(
-        explained.contains("2 of 3 permits") && explained.contains("gets one at once"),
+        explained.contains("2 of 3 permits") && explained.contains("is granted at once"),
         "{explained}"
     );
     let other = site.fence(&["lock", "acquire", "pool", "--permits", "2"]).await;
