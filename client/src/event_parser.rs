@@ -108,7 +108,9 @@ mod tests {
             let stream = stream();
             let mut ends: Vec<usize> = cuts.into_iter().chain([stream.len()]).collect();
             ends.sort_unstable();
-            let (mut parser, mut begin, mut seen) = (Parser::default(), 0, Vec::new());
+            let mut parser = Parser::default();
+            let mut begin = 0;
+            let mut seen = Vec::new();
             for end in ends {
                 parser.push(&stream.as_bytes()[begin..end]);
                 begin = end;

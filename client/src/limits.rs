@@ -272,7 +272,8 @@ mod tests {
         /// Reports and suspends never move the end of a hold beyond its maximum or its window.
         #[test]
         fn nothing_moves_the_maximum(
-            began in 0..1u64 << 40, reports in prop::collection::vec((0..1u64 << 40, 0..1u64 << 40), 0..8),
+            began in 0..1u64 << 40,
+            reports in prop::collection::vec((0..1u64 << 40, 0..1u64 << 40), 0..8),
             within in 1..1000u64, max in 1..1000u64, sent in 0..1u64 << 40, ttl_ms in 1..1u64 << 20,
         ) {
             let mut hold = Hold::new(limits(Some(within), Some(max)), at(began));

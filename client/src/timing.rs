@@ -142,7 +142,11 @@ mod tests {
 
         /// A later request never ends the trust in a lease earlier than an earlier one.
         #[test]
-        fn later_requests_never_shorten(sent in 0..u64::MAX / 4, later in 0..u64::MAX / 4, ttl_ms in 1..=Ttl::MAX_MS) {
+        fn later_requests_never_shorten(
+            sent in 0..u64::MAX / 4,
+            later in 0..u64::MAX / 4,
+            ttl_ms in 1..=Ttl::MAX_MS,
+        ) {
             let first = Window::new(Moment::from_ms(sent), ttl_ms);
             let second = Window::new(Moment::from_ms(sent + later), ttl_ms);
             prop_assert!(first.deadline() <= second.deadline());

@@ -114,19 +114,19 @@ mod tests {
         Prefixes::new(rules?)
     }
 
-    fn of(table: &Prefixes<u32>, lock: &str) -> Option<u32> {
+    fn value_for(table: &Prefixes<u32>, lock: &str) -> Option<u32> {
         table.value_for(&LockName::new(lock).unwrap())
     }
 
     #[test]
     fn the_longest_prefix_wins_in_whatever_order_they_are_named() {
         let table = table(&["*=1", "orders/=2", "orders/eu/=3", "orders/eu/42=4"]).unwrap();
-        assert_eq!(of(&table, "jobs"), Some(1));
-        assert_eq!(of(&table, "orders"), Some(1), "orders/ is no beginning of orders");
-        assert_eq!(of(&table, "orders/us/1"), Some(2));
-        assert_eq!(of(&table, "orders/eu/1"), Some(3));
-        assert_eq!(of(&table, "orders/eu/420"), Some(4));
-        assert_eq!(of(&Prefixes::default(), "jobs"), None);
+        assert_eq!(value_for(&table, "jobs"), Some(1));
+        assert_eq!(value_for(&table, "orders"), Some(1), "orders/ is no beginning of orders");
+        assert_eq!(value_for(&table, "orders/us/1"), Some(2));
+        assert_eq!(value_for(&table, "orders/eu/1"), Some(3));
+        assert_eq!(value_for(&table, "orders/eu/420"), Some(4));
+        assert_eq!(value_for(&Prefixes::default(), "jobs"), None);
     }
 
     #[test]
@@ -168,7 +168,7 @@ mod tests {
             let longest = matching.max_by_key(|(_, prefix)| {
                 if *prefix == "*" { 0 } else { prefix.len() }
             });
-            prop_assert_eq!(of(&table, &lock), longest.map(|(number, _)| number as u32));
+            prop_assert_eq!(value_for(&table, &lock), longest.map(|(number, _)| number as u32));
         }
 
         /// Any text is read or refused, and none panics.

@@ -147,7 +147,7 @@ fn exists(path: &Path) -> bool {
     path.exists()
 }
 
-/// Says that nobody is known, and how to become known.
+/// Checks a 401 that says how to authenticate.
 fn assert_unknown(reply: &Reply) {
     reply.problem(Code::Unauthorized);
     assert!(reply.header("www-authenticate").starts_with("Bearer"), "{reply:?}");

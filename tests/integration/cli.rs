@@ -49,7 +49,7 @@ pub(crate) async fn serve() -> (Process, String, String) {
     (process, locks, guard)
 }
 
-/// What a newcomer pastes does what it says, typed exactly as it is printed.
+/// Commands that a newcomer pastes do what they say, typed exactly as they are printed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_tour_that_serve_prints_is_true() {
     let (server, _, _) = serve().await;
@@ -93,7 +93,7 @@ async fn serve_answers_plain_http_as_promised() {
 }
 
 #[tokio::test]
-async fn exit_codes_tell_what_to_do() {
+async fn exit_codes_name_the_next_action() {
     let site = Site::new().await;
     let held = site.fence(&["lock", "acquire", "a", "--ttl", "1m", "--output", "json"]).await;
     assert_eq!(held.code, 0, "{held:?}");
@@ -179,7 +179,7 @@ async fn a_lost_reply_costs_no_second_grant() {
     assert_eq!(site.locks.locks().grant("next", 1_000).await.token.get(), first + 2);
 }
 
-/// The reply to a write is lost: the command says that nobody knows, and does not write twice.
+/// The reply to a write is lost: the command reports an unknown outcome, and does not write twice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_without_an_answer_is_74() {
     let site = Site::new().await;
@@ -213,8 +213,8 @@ async fn doctor_judges_redis() {
         assert!(output.stdout.contains(shown), "{shown}: {}", output.stdout);
     }
     assert_eq!(judge(&forgetful.url(), &["--strict"]).await.code, 1);
-    let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
-    assert_eq!(judge(&nobody, &[]).await.code, 69);
+    let absent = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
+    assert_eq!(judge(&absent, &[]).await.code, 69);
     assert_eq!(judge("mysql://x", &[]).await.code, 64);
 }
 

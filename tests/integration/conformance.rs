@@ -26,7 +26,7 @@ use service_kit::Kit;
 use service_kit::clock::SystemClock;
 use tokio::sync::Mutex;
 
-/// What every store promises; the pause after a loss is told of in `redis::loss`.
+/// Options for the promises of every store; `redis::loss` tests the pause after a loss.
 fn options() -> StoreOptions {
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
     StoreOptions { loss, ..patient() }
@@ -39,7 +39,8 @@ async fn locks_at(url: &str) -> lock_store::Store {
     lock_server::store::open(&url, &options(), &kit).await.unwrap()
 }
 
-/// What takes long to start: the cases that run at the same time share one, and the last ends it.
+/// Engine that takes long to start: the cases that run at the same time share one, and the last
+/// ends it.
 struct Shared<T>(Mutex<Weak<T>>);
 
 impl<T> Shared<T> {
@@ -171,7 +172,7 @@ mod lock_sentinel {
     fence_tests::lock_store_suite!(store().await);
 }
 
-/// Nobody is told of a grant that the replica does not have.
+/// No caller is notified of a grant that the replica does not have.
 mod lock_replica {
     use lock_server::store::records::redis::ReplicaOptions;
 

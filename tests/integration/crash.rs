@@ -76,7 +76,7 @@ async fn fenced_store_embedded() {
 async fn everything_on_redis() {
     let mut seed = Seed::of_run("crash::everything_on_redis");
     let mut redis = Redis::start().await;
-    // Whether what was answered is kept, and not whether grants wait because nobody can tell.
+    // Checks that answered grants are kept, and not that grants wait after a possible loss.
     let lock_server = || Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"]);
     let fenced_store = || Setup::fenced_store(&redis.url());
     let mut servers = [

@@ -6,8 +6,8 @@ use fence_tests::redis_server::Redis;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Tells a demo; it must end 0. Returns the facts of the unguarded and of the guarded story.
-async fn told(args: &[&str]) -> (Value, Value) {
+/// Runs a demo, which must end 0. Returns the facts of the unguarded and of the guarded story.
+async fn facts(args: &[&str]) -> (Value, Value) {
     let output = demo(&[args, &["--json"]].concat()).await;
     assert_eq!(output.code, 0, "{output:?}");
     let record: Value = serde_json::from_str(&output.stdout).unwrap();
@@ -72,7 +72,7 @@ fn late_is_refused(facts: &Value) {
 
 #[tokio::test]
 async fn gc_stall() {
-    let (unguarded, guarded) = told(&["gc-stall"]).await;
+    let (unguarded, guarded) = facts(&["gc-stall"]).await;
     newer_is_lost(&unguarded);
     late_is_refused(&guarded);
 }
@@ -80,7 +80,7 @@ async fn gc_stall() {
 #[tokio::test]
 async fn gc_stall_on_redis_leaves_nothing_there() {
     let redis = Redis::start().await;
-    let (unguarded, guarded) = told(&["gc-stall", "--store", &redis.url()]).await;
+    let (unguarded, guarded) = facts(&["gc-stall", "--store", &redis.url()]).await;
     newer_is_lost_in_redis(&unguarded);
     late_is_fenced(&guarded);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "the demo left keys behind");
@@ -94,7 +94,7 @@ async fn gc_stall_keeps_to_its_database() {
     let redis = Redis::start().await;
     redis.run::<String>(&["SET", "mine", "1"]).await;
     let url = format!("{}/3", redis.url());
-    let (unguarded, guarded) = told(&["gc-stall", "--store", &url]).await;
+    let (unguarded, guarded) = facts(&["gc-stall", "--store", &url]).await;
     newer_is_lost_in_redis(&unguarded);
     late_is_fenced(&guarded);
     let keyspace = redis.run::<String>(&["INFO", "keyspace"]).await;
@@ -110,9 +110,9 @@ async fn gc_stall_on_a_redis_of_its_own() {
     let args = ["gc-stall", "--store", "redis", "--out", fence_tests::key_file::text(&file)];
     let output = demo(&args).await;
     assert_eq!(output.code, 0, "{output:?}");
-    let told = format!("{}{}", output.stdout, output.stderr);
+    let printed = format!("{}{}", output.stdout, output.stderr);
     for shown in ["-FENCED token ", "is below mark", "SIGSTOP", "lost", "redis://fence:"] {
-        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+        assert!(printed.contains(shown), "{shown} is missing in\n{printed}");
     }
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.contains("<svg") && page.contains("-FENCED"), "the refusal is not drawn");
@@ -154,7 +154,7 @@ async fn without_redis_server_it_says_how_to_get_one() {
 
 #[tokio::test]
 async fn lease_overlap() {
-    let (unguarded, guarded) = told(&["lease-overlap"]).await;
+    let (unguarded, guarded) = facts(&["lease-overlap"]).await;
     newer_is_lost(&unguarded);
     late_is_refused(&guarded);
 }
@@ -162,7 +162,7 @@ async fn lease_overlap() {
 /// Nothing is refused here: the lane puts both writes into the order of their tokens.
 #[tokio::test]
 async fn delayed_write() {
-    let (unguarded, guarded) = told(&["delayed-write"]).await;
+    let (unguarded, guarded) = facts(&["delayed-write"]).await;
     newer_is_lost(&unguarded);
     assert!(number(&guarded, "new_token") > number(&guarded, "old_token"), "{guarded}");
     let log = guarded["final_log"].as_array().unwrap();
@@ -172,7 +172,7 @@ async fn delayed_write() {
 
 #[tokio::test]
 async fn redis_amnesia() {
-    let (unguarded, guarded) = told(&["redis-amnesia"]).await;
+    let (unguarded, guarded) = facts(&["redis-amnesia"]).await;
     let highest = |facts: &Value| {
         let before = facts["tokens_before"].as_array().unwrap();
         before.iter().filter_map(Value::as_u64).max().unwrap()
@@ -185,7 +185,7 @@ async fn redis_amnesia() {
 
 #[tokio::test]
 async fn stampede() {
-    let (unguarded, guarded) = told(&["stampede"]).await;
+    let (unguarded, guarded) = facts(&["stampede"]).await;
     let lost = |facts: &Value| {
         let counted = number(facts, "started_at") - number(facts, "ended_at");
         assert_eq!(number(facts, "acknowledged"), number(facts, "workers"), "{facts}");
@@ -204,9 +204,9 @@ async fn what_a_newcomer_sees() {
     let file = folder.path().join("picture.html");
     let output = demo(&["gc-stall", "--out", fence_tests::key_file::text(&file)]).await;
     assert_eq!(output.code, 0, "{output:?}");
-    let told = format!("{}{}", output.stdout, output.stderr);
+    let printed = format!("{}{}", output.stdout, output.stderr);
     for shown in ["412 stale-token", "SIGSTOP", "lost", "refused"] {
-        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+        assert!(printed.contains(shown), "{shown} is missing in\n{printed}");
     }
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.contains("<svg") && page.contains("stale-token"), "the refusal is not drawn");
@@ -225,6 +225,6 @@ async fn list_and_wrong_usage() {
     }
     assert_eq!(demo(&["no-such-demo"]).await.code, 64);
     assert_eq!(demo(&["gc-stall", "--store", "mysql://x"]).await.code, 64);
-    let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
-    assert_eq!(demo(&["gc-stall", "--store", &nobody]).await.code, 69);
+    let absent = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
+    assert_eq!(demo(&["gc-stall", "--store", &absent]).await.code, 69);
 }

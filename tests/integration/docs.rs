@@ -5,6 +5,8 @@ use std::collections::{BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::tidy::rules::RULES;
+
 pub(super) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// The pages at the top, and everything below docs and .github that ends in .md.
@@ -105,19 +107,6 @@ fn a_page_has_no_heading_twice() {
     assert!(found.is_empty(), "headings that stand twice; say in each what it is about:\n{found}");
 }
 
-/// Words that leave open which party is meant, and what to write instead.
-const VAGUE: [(&str, &str); 9] = [
-    ("anybody", "any client, any user"),
-    ("hears", "receives, is notified"),
-    ("mended", "fixed"),
-    ("nobody", "no client, no holder; or name what is not known"),
-    ("somebody", "another client, an operator"),
-    ("tell", "report, notify, reply; \"tell apart\" is distinguish"),
-    ("tells", "reports, notifies, replies"),
-    ("told", "reported, notified, given"),
-    ("whoever", "the client that, a user that"),
-];
-
 #[test]
 fn pages_name_who_does_what() {
     let mut found = Vec::new();
@@ -125,10 +114,8 @@ fn pages_name_who_does_what() {
         let text = prose(&std::fs::read_to_string(&page).unwrap()).to_lowercase();
         let words = text.split(|c: char| !c.is_alphanumeric());
         for word in words {
-            let instead = VAGUE.iter().find(|(vague, _)| *vague == word);
-            found.extend(instead.map(|(_, instead)| {
-                format!("{}: instead of \"{word}\" write: {instead}", page.display())
-            }));
+            let rule = RULES.iter().find(|rule| rule.name == word);
+            found.extend(rule.map(|rule| format!("{}: {word}. {}", page.display(), rule.instead)));
         }
     }
     assert!(found.is_empty(), "vague words:\n{}", found.join("\n"));

@@ -53,7 +53,8 @@ struct User<'a> {
     password: &'static str,
 }
 
-/// What is not named is not asked: nothing listens at the default addresses of this test run.
+/// Services that are not named are not asked: nothing listens at the default addresses of this test
+/// run.
 #[tokio::test]
 async fn only_what_is_named_is_judged() {
     let redis = Redis::start().await;
@@ -146,8 +147,8 @@ async fn an_application_that_is_shut_out_is_well() {
     let (code, checks) = wrong.tries(&[]).await;
     assert_eq!(code, 0, "{checks:?}");
     assert!(!format!("{checks:?}").contains("wrong"), "a password is shown: {checks:?}");
-    let nobody = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
-    let (code, checks) = doctor(&["--direct", &nobody, "--strict"]).await;
+    let absent = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
+    let (code, checks) = doctor(&["--direct", &absent, "--strict"]).await;
     assert_eq!(code, 0, "{checks:?}");
     assert_eq!(run(&["--direct", "mysql://x"]).await.code, 64);
     assert_eq!(run(&["--direct-key", "a"]).await.code, 64, "of what?");

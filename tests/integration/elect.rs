@@ -160,8 +160,8 @@ async fn ending_a_candidate_leaves_the_queue() {
 #[tokio::test]
 async fn observers_see_who_leads() {
     let site = Site::new().await;
-    let nobody = site.fence("c", &["--observe"]).ended().await;
-    assert_eq!((nobody.code, nobody.stdout.as_str()), (1, ""), "{nobody:?}");
+    let none = site.fence("c", &["--observe"]).ended().await;
+    assert_eq!((none.code, none.stdout.as_str()), (1, ""), "{none:?}");
     let _leader = site.candidate("a", &["--metadata", r#"{"port":80}"#], LEADS);
     let (_, token) = site.term("a", 1).await;
     let seen = site.fence("c", &["--observe"]).ended().await;

@@ -75,7 +75,7 @@ impl Site {
 const LIVES_ON: &str = "echo $$ > pid; while :; do sleep 0.02; done";
 
 fn is_alive(pid: Pid) -> bool {
-    // A dead process that nobody has waited for yet can do nothing any more.
+    // A dead process that its parent has not waited for yet can do nothing any more.
     let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
     test_kill_process(pid).is_ok() && state.is_ok_and(|text| !text.contains(") Z "))
 }
@@ -104,7 +104,8 @@ async fn the_commands_own_end_is_its_end() {
 async fn the_command_finds_its_lease_in_the_environment() {
     let site = Site::new().await;
     let script = "for name in LOCK TOKEN LEASE_ID HEADER CREDENTIAL DEADLINE_MS; \
-                  do name=FENCE_$name; eval echo \"\\\"\\$$name\\\"\"; done; echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
+                  do name=FENCE_$name; eval echo \"\\\"\\$$name\\\"\"; done; \
+                                    echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done";
     let mut process = site.run(&[], script);
     site.job_pid().await;
     let holder = site.locks.show("job").await.holder.unwrap();
@@ -239,14 +240,14 @@ async fn revoked_while_running_is_76() {
 #[tokio::test]
 async fn an_unreachable_server_means_lost_in_time() {
     let mut site = Site::new().await;
-    let script = "trap 'touch told; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let script = "trap 'touch asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&["--ttl", "2s"], script);
     let job = site.job_pid().await;
     site.server.process.kill();
     let output = process.ended().await;
     assert_eq!(output.code, 76, "{output:?}");
     assert!(!is_alive(job));
-    assert!(site.file("told").exists(), "the command was not asked to end first");
+    assert!(site.file("asked").exists(), "the command was not asked to end first");
 }
 
 /// A command that ignores TERM is gone before the next holder is there.
@@ -263,7 +264,7 @@ async fn the_next_holder_never_meets_the_old_command() {
             async move { proxy_free.acquire("job", json!({"wait_ms": 60_000})).await.lease() },
         );
     site.locks.queue_of("job", 1).await;
-    // kill -9 of the supervisor: nobody renews, and the kernel ends the command.
+    // kill -9 of the supervisor: no process renews, and the kernel ends the command.
     process.kill();
     fence_tests::wait::soon("the next holder", waiting).await.unwrap();
     assert!(!is_alive(job), "two holders at work");

@@ -1,4 +1,4 @@
-//! What a guide shows is what happens: its scripts are written to a folder, its commands are run
+//! Guides work as they are written: their scripts are written to a folder, their commands are run
 //! one after the other in one shell, and what they print is compared.
 
 use std::fmt::Write as _;
@@ -12,9 +12,9 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
-/// What the shell prints before what the next command prints; no command prints this.
+/// Line that the shell prints before the output of the next command; no command prints this.
 const MARK: &str = "=== command ";
-/// How long a guide may take: some start servers of their own, and wait for what these do.
+/// Longest time of a guide: some start servers of their own, and wait for what these do.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A command of a page, and what it is said to print.
@@ -73,8 +73,8 @@ fn commands(blocks: &[(String, String)]) -> Vec<Shown> {
     all
 }
 
-/// What is the same in every run: ids, numbers, dates and times are made equal, as is what is
-/// signed, and how wide a table is. A number alone in its line is an exit code and stays what it
+/// Text that is equal in every run: ids, numbers, dates and times are made equal, as are signed
+/// values, and the width of a table. A number alone in its line is an exit code and stays what it
 /// is. The shell's own notes on what was killed depend on the shell.
 fn essence(text: &str) -> String {
     let lines = text.lines().filter(|line| !line.contains("Killed")).map(|line| {
@@ -140,7 +140,7 @@ fn word(word: &str) -> &str {
     }
 }
 
-/// What a shell leaves behind. A guide awaits several things one after the other, so that it may
+/// Output of a shell at its end. A guide awaits several things one after the other, so that it may
 /// take longer than what a test awaits at once.
 async fn ended(mut shell: Process) -> Output {
     let begin = Instant::now();

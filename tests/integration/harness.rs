@@ -54,7 +54,7 @@ async fn every_fault_hurts_and_ends() {
     assert_eq!(soon("the refusal", refused.read(&mut reply)).await.unwrap_or(0), 0, "not refused");
 }
 
-/// Who is not cut off must not be hurt, or a split network would be a dead one.
+/// A client that is not cut off must not be hurt, or a split network would be a dead one.
 #[tokio::test]
 async fn a_fault_hurts_whom_it_names_alone() {
     let redis = Redis::start().await;

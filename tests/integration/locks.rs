@@ -9,7 +9,7 @@ mod kinds;
 mod lock_delay;
 mod reading;
 mod revoke;
-mod revoke_told;
+mod revoke_reports;
 mod seal;
 mod sessions;
 mod site;

@@ -4,8 +4,8 @@
 //! lost reply lands somewhere else. Short by default; `FENCE_LONG=1` makes it long, and
 //! `FENCE_SEED` repeats a run's choices.
 
+mod paused_server;
 mod sessions;
-mod standing_still;
 
 use fence_tests::api::Locks;
 use fence_tests::load::{Load, Rig, check};

@@ -1,5 +1,6 @@
 //! A quorum of plain Redis nodes.
 
+mod acknowledged;
 mod acl;
 mod bad_input;
 mod clocks;
@@ -17,6 +18,5 @@ mod reference;
 mod servers;
 mod split;
 mod strangers;
-mod told;
 mod trouble;
 mod walk;

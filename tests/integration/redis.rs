@@ -15,13 +15,13 @@ mod late_replies;
 mod lineage;
 mod loss;
 mod record_store;
+mod recorded_locks;
 mod records;
 mod repeats;
 mod replicas;
 mod sentinel;
 mod shared;
 mod tls;
-mod told;
 mod verdicts;
 
 use fence_tests::redis_server::Redis;

@@ -1,4 +1,4 @@
-//! What guards refuse is told where people ask about a lock: by real guards to real lock servers,
+//! Refusals of guards are shown where people ask about a lock: by real guards to real lock servers,
 //! and never at the expense of an answer.
 
 use access_control::secret::SecretHash;
@@ -31,8 +31,8 @@ async fn refusals(
     count: usize,
 ) -> Vec<fence_protocol::wire::event::Event> {
     until(&format!("{count} refusals of {lock}"), || async {
-        let told = explained(locks, lock).await.recent;
-        (told.refusals.len() >= count).then_some(told.refusals)
+        let recent = explained(locks, lock).await.recent;
+        (recent.refusals.len() >= count).then_some(recent.refusals)
     })
     .await
 }
@@ -69,7 +69,7 @@ async fn overtaken(locks: &Locks, guard: &Guard, lock: &str) -> (LeaseReply, Lea
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
+async fn a_stalled_holders_write_is_shown_where_one_asks_about_the_lock() {
     let server = super::locks::memory().await;
     let guard = reporting(&[&server.base]).start().await;
     let locks = server.locks();
@@ -80,12 +80,12 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
     assert_eq!((refused.token, refused.mark), (Some(old.token), Some(new.token)));
     assert_eq!(refused.owner.unwrap().as_str(), "stalled");
     assert_eq!(refused.text.as_deref(), Some("PUT orders/42: stale-token"));
-    let mut told = Vec::new();
-    // The end of a lease that nobody asked for may be told behind what came of it.
-    while !(told.contains(&EventKind::Refused) && told.contains(&EventKind::Expired)) {
-        told.push(stream.next().await.kind);
+    let mut kinds = Vec::new();
+    // The end of a lease that was not asked for may be reported behind its outcome.
+    while !(kinds.contains(&EventKind::Refused) && kinds.contains(&EventKind::Expired)) {
+        kinds.push(stream.next().await.kind);
     }
-    assert_eq!(told.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{told:?}");
+    assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{kinds:?}");
     assert_eq!(guard.metric("fence_refusals_reported_total").await, 1);
     until_ready(&guard, "[+]refusal-reports ok").await;
     // The asker's own, and nothing of others.
@@ -96,10 +96,10 @@ async fn a_stalled_holders_write_is_told_where_one_asks_about_the_lock() {
     assert!(own.recent.events.iter().any(|event| event.kind == EventKind::Granted), "{own:?}");
 }
 
-/// Three servers before one Redis, the guard's Redis port before another: whoever is asked tells
-/// the same.
+/// Three servers before one Redis, the guard's Redis port before another: each of them reports the
+/// same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
+async fn three_servers_show_the_report_of_the_redis_port_to_one() {
     let redis = Redis::start().await;
     let data = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
@@ -131,16 +131,16 @@ async fn three_servers_tell_of_the_redis_port_what_one_was_told() {
         assert_eq!((refused.lease_id, refused.mark), (Some(old.lease_id), Some(new.token)));
         assert!(refused.text.unwrap().contains("Redis port"));
         ids.push(stream.last_id.clone());
-        let told = refusals(&server.locks(), "a", 1).await;
-        assert_eq!((told.len(), told[0].token), (1, Some(old.token)));
+        let events = refusals(&server.locks(), "a", 1).await;
+        assert_eq!((events.len(), events[0].token), (1, Some(old.token)));
     }
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
 }
 
-/// A script that touches what its tokens do not give it is told at each of its locks, once a script
-/// and connection, and as no loss of the lock.
+/// A script that touches what its tokens do not give it is reported at each of its locks, once a
+/// script and connection, and as no loss of the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refused_script_is_told_where_one_asks_about_the_lock() {
+async fn a_refused_script_is_shown_where_one_asks_about_the_lock() {
     let server = super::locks::memory().await;
     let redis = Redis::start().await;
     let setup = crate::redis_port::setup(&redis.url()).args(&["--report-to", &server.base]);
@@ -165,13 +165,13 @@ async fn a_refused_script_is_told_where_one_asks_about_the_lock() {
         texts.push(format!("script {sha} {what}"));
     }
     for (lock, lease) in [("orders/1", &one), ("orders/2", &two)] {
-        let told = refusals(&locks, lock, 2).await;
-        let found: Vec<&str> = told.iter().filter_map(|event| event.text.as_deref()).collect();
+        let events = refusals(&locks, lock, 2).await;
+        let found: Vec<&str> = events.iter().filter_map(|event| event.text.as_deref()).collect();
         assert_eq!(found, texts, "{lock}");
-        let by = told.iter().all(|event| {
+        let by = events.iter().all(|event| {
             event.lease_id == Some(lease.lease_id) && event.token == Some(lease.token)
         });
-        assert!(by && told[0].mark == Some(lease.token), "{told:?}");
+        assert!(by && events[0].mark == Some(lease.token), "{events:?}");
         let fence = Api::new(&guard.server.base).get(&format!("/v1/fences/{}", encode(lock))).await;
         let fence: FenceReply = fence.expect(200).read();
         assert_eq!(fence.last_refusals.len(), 2, "{fence:?}");
@@ -195,7 +195,7 @@ async fn a_refused_script_is_told_where_one_asks_about_the_lock() {
 
 /// A guard without its lock server is a guard, says what it cannot do, and does it once it can.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
+async fn a_lock_server_that_is_down_costs_no_answer_and_gets_the_report_later() {
     let port = fence_tests::ports::unused();
     let address = format!("127.0.0.1:{port}");
     let guard = reporting(&[&format!("http://{address}")]).start().await;
@@ -215,8 +215,8 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_is_told_later() {
     assert!(unreported > 0 && unreported <= 164, "{unreported}");
     let server = Setup::lock_server("memory:").listen(address).start().await;
     let locks = server.locks();
-    let told = refusals(&locks, "a", 16).await;
-    assert!(told.iter().all(|event| event.lease_id == Some(late)), "{told:?}");
+    let events = refusals(&locks, "a", 16).await;
+    assert!(events.iter().all(|event| event.lease_id == Some(late)), "{events:?}");
     until_true("all that waited", || async {
         guard.metric("fence_refusals_reported_total").await == count - unreported
     })
@@ -249,9 +249,9 @@ async fn no_answer_waits_for_a_report() {
     refusals(&server.locks(), "a", 16).await;
 }
 
-/// A guard that is asked to end tells what it has refused before it does.
+/// A guard that is asked to end reports its refusals before it does.
 #[tokio::test]
-async fn what_was_refused_last_is_told_before_the_end() {
+async fn the_last_refusals_are_reported_before_the_end() {
     let server = super::locks::memory().await;
     let mut guard = reporting(&[&server.base]).start().await;
     until_ready(&guard, "[+]refusal-reports ok").await;
@@ -262,13 +262,13 @@ async fn what_was_refused_last_is_told_before_the_end() {
     }
     guard.process.terminate();
     assert_eq!(guard.process.ended().await.code, 0);
-    let told = refusals(&server.locks(), "a", 8).await;
-    let tokens: Vec<u64> = told.iter().filter_map(|event| Some(event.token?.get())).collect();
+    let events = refusals(&server.locks(), "a", 8).await;
+    let tokens: Vec<u64> = events.iter().filter_map(|event| Some(event.token?.get())).collect();
     assert_eq!(tokens, [8, 7, 6, 5, 4, 3, 2, 1]);
 }
 
 #[tokio::test]
-async fn the_next_lock_server_is_told_where_the_first_is_dead() {
+async fn the_next_lock_server_gets_the_report_if_the_first_is_dead() {
     let server = super::locks::memory().await;
     let dead = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
     let guard = reporting(&[&dead, &server.base]).start().await;
@@ -277,7 +277,7 @@ async fn the_next_lock_server_is_told_where_the_first_is_dead() {
     until_ready(&guard, "[+]refusal-reports ok").await;
 }
 
-/// What a guard has no right to report is dropped and counted, and holds up nothing else.
+/// Refusals that a guard has no right to report are dropped and counted, and hold up nothing else.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_reports_what_it_has_the_right_to() {
     let folder = TempDir::new().unwrap();
@@ -320,8 +320,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
     })
     .await;
     assert!(eye("other/1").await.refusals.is_empty());
-    // Whoever uses locks is not believed about them, and a guard without a token is told what to
-    // do.
+    // A user of locks is not believed about them, and a guard without a token is advised.
     for (arm, hint) in [("user", "report *"), ("", "--report-auth-file")] {
         let mut setup = guard.clone();
         if !arm.is_empty() {

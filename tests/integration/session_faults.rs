@@ -1,5 +1,5 @@
 //! Sessions and takeovers while what they run on is hurt.
-#![expect(clippy::print_stderr, reason = "a run tells what it measured and where it stood")]
+#![expect(clippy::print_stderr, reason = "a run prints what it measured and where it stood")]
 
 mod ending;
 mod large;
@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 /// Longer than any run: whatever ends was ended.
 const TTL_MS: u64 = 60_000;
 
-/// How many clients acquire at the same time.
+/// Clients that acquire at the same time.
 const AT_ONCE: usize = 24;
 
 /// Acquires `count` locks, `PREFIX/0` and on, for the session of `worker`.

@@ -1,5 +1,5 @@
-//! Starting: what stands in the way is said in one sentence with the value, and the exit code
-//! tells usage (64) from circumstances.
+//! Starting: an obstacle is reported in one sentence with the value, and the exit code separates
+//! usage (64) from circumstances.
 
 use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
 use fence_tests::ports;
@@ -83,7 +83,7 @@ async fn bad_rules() {
 }
 
 #[tokio::test]
-async fn unknown_and_bad_settings_are_told_together() {
+async fn unknown_and_bad_settings_are_reported_together() {
     let folder = TempDir::new().unwrap();
     let file = folder.path().join("lock.toml");
     std::fs::write(&file, "stor = \"memory:\"\nended-retention = \"soon\"\n").unwrap();
@@ -144,7 +144,7 @@ async fn a_data_folder_that_cannot_be_written() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "not a folder");
 }
 
-/// Damage is told, and what is there is left as it is for whoever can mend it.
+/// Damage is reported, and the files are left as they are for a repair.
 #[tokio::test]
 async fn a_damaged_data_folder() {
     for setup in BOTH {
@@ -223,7 +223,7 @@ async fn help_and_version() {
     }
 }
 
-/// A key ring is shared: what the lock server signs, the guard verifies; a rotated key goes on.
+/// A key ring is shared: what the lock server signs, the guard verifies; a rotated key stays valid.
 #[tokio::test]
 async fn both_servers_share_a_key_file() {
     let keys = KeyFile::new("k1", 9);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rules::{Finding, RULES};
 
 mod comments;
-mod rules;
+pub(super) mod rules;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/integration/tidy/allowed.txt");

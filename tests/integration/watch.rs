@@ -36,10 +36,10 @@ async fn interrupted(mut process: Process) -> String {
     output.stdout
 }
 
-/// `fence run` is stopped past its lease while its command goes on. Its write is refused, and
-/// whoever asks is told why, by the lock server that the guard reports to.
+/// `fence run` is stopped past its lease while its command continues. Its write is refused, and its
+/// user learns why from the lock server that the guard reports to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_stalled_holder_is_told_what_became_of_it() {
+async fn a_stalled_holder_learns_what_became_of_it() {
     let server = super::locks::memory().await;
     let reports = ["--report-to", server.base.as_str()];
     let guard = Setup::fenced_store("memory:").args(&reports).start().await;
@@ -67,7 +67,7 @@ async fn a_stalled_holder_is_told_what_became_of_it() {
     assert_eq!(read("code").await, "77", "{}", read("said").await);
 
     let explain = ["lock", "explain", "orders/42", "--lease", &lease];
-    let told = until("the refusal to be told", || async {
+    let explained = until("the refusal to be reported", || async {
         let output = fence(&server, &explain).ended().await;
         assert_eq!(output.code, 0, "{output:?}");
         output.stdout.contains("Refused").then_some(output.stdout)
@@ -84,7 +84,7 @@ async fn a_stalled_holder_is_told_what_became_of_it() {
         format!(" of stalled met the mark {token})"),
         "Stop the work".to_owned(),
     ] {
-        assert!(told.contains(&sentence), "{sentence:?} is missing in\n{told}");
+        assert!(explained.contains(&sentence), "{sentence:?} is missing in\n{explained}");
     }
     let output = fence(&server, &[&explain[..], &["--output", "json"]].concat()).ended().await;
     let json: Value = serde_json::from_str(&output.stdout).unwrap();
@@ -102,7 +102,7 @@ async fn a_stalled_holder_is_told_what_became_of_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_tells_the_state_of_a_lock() {
+async fn explain_shows_the_state_of_a_lock() {
     let server = super::locks::memory().await;
     let locks = server.locks();
     let explained = async |args: &[&str]| {
@@ -139,7 +139,7 @@ async fn explain_tells_the_state_of_a_lock() {
 
 /// The stream is followed over a restart of the server, and what was lost with it is said.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watch_goes_on_after_a_restart() {
+async fn watch_continues_after_a_restart() {
     let data = DataDir::new();
     let address = format!("127.0.0.1:{}", fence_tests::ports::unused());
     let setup = Setup::lock_server(&data.store()).listen(address);
@@ -156,7 +156,7 @@ async fn watch_goes_on_after_a_restart() {
     let granted = line(&json, &["\"granted\"", "orders/42"]).await;
     let granted: Value = serde_json::from_str(&granted).unwrap();
     assert_eq!(granted["token"], lease.token.get());
-    // What an earlier stream has told leads back to where it was.
+    // The last id of an earlier stream leads back to where it was.
     let after = ready["id"].as_str().unwrap();
     let late = fence(&server, &["lock", "watch", "--after", after, "--output", "json"]);
     line(&late, &["\"granted\"", "other"]).await;
@@ -186,9 +186,9 @@ async fn watch_goes_on_after_a_restart() {
     }
 }
 
-/// A watcher that stands still for too long is cut off, says so, and goes on with the gap named.
+/// A watcher that is paused for too long is cut off, says so, and continues with the gap named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_watcher_that_is_too_slow_is_told_what_it_missed() {
+async fn a_watcher_that_is_too_slow_learns_what_it_missed() {
     let server = Setup::lock_server("memory:").args(&["--event-history", "64"]).start().await;
     let watch = fence(&server, &["lock", "watch"]);
     line(&watch, &["ready"]).await;
@@ -224,7 +224,7 @@ async fn watch_refuses_what_it_cannot_do() {
     }
 }
 
-/// Each change of leader is a line; while the server is away nobody is said to lead.
+/// Each change of leader is a line; while the server is unreachable no leader is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn observers_follow_an_election() {
     let data = DataDir::new();
@@ -250,7 +250,7 @@ async fn observers_follow_an_election() {
     until_true("it says so", || async { table.stderr().contains("not known now") }).await;
     drop(server);
     let server = setup.start().await;
-    until_true("the same is told again", || async {
+    until_true("the same line again", || async {
         table.stdout().lines().filter(|line| line.starts_with("b leads")).count() == 2
     })
     .await;
@@ -260,11 +260,11 @@ async fn observers_follow_an_election() {
             && table.stdout().ends_with("office has no leader\n")
     })
     .await;
-    let told = interrupted(table).await;
-    let told: Vec<&str> = told.lines().map(|line| line.split("  ").next().unwrap()).collect();
+    let printed = interrupted(table).await;
+    let lines: Vec<&str> = printed.lines().map(|line| line.split("  ").next().unwrap()).collect();
     let no_leader = "office has no leader";
     let b = "b leads office";
-    assert_eq!(told, [no_leader, "a leads office", no_leader, b, b, no_leader]);
+    assert_eq!(lines, [no_leader, "a leads office", no_leader, b, b, no_leader]);
     interrupted(json).await;
 }
 
@@ -283,11 +283,11 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
             locks.grant(&format!("n/{n}"), 60_000).await;
         }
     });
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     let mut resumed = 0;
     let mut is_cut = false;
     let all = async {
-        while told.len() < 200 {
+        while seen.len() < 200 {
             // A connection takes longer than the hurry allows.
             let hurry = std::time::Duration::from_micros(if is_cut { 1_000_000 } else { 300 });
             let Ok(next) = tokio::time::timeout(hurry, stream.next()).await else {
@@ -296,8 +296,8 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
             };
             match next.unwrap() {
                 StreamItem::Event { event, .. } if event.kind == EventKind::Granted => {
-                    told.push(event.lock.unwrap().to_string());
-                    if told.len() % 50 == 0 {
+                    seen.push(event.lock.unwrap().to_string());
+                    if seen.len() % 50 == 0 {
                         proxy.cut();
                         is_cut = true;
                     }
@@ -314,7 +314,7 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
     soon("all events", all).await;
     grants.await.unwrap();
     let expected: Vec<String> = (0..200).map(|n| format!("n/{n}")).collect();
-    assert_eq!(told, expected);
+    assert_eq!(seen, expected);
     assert!(resumed > 0);
 }
 
@@ -345,7 +345,7 @@ async fn the_sdks_observer_sees_each_term() {
         assert_eq!(next().await.unwrap(), token);
         assert_eq!(next().await.unwrap(), None);
     }
-    // The end of the old term is told behind the begin of the new one.
+    // The end of the old term is reported behind the begin of the new one.
     let mut last = None;
     for life in ["1", "2", "3"] {
         let ask = json!({"owner": "a", "incarnation": life, "takeover": true, "ttl_ms": 60_000});
@@ -354,7 +354,7 @@ async fn the_sdks_observer_sees_each_term() {
     }
     // Nothing is missing behind the break, and who leads was not known for a while.
     proxy.cut();
-    assert!(next().await.is_err(), "the break is told");
+    assert!(next().await.is_err(), "the break is an error");
     assert_eq!(next().await.unwrap(), last);
     locks.revoke("office", "by the test").await.expect(200);
     assert_eq!(next().await.unwrap(), None);

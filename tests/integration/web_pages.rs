@@ -13,9 +13,9 @@ use serde_json::{Value, json};
 
 use crate::redis_port::bare_setup;
 
-/// What browsers send for a page of `http://evil.example` or of another port, for requests that
-/// they do not ask the server about first; and after DNS rebinding, where the page's own name is
-/// sent.
+/// Origins that browsers send for a page of `http://evil.example` or of another port, for requests
+/// that they do not ask the server about first; and after DNS rebinding, where the page's own name
+/// is sent.
 const PAGES: [(&str, u16); 6] = [
     ("host: localhost\r\norigin: http://evil.example\r\n", 403),
     ("host: localhost\r\norigin: http://localhost:3000\r\nsec-fetch-site: same-site\r\n", 403),

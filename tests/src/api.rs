@@ -92,7 +92,7 @@ struct Base {
     answers: AtomicU64,
 }
 
-/// What RFC 3986 calls unreserved is sent as it is.
+/// Escaped in a path segment: everything but the unreserved characters of RFC 3986.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// Encodes a lock name for a path.
@@ -109,8 +109,8 @@ impl Api {
         Self::round_robin(&[base])
     }
 
-    /// Each request goes to the next of `bases`, whoever sends it, and whether that one is there or
-    /// not. Clones share the turn.
+    /// Sends each request to the next of `bases`, for all senders and also to those that are down.
+    /// Clones share the turn.
     ///
     /// # Panics
     /// If there are none.
@@ -132,7 +132,7 @@ impl Api {
         &self.bases[0].url
     }
 
-    /// How many requests each server has answered, in the order in which they were named.
+    /// Number of requests that each server has answered, in the order in which they were named.
     pub fn answers(&self) -> Vec<u64> {
         self.bases.iter().map(|base| base.answers.load(Ordering::Relaxed)).collect()
     }

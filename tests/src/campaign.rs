@@ -1,5 +1,5 @@
-//! The failover campaign: engines under load are broken again and again, and what their clients
-//! were told is judged and counted. `cargo run -p fence-tests --bin campaign -- --help` runs it.
+//! The failover campaign: engines under load are broken again and again, and the replies that their
+//! clients got are judged and counted. `cargo run -p fence-tests --bin campaign -- --help` runs it.
 //!
 //! A [`Row`] is one engine, with flags of the lock servers before it, and one fault. Rows of other
 //! engines are written in `campaign/engines`, and named in [`rows`].
@@ -23,14 +23,14 @@ use crate::history::Granted;
 use crate::seed::Seed;
 use crate::servers::{Server, Setup};
 
-/// How many lock servers a row has.
+/// Lock servers of a row.
 pub const SERVERS: usize = 2;
-/// How many clients use them.
+/// Clients that use them.
 const CLIENTS: usize = 12;
 /// Grants between the end of one fault and the next.
 const GRANTS_BETWEEN: u64 = 40;
 
-/// What leases are kept in, as real processes; gone when dropped.
+/// Storage of leases, as real processes; gone when dropped.
 #[async_trait]
 pub trait Engine: Debug + Send {
     /// `--store` of the lock server of this number, from 0.
@@ -44,7 +44,7 @@ pub trait Engine: Debug + Send {
 /// An engine that is being started.
 pub type Starting = Pin<Box<dyn Future<Output = Box<dyn Engine>> + Send>>;
 
-/// What starts an engine.
+/// Start of an engine.
 pub type Start = fn() -> Starting;
 
 /// One engine with one fault: a line of the table.
@@ -52,9 +52,9 @@ pub type Start = fn() -> Starting;
 pub struct Row {
     /// Its name, as `--engine` takes it.
     pub engine: &'static str,
-    /// What is done to it, as `--fault` takes it.
+    /// Fault that is done to it, as `--fault` takes it.
     pub fault: &'static str,
-    /// What each lock server is told beside its store.
+    /// Flags of each lock server beside its store.
     pub flags: &'static [&'static str],
     /// Among which tokens the engine promises L1; `None` where it does its best.
     pub promise: Option<Scope>,
@@ -91,7 +91,7 @@ pub fn rows() -> Vec<Row> {
     .concat()
 }
 
-/// What the clients of a row were told.
+/// Replies that the clients of a row got.
 #[derive(Clone, Debug)]
 pub struct CampaignRecord {
     /// Every grant.
@@ -102,8 +102,8 @@ pub struct CampaignRecord {
     pub faults_ns: Vec<u64>,
 }
 
-/// Runs one row: starts its engine and lock servers, and hurts it `rounds` times under load. `tell`
-/// hears of each round.
+/// Runs one row: starts its engine and lock servers, and hurts it `rounds` times under load.
+/// `report` gets a line for each round.
 ///
 /// # Errors
 /// If nothing was granted for long, or a lock server ended.
@@ -114,7 +114,7 @@ pub async fn run(
     row: &Row,
     rounds: usize,
     seed: u64,
-    tell: impl Fn(String) + Send,
+    report: impl Fn(String) + Send,
 ) -> Result<CampaignRecord, String> {
     let mut random = row.seed(seed);
     let mut engine = (row.start)().await;
@@ -130,30 +130,30 @@ pub async fn run(
         tokio::time::sleep(random.time_ms(0, 300)).await;
         faults_ns.push(clients.notes().history.now_ns());
         engine.hurt(row.fault, &mut random).await;
-        tell(format!("round {round} of {rounds}, {} grants", clients.notes().grants()));
+        report(format!("round {round} of {rounds}, {} grants", clients.notes().grants()));
     }
     clients.progress(GRANTS_BETWEEN).await.map_err(|e| state(&e, &mut servers))?;
     let notes = clients.stop().await;
     Ok(CampaignRecord { grants: notes.history.grants(), gone: notes.gone(), faults_ns })
 }
 
-/// What is wrong, with the end of the servers' logs.
+/// Returns the fault with the end of the servers' logs.
 fn state(what: &str, servers: &mut [Server]) -> String {
     let logs: Vec<String> = servers.iter_mut().map(|server| server.process.tail()).collect();
     format!("{what}\n{}", logs.join("\n"))
 }
 
 /// Judges a row.
-pub fn judge(row: &Row, told: &CampaignRecord) -> Counts {
-    let gaps = longest_gaps(&told.grants, &told.faults_ns);
+pub fn judge(row: &Row, record: &CampaignRecord) -> Counts {
+    let gaps = longest_gaps(&record.grants, &record.faults_ns);
     let mut gaps_ms: Vec<u64> = gaps.into_iter().map(|ns| ns / 1_000_000).collect();
     gaps_ms.sort_unstable();
     Counts {
-        rounds: told.faults_ns.len(),
-        grants: told.grants.len(),
-        token_breaks: token_breaks(&told.grants, row.promise.unwrap_or(Scope::Lock)),
-        overlaps: overlaps(&told.grants),
-        lost_leases: lost_leases(&told.grants, &told.gone),
+        rounds: record.faults_ns.len(),
+        grants: record.grants.len(),
+        token_breaks: token_breaks(&record.grants, row.promise.unwrap_or(Scope::Lock)),
+        overlaps: overlaps(&record.grants),
+        lost_leases: lost_leases(&record.grants, &record.gone),
         gap_median_ms: gaps_ms.get(gaps_ms.len() / 2).copied().unwrap_or(0),
         gap_longest_ms: gaps_ms.last().copied().unwrap_or(0),
     }

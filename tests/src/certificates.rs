@@ -24,7 +24,7 @@ impl Default for Certificates {
 }
 
 impl Certificates {
-    /// New ones, which nobody else trusts.
+    /// Makes new ones, which no other process trusts.
     pub fn new() -> Self {
         Self::for_names(&["localhost", "127.0.0.1"])
     }
@@ -74,7 +74,7 @@ impl Certificates {
         self.folder.path().join(name)
     }
 
-    /// The same, as a flag takes it.
+    /// Returns the path as a flag takes it.
     pub fn text(&self, name: &str) -> String {
         text(&self.file(name))
     }
@@ -92,9 +92,9 @@ impl Certificates {
 /// A Redis that speaks TLS on a port of its own, beside the plain one for the test's own commands.
 #[derive(Debug)]
 pub struct TlsRedis {
-    /// The Redis.
+    /// Redis that accepts TLS only.
     pub redis: Redis,
-    /// What it shows, and what a client needs.
+    /// Certificates that the server shows, and that a client needs.
     pub certificates: Certificates,
     port: u16,
 }

@@ -54,7 +54,7 @@ fn first_answers(grants: &[Granted]) -> Vec<&Granted> {
     first.into_values().collect()
 }
 
-/// L3: an id is granted once. Whoever asks again with it gets the same token.
+/// L3: an id is granted once. A retry with it gets the same token.
 ///
 /// # Errors
 /// The two answers that break it.
@@ -71,7 +71,7 @@ pub fn one_grant_an_id(grants: &[Granted]) -> Result<(), String> {
 
 /// L2: the times in which two leases of one lock certainly lived at once. A lease certainly lives
 /// from its answer until its time to live, counted from before it was asked for or was last
-/// renewed, is over or its release began. Only for runs in which nobody revoked.
+/// renewed, is over or its release began. Only for runs in which no lease was revoked.
 pub fn overlaps(grants: &[Granted]) -> Vec<String> {
     let mut by_lock: BTreeMap<&str, Vec<(u64, u64, &Granted)>> = BTreeMap::new();
     for grant in grants {
@@ -142,11 +142,11 @@ pub fn nothing_stale(operations: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// No acknowledged write is lost: what a key holds in the end was written by somebody, was not
-/// refused, and no acknowledged write of that key began after that one was answered.
+/// No acknowledged write is lost: a client wrote what a key holds in the end, that write was not
+/// refused, and no acknowledged write of that key began after it was answered.
 ///
 /// # Errors
-/// What is there, and what should be.
+/// The value that is there, and the one that should be.
 pub fn nothing_lost(
     operations: &[Operation],
     finally: &BTreeMap<String, Option<String>>,
@@ -166,7 +166,7 @@ pub fn nothing_lost(
             continue;
         };
         let Some((winner, _)) = writes().find(|(_, written)| *written == value) else {
-            return Err(format!("{key} holds {value}, which nobody wrote"));
+            return Err(format!("{key} holds {value}, which no client wrote"));
         };
         if winner.outcome == OperationResult::Refused {
             return Err(format!("{key} holds {value}, which was refused: {winner:?}"));

@@ -6,18 +6,18 @@ use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::redis_server::Redis;
 
-/// How a node is started.
+/// Clock and addresses with which a node is started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// As it is.
     Plain,
     /// With a clock that is so many seconds ahead of the right time, or behind it.
     Clock(i64),
-    /// Where others can be told apart from it, and it from them; the number is its own.
+    /// With addresses that distinguish it from others, and others from it; the number is its own.
     Apart(usize),
 }
 
-/// A node.
+/// Node with the proxies before it.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) redis: Redis,
@@ -26,8 +26,8 @@ pub(crate) struct Node {
     way: Option<Way>,
 }
 
-/// How others reach a node, and as who it comes to them. Other nodes come from their own addresses,
-/// clients from 127.0.0.1.
+/// Proxies through which others reach a node, and the address by which it comes to them. Other
+/// nodes come from their own addresses, clients from 127.0.0.1.
 #[derive(Debug)]
 struct Way {
     source: IpAddr,
@@ -65,7 +65,7 @@ impl Node {
         Self { redis, id, bus_port, way }
     }
 
-    /// Where others find it.
+    /// Address at which others find it.
     pub(crate) fn address(&self) -> String {
         self.way.as_ref().map_or_else(|| self.redis.address(), |way| way.commands.address())
     }
@@ -79,8 +79,8 @@ impl Node {
         let _: () = self.redis.run(&["CLUSTER", "MEET", host, port, bus_port]).await;
     }
 
-    /// `true` if it has heard of the replica of a master, and of the slots of that master: a
-    /// replica that does not know these would not take over.
+    /// `true` if it knows the replica of a master, and the slots of that master: a replica that
+    /// does not know these would not take over.
     pub(crate) async fn knows_replica(&self, replica: &str, master: &str) -> bool {
         let nodes: String = self.redis.try_run(&["CLUSTER", "NODES"]).await.unwrap_or_default();
         let line = |id: &str| nodes.lines().find(|line| line.starts_with(id)).unwrap_or_default();
@@ -88,12 +88,12 @@ impl Node {
         is_known && line(master).split(' ').nth(8).is_some()
     }
 
-    /// What is written here does not reach `replica`.
+    /// Writes to this node do not reach `replica` from now on.
     pub(crate) fn starve(&self, replica: &Self) {
         self.way().commands.set_from(replica.way().source, Fault::Blackhole);
     }
 
-    /// What `other` begins to say does not arrive here.
+    /// Messages that `other` begins do not arrive here from now on.
     pub(crate) fn is_deaf_to(&self, other: &Self) {
         let way = self.way();
         let source = other.way().source;
@@ -112,7 +112,7 @@ impl Node {
 }
 
 impl Way {
-    /// The node tells the others of the proxies in place of itself.
+    /// Makes the node announce the proxies in place of itself.
     async fn to(redis: &mut Redis, bus_port: u16, source: IpAddr) -> Self {
         let commands = FaultProxy::before(&redis.address()).await;
         let bus = FaultProxy::before(&format!("127.0.0.1:{bus_port}")).await;

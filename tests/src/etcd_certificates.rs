@@ -70,7 +70,7 @@ impl EtcdCertificates {
         text(&self.path(name)).to_owned()
     }
 
-    /// What one of the files holds.
+    /// Content of one of the files.
     ///
     /// # Panics
     /// If there is no such file.

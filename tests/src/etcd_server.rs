@@ -24,7 +24,7 @@ pub struct Etcd {
     folder: TempDir,
     /// Every node that the cluster began with, `name=http://peer,…`.
     members: String,
-    /// What tells its cluster from others at the same places; the cluster id is made of it.
+    /// Distinguishes its cluster from others at the same places; the cluster id is made of it.
     token: String,
     options: Vec<String>,
     is_tls: bool,
@@ -32,13 +32,13 @@ pub struct Etcd {
     process: Process,
 }
 
-/// Where a node will be; known before the node is started, because each is told of all.
+/// Address of a node; known before the node is started, because each gets the list of all.
 #[derive(Debug)]
 struct Place {
     name: String,
     port: u16,
     peer_port: u16,
-    /// Where the other nodes find it: the same, unless something stands between them.
+    /// Port at which the other nodes find it: its own, unless a proxy stands between them.
     known_port: u16,
 }
 
@@ -192,7 +192,7 @@ impl Etcd {
         self.call("/v3/kv/put", &body).await;
     }
 
-    /// How far its log has come: the revision of the last change.
+    /// Revision of the last change in its log.
     ///
     /// # Panics
     /// If it does not say so.
@@ -202,7 +202,7 @@ impl Etcd {
         text.parse().expect("a number")
     }
 
-    /// How long its log is, of which revisions are a part.
+    /// Length of its log, of which revisions are a part.
     ///
     /// # Panics
     /// If it does not say so.
@@ -212,7 +212,7 @@ impl Etcd {
         text.parse().expect("a number")
     }
 
-    /// How many etcd leases live.
+    /// Number of etcd leases that live.
     pub async fn lease_count(&self) -> usize {
         let reply = self.call("/v3/lease/leases", &json!({})).await;
         reply["leases"].as_array().map_or(0, Vec::len)
@@ -291,7 +291,7 @@ impl Etcd {
     }
 }
 
-/// The same for every cluster of the tests: what tells them apart are their ports.
+/// Token of every cluster of the tests: their ports distinguish them.
 const TOKEN: &str = "fencepost-tests";
 
 fn launch(
@@ -331,7 +331,7 @@ fn range(prefix: &str) -> Value {
     json!({"key": BASE64.encode(prefix), "range_end": BASE64.encode(after(prefix))})
 }
 
-/// What comes after everything that begins with `prefix`.
+/// First key after everything that begins with `prefix`.
 fn after(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     *end.last_mut().expect("a prefix") += 1;

@@ -52,7 +52,7 @@ impl EventStream {
     /// # Panics
     /// If the stream ends, or is silent for too long.
     pub async fn next(&mut self) -> Event {
-        soon("an event", self.next_or_end()).await.expect("the stream goes on")
+        soon("an event", self.next_or_end()).await.expect("the stream continues")
     }
 
     /// The next event, or none at the end of the stream.

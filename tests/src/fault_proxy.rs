@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-/// What happens to bytes, on connections that exist and on new ones.
+/// Treatment of bytes, on connections that exist and on new ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// Nothing.
@@ -39,7 +39,7 @@ enum Direction {
     Reply,
 }
 
-/// Who is hurt how.
+/// Faults by the address that connects.
 #[derive(Clone, Debug)]
 struct Faults {
     everyone: Fault,
@@ -127,8 +127,8 @@ impl FaultProxy {
         }
     }
 
-    /// From now on, for whoever connects from `source` alone: `127.0.0.2`, say, which a process of
-    /// this machine may call itself. `Refuse` leaves the connections that exist.
+    /// Sets the fault from now on for connections from `source` alone: `127.0.0.2`, say, which a
+    /// process of this machine may call itself. `Refuse` leaves the connections that exist.
     pub fn set_from(&self, source: IpAddr, fault: Fault) {
         self.faults.send_modify(|faults| {
             faults.from.insert(source, fault);
@@ -153,7 +153,7 @@ impl FaultProxy {
         self.strand.send_replace(CancellationToken::new()).cancel();
     }
 
-    /// How many pieces of replies were swallowed so far.
+    /// Number of pieces of replies that were swallowed so far.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::SeqCst)
     }

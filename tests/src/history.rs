@@ -1,4 +1,4 @@
-//! What happened in a run, as its clients saw it.
+//! Record of a run, as its clients saw it.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -26,7 +26,7 @@ impl Span {
 pub struct Granted {
     /// The name that was acquired.
     pub lock: String,
-    /// The lease.
+    /// Lease that was granted.
     pub lease: LeaseId,
     /// Its token.
     pub token: u64,
@@ -56,36 +56,36 @@ pub struct Operation {
     pub lock: String,
     /// The token that it carried.
     pub token: u64,
-    /// What it was.
+    /// Write or read.
     pub action: Action,
-    /// How it ended.
+    /// Outcome as the caller knows it.
     pub outcome: OperationResult,
     /// When it was asked and answered. Where no answer came, when the caller gave up.
     pub span: Span,
 }
 
-/// What an operation does.
+/// Effect of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Writes `value` (unique in the run) to `key`.
     Write {
-        /// Where.
+        /// Key that is written.
         key: String,
-        /// What.
+        /// Value that is written.
         value: String,
     },
     /// Seals, or reads with the token.
     Raise,
 }
 
-/// How an operation ended, as far as its caller knows.
+/// Outcome of an operation, as far as its caller knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OperationResult {
     /// It was answered with success.
     Applied,
     /// It was answered with a refusal: nothing was done.
     Refused,
-    /// There was no answer, or one that says that nobody knows.
+    /// There was no answer, or one that says that the outcome is unknown.
     Unknown,
 }
 
@@ -155,8 +155,8 @@ impl History {
         }
     }
 
-    /// Until when a lease certainly lives unless it is released, by what its holder was told; 0
-    /// where nobody was told of it.
+    /// Time until which a lease certainly lives unless it is released, by the replies to its
+    /// holder; 0 if no reply reached a holder.
     ///
     /// # Panics
     /// If another recorder panicked.

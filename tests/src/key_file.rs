@@ -25,7 +25,7 @@ impl KeyFile {
         Self { folder, ring }
     }
 
-    /// Where it is.
+    /// Path of the file.
     pub fn path(&self) -> PathBuf {
         self.folder.path().join("keys")
     }

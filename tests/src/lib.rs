@@ -1,8 +1,8 @@
-//! What the tests of Fencepost are made of: real processes and the tools that hurt them, a
-//! recorder with checkers for the invariants, and the conformance suites of the two store traits.
+//! Tools of Fencepost's tests: real processes and the tools that hurt them, a recorder with
+//! checkers for the invariants, and the conformance suites of the two store traits.
 //!
-//! Every wait has a deadline and waits for a condition. Whatever is random comes from one seed
-//! that is printed and can be given back as `FENCE_SEED`.
+//! Every wait has a deadline and waits for a condition. Whatever is random comes from one seed that
+//! is printed and can be given back as `FENCE_SEED`.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

@@ -24,7 +24,7 @@ const TTL_MS: u64 = 60_000;
 /// Between two tries of a request that got no answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Which servers the clients use; each worker takes one of either list.
+/// Servers that the clients use; each worker takes one of either list.
 #[derive(Clone, Debug)]
 pub struct Rig {
     /// Lock servers on one store.
@@ -104,7 +104,7 @@ impl Load {
     }
 }
 
-/// What a request that is repeated until it is answered got in the end.
+/// Final reply to a request that is retried until it is answered.
 #[derive(Debug)]
 struct Answer {
     reply: Reply,
@@ -151,7 +151,7 @@ impl Worker {
         }
     }
 
-    /// The grant; none where an earlier try got no answer and its grant was taken back because it
+    /// The grant; none if an earlier try got no answer and its grant was rolled back because it
     /// could not be delivered.
     async fn acquire(&self, name: &str) -> Option<LeaseReply> {
         let lease = lease_id();
@@ -160,7 +160,7 @@ impl Worker {
         let invoked_ns = self.history.now_ns();
         let answer = self.answered(name, "acquire", ask, &[200, 410]).await;
         if answer.reply.status == 410 {
-            let text = format!("ended before anybody heard of it: {answer:?}");
+            let text = format!("ended before any reply arrived: {answer:?}");
             // Nothing expires in a run but a grant that its server could not claim in time.
             assert!(answer.is_repeat || answer.reply.json()["reason"] == "expired", "{text}");
             return None;
@@ -178,7 +178,7 @@ impl Worker {
         Some(granted)
     }
 
-    /// L4: a lease that was answered lives on, whoever was killed since.
+    /// L4: a lease that was answered lives on, whichever process was killed since.
     async fn renew(&self, name: &str, lease: &LeaseReply) {
         let ask = json!({"lease_id": lease.lease_id});
         let renewed = self.answered(name, "renew", ask, &[200]).await.reply.lease();
@@ -195,7 +195,7 @@ impl Worker {
         }
     }
 
-    /// L3: an id that ended is not granted again, whoever was killed since.
+    /// L3: an id that ended is not granted again, whichever process was killed since.
     async fn acquire_again(&self, name: &str, lease: LeaseId) {
         let ask = json!({"lease_id": lease, "owner": format!("worker {}", self.number)});
         if let Ok(reply) = self.locks.try_acquire(name, ask).await {
@@ -221,7 +221,7 @@ impl Worker {
                     }
                     // Nothing was done.
                     Ok(reply) if matches!(reply.status, 423 | 503) => {}
-                    // Nobody knows.
+                    // The outcome is unknown.
                     Ok(reply) if reply.status == 504 => is_repeat = true,
                     Ok(reply) => panic!("{verb} {name}: {reply:?}"),
                     Err(_) => is_repeat = true,

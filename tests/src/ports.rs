@@ -9,7 +9,7 @@ const FIRST: u32 = 11_000;
 const COUNT: u32 = 21_000;
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
-/// A port of 127.0.0.1 that nobody listens on, and that no other test of this process gets.
+/// Port of 127.0.0.1 on which no process listens, and that no other test of this process gets.
 ///
 /// # Panics
 /// If all are taken.

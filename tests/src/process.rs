@@ -20,7 +20,7 @@ pub struct Process {
     logs: TempDir,
 }
 
-/// What a process that ended leaves behind.
+/// Exit code and output of a process that ended.
 #[derive(Clone, Debug)]
 pub struct Output {
     /// The exit code; 128 + n where signal n ended it.
@@ -97,15 +97,15 @@ impl Process {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT: it goes on.
+    /// Resumes it (SIGCONT).
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Waits until it stands still, by a SIGSTOP of whoever sent it.
+    /// Waits until it is paused by a SIGSTOP, which any process may have sent.
     ///
     /// # Panics
-    /// If it goes on.
+    /// If it continues to run.
     pub async fn stopped(&self) {
         let path = format!("/proc/{}/stat", self.pid());
         let what = format!("{} to stand still", self.name);
@@ -160,12 +160,12 @@ impl Process {
         self.try_wait().is_none()
     }
 
-    /// What it has printed on standard output so far.
+    /// Its standard output so far.
     pub fn stdout(&self) -> String {
         read(&self.logs.path().join("stdout"))
     }
 
-    /// What it has printed on standard error so far.
+    /// Its standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.logs.path().join("stderr"))
     }

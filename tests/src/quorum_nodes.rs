@@ -15,7 +15,7 @@ use crate::redis_users::User;
 const PAGE: &str =
     include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/quorum.md"));
 
-/// What a node had on its disk at one moment.
+/// Files of a node at one moment.
 #[derive(Debug)]
 pub struct Backup(TempDir);
 
@@ -157,7 +157,7 @@ impl QuorumNodes {
     }
 }
 
-/// Where a node appends what it writes.
+/// Path of the file to which a node appends its writes.
 async fn appended(node: &Redis) -> PathBuf {
     let dir: (String, String) = node.run(&["CONFIG", "GET", "dir"]).await;
     let name: (String, String) = node.run(&["CONFIG", "GET", "appenddirname"]).await;

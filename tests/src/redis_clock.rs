@@ -64,12 +64,12 @@ impl OwnClock {
         environment.iter().fold(setup, |setup, (name, value)| setup.env(name, value))
     }
 
-    /// What the environment of a process must have for it to see this clock.
+    /// Environment in which a process sees this clock.
     ///
     /// # Panics
     /// If libfaketime is not installed.
     pub fn environment(&self) -> [(&'static str, String); 4] {
-        // jemalloc asks for the time before libfaketime is ready to tell it, which ends
+        // jemalloc asks for the time before libfaketime is ready to answer, which ends
         // redis-server; libc right behind it gives the memory instead.
         let libraries = format!("{} {}", faketime().display(), libc().display());
         let file = self.folder.path().join("offset").display().to_string();
@@ -152,7 +152,7 @@ impl SteppedRedis {
         &self.process
     }
 
-    /// What its clock shows, ms since 1970.
+    /// Time that its clock shows, ms since 1970.
     pub async fn now_ms(&self) -> u64 {
         let (seconds, micros): (u64, u64) = self.run(&["TIME"]).await;
         seconds * 1_000 + micros / 1_000
@@ -183,7 +183,7 @@ fn spawn(port: u16, folder: &TempDir, clock: &OwnClock) -> Process {
     Process::spawn("redis-server", command)
 }
 
-/// Where the Debian package `libfaketime` puts it.
+/// Path at which the Debian package `libfaketime` puts its library.
 fn faketime() -> PathBuf {
     let folders = std::fs::read_dir("/usr/lib").into_iter().flatten().flatten();
     let found = folders.map(|folder| folder.path().join("faketime/libfaketimeMT.so.1"));

@@ -22,7 +22,7 @@ impl RedisCluster {
         Self::with_masters(3).await
     }
 
-    /// The same, with a network between them that can be split.
+    /// Starts a cluster with a network between the nodes that can be split.
     pub async fn apart() -> Self {
         Self::built(3, true).await
     }
@@ -70,7 +70,7 @@ impl RedisCluster {
         &self.nodes[index].redis
     }
 
-    /// The same, to stop and start it.
+    /// One node, to stop and start it.
     pub fn node_mut(&mut self, index: usize) -> &mut Redis {
         &mut self.nodes[index].redis
     }
@@ -114,14 +114,14 @@ impl RedisCluster {
         replica
     }
 
-    /// Which node owns a slot, as the nodes say themselves.
+    /// Index of the node that owns a slot, as the nodes say themselves.
     ///
     /// # Panics
     /// If none says that it does.
     pub async fn owner(&self, slot: u16) -> usize {
         match self.try_owner(slot).await {
             Some(index) => index,
-            None => panic!("nobody owns slot {slot}"),
+            None => panic!("no node owns slot {slot}"),
         }
     }
 
@@ -235,8 +235,8 @@ impl RedisCluster {
         }
     }
 
-    /// From now on no replica hears of what is written to this node; of the cluster's own messages
-    /// all are heard.
+    /// From now on no replica receives the writes to this node; the cluster's own messages all
+    /// arrive.
     pub fn starve(&self, index: usize) {
         self.others(index).for_each(|other| self.nodes[index].starve(other));
     }
@@ -263,7 +263,7 @@ impl RedisCluster {
         RespClient::connect(&self.nodes[index].redis.address()).await
     }
 
-    /// What one node answers to one command.
+    /// Reply of one node to one command.
     pub async fn call_node(&self, index: usize, words: &[&str]) -> Resp {
         self.raw(index).await.call(words).await
     }

@@ -15,9 +15,9 @@ use crate::wait::{PATIENCE, soon, until_true};
 
 /// The writes that are sent in one piece.
 const PIECE: u64 = 500;
-/// How far the writer goes ahead of the replies: enough to have every buffer on the way filled.
+/// Distance of the writer from the replies: enough to have every buffer on the way filled.
 const AHEAD: u64 = 20_000;
-/// How often the reader looks whether all was sent.
+/// Pause of the reader between two checks that all was sent.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// RPUSHes to the journal of a lock, pipelined, until the connection ends or one is refused.
@@ -53,12 +53,12 @@ impl Flood {
         until_true("the flood to run", || async { applied() >= count }).await;
     }
 
-    /// Waits for its end: every write with what was told of it.
+    /// Waits for its end: every write with its reply.
     ///
     /// # Panics
     /// If it does not end, or a write was applied after another was not.
     pub async fn ended(self) -> Vec<Answer> {
-        let reports = soon("the flood to be heard out", self.reading).await.expect("no panic");
+        let reports = soon("all replies of the flood", self.reading).await.expect("no panic");
         let writer = soon("the flood to end", self.writing).await.expect("no panic");
         drop(writer);
         let late = reports.iter().skip_while(|report| **report == WriteReport::Applied);
@@ -75,7 +75,7 @@ fn op(number: u64) -> String {
     format!("flood-{number}")
 }
 
-/// Returns the half that wrote: dropping it would end the connection before all is heard.
+/// Returns the half that wrote: dropping it would end the connection before all replies arrived.
 async fn send(
     mut writer: OwnedWriteHalf,
     grant: Grant,
@@ -102,14 +102,14 @@ async fn send(
     writer
 }
 
-/// Hears until all that was sent is answered, or the connection ends, or nothing comes for long.
+/// Reads until all that was sent is answered, or the connection ends, or nothing comes for long.
 async fn receive(mut reader: RespReader, seen: Arc<Seen>) -> Vec<WriteReport> {
-    let mut told = Vec::new();
+    let mut reports = Vec::new();
     let mut silence = Duration::ZERO;
     loop {
         let is_all = seen.is_sent.load(Ordering::SeqCst);
-        if is_all && told.len() as u64 >= seen.sent.load(Ordering::SeqCst) {
-            return told;
+        if is_all && reports.len() as u64 >= seen.sent.load(Ordering::SeqCst) {
+            return reports;
         }
         let reply = match tokio::time::timeout(GLANCE, reader.next()).await {
             Ok(Ok(reply)) => reply,
@@ -123,15 +123,15 @@ async fn receive(mut reader: RespReader, seen: Arc<Seen>) -> Vec<WriteReport> {
         silence = Duration::ZERO;
         match reply {
             Resp::Integer(_) => {
-                told.push(WriteReport::Applied);
+                reports.push(WriteReport::Applied);
                 seen.applied.fetch_add(1, Ordering::SeqCst);
             }
             other => {
-                told.push(refusal(&other));
+                reports.push(refusal(&other));
                 seen.is_over.store(true, Ordering::SeqCst);
             }
         }
     }
     seen.is_over.store(true, Ordering::SeqCst);
-    told
+    reports
 }

@@ -16,10 +16,10 @@ use crate::wait::{soon, until, until_true};
 
 /// Between two tries of a guard that does not answer.
 const PAUSE: Duration = Duration::from_millis(10);
-/// A holder that was told so often that it is stale believes it.
+/// A holder that was refused as stale so often believes it.
 const REFUSALS: u64 = 6;
 
-/// Where the holders write to.
+/// Ports to which the holders write.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Addresses of ports; each connection takes one of them.
@@ -44,7 +44,7 @@ pub struct Holders {
     seed: Seed,
 }
 
-/// What all holders have got so far.
+/// Replies that all holders have got so far.
 #[derive(Debug, Default)]
 struct Seen {
     applied: AtomicU64,
@@ -54,7 +54,7 @@ struct Seen {
 }
 
 impl Holders {
-    /// Nobody yet.
+    /// No holder yet.
     pub fn new(target: Target, seed: &mut Seed) -> Self {
         Self {
             target,
@@ -67,7 +67,7 @@ impl Holders {
         }
     }
 
-    /// One more holder, with the next token. Those before it are not told.
+    /// Starts one more holder, with the next token. Those before it are not notified.
     pub fn succeed(&mut self) {
         self.token += 1 + self.seed.below(10);
         let holder = Holder {
@@ -116,13 +116,13 @@ impl Holders {
         }
         let mut journal = std::mem::take(&mut *self.journal.lock().unwrap());
         journal.entries = entries(&redis.address(), &self.target.id).await;
-        let told = |told| journal.answers.iter().filter(|answer| answer.report == told).count();
+        let count = |kind| journal.answers.iter().filter(|answer| answer.report == kind).count();
         eprintln!(
             "{} entries; {} applied, {} refused, {} unknown; {} seals",
             journal.entries.len(),
-            told(WriteReport::Applied),
-            told(WriteReport::Refused),
-            told(WriteReport::Unknown),
+            count(WriteReport::Applied),
+            count(WriteReport::Refused),
+            count(WriteReport::Unknown),
             journal.seals.len()
         );
         journal
@@ -166,10 +166,10 @@ impl Holder {
         }
         while !self.stop.is_cancelled() {
             let ops = self.ops();
-            let (told, end) = write(&mut client, way, &self.grant, &ops).await;
-            let last = told.last().copied();
-            let any = told.contains(&WriteReport::Applied);
-            self.record(ops, told);
+            let (reports, end) = write(&mut client, way, &self.grant, &ops).await;
+            let last = reports.last().copied();
+            let any = reports.contains(&WriteReport::Applied);
+            self.record(ops, reports);
             if any && self.seed.below(8) == 0 {
                 self.sealed().await;
             }
@@ -212,13 +212,13 @@ impl Holder {
     }
 }
 
-/// `true` if an answer to AUTH says that the token is stale. Others say that Redis is away.
+/// `true` if an answer to AUTH says that the token is stale. Others say that Redis is unreachable.
 fn is_stale(reply: &Resp) -> bool {
     refusal(reply);
     reply.is_error("FENCED")
 }
 
-/// How long the journal of `orders/{id}` is now; asked of Redis itself.
+/// Length of the journal of `orders/{id}` now, by Redis itself.
 ///
 /// # Panics
 /// If Redis does not answer for long.

@@ -38,14 +38,14 @@ pub struct Seal {
     pub length: usize,
 }
 
-/// What the client that made a write was told of it.
+/// Report to the client that made a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteReport {
     /// It took effect.
     Applied,
     /// It did not, and will not.
     Refused,
-    /// Nobody knows: an error that says so, or a connection that ended.
+    /// Unknown outcome: an error that says so, or a connection that ended.
     Unknown,
 }
 
@@ -111,8 +111,8 @@ impl Journal {
         Ok(())
     }
 
-    /// G6 and honest answers: what was told as applied is there once, what was told as refused is
-    /// not, and nothing is there twice or from nowhere.
+    /// G6 and honest answers: what was reported as applied is there once, what was reported as
+    /// refused is not, and nothing is there twice or from nowhere.
     ///
     /// # Errors
     /// The write and what is wrong with it.
@@ -133,7 +133,7 @@ impl Journal {
             }
         }
         match found.into_iter().next() {
-            Some((op, _)) => Err(format!("{op} is in the journal and nobody asked for it")),
+            Some((op, _)) => Err(format!("{op} is in the journal and no client asked for it")),
             None => Ok(()),
         }
     }
@@ -151,7 +151,7 @@ mod tests {
         Answer { token, op: op.to_owned(), report }
     }
 
-    /// Old holder, new holder, an old write that was refused, one that nobody knows of.
+    /// Old holder, new holder, an old write that was refused, one of unknown outcome.
     fn good() -> Journal {
         Journal {
             entries: entries(&["10 a", "10 b", "20 c", "20 d", "30 e"]),
@@ -220,17 +220,17 @@ mod tests {
     }
 
     #[test]
-    fn a_write_of_nobody_or_with_another_token_is_caught() {
+    fn a_write_of_no_client_or_with_another_token_is_caught() {
         let mut bad = good();
         bad.entries.extend(entries(&["30 x"]));
-        assert!(bad.check().unwrap_err().contains("nobody"));
+        assert!(bad.check().unwrap_err().contains("no client"));
         let mut bad = good();
         bad.answers[6].token = 31;
         assert!(bad.check().is_err());
     }
 
     #[test]
-    fn what_is_no_entry_is_told() {
+    fn what_is_no_entry_is_reported() {
         for text in ["", "10", "x y", "-1 a"] {
             assert!(text.parse::<Entry>().is_err(), "{text}");
         }

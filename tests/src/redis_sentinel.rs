@@ -7,14 +7,14 @@ use crate::process::{Process, command};
 use crate::redis_server::Redis;
 use crate::wait::until_true;
 
-/// What the sentinel calls the master.
+/// Name that the sentinel has for the master.
 pub const MASTER: &str = "orders-redis";
 
 /// A full copy begins at once: the default waits five seconds for more replicas.
 const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
 
-/// What a master shows of a replica that has its copy, and has not said so yet.
-pub(crate) const NOT_HEARD_OF: &str = ",offset=0,";
+/// Part of a master's INFO about a replica that has its copy, and has not said so yet.
+pub(crate) const NOT_ACKNOWLEDGED: &str = ",offset=0,";
 
 /// Two Redis and one sentinel; gone when dropped.
 #[derive(Debug)]
@@ -92,7 +92,7 @@ impl SentinelGroup {
         &self.redis[index]
     }
 
-    /// The same, to stop it.
+    /// One Redis, to stop it.
     pub fn redis_mut(&mut self, index: usize) -> &mut Redis {
         &mut self.redis[index]
     }
@@ -106,7 +106,7 @@ impl SentinelGroup {
             info.contains("role:slave")
                 && info.contains("master_link_status:up")
                 && of.contains("state=online")
-                && !of.contains(NOT_HEARD_OF)
+                && !of.contains(NOT_ACKNOWLEDGED)
         })
         .await;
     }
@@ -138,7 +138,7 @@ impl SentinelGroup {
         self.redis[index].try_run(&["INFO", "replication"]).await.unwrap_or_default()
     }
 
-    /// What the sentinel answers, as text; `None` for an error.
+    /// Reply of the sentinel, as text; `None` for an error.
     async fn command(&self, words: &[&str]) -> Option<String> {
         let client = redis::Client::open(format!("redis://{}", self.address())).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;

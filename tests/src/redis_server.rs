@@ -20,7 +20,7 @@ pub struct Redis {
     process: Process,
 }
 
-/// What makes every answered write survive kill -9.
+/// Settings with which every answered write survives kill -9.
 const DURABLE: [(&str, &str); 3] =
     [("appendonly", "yes"), ("appendfsync", "always"), ("maxmemory-policy", "noeviction")];
 

@@ -5,7 +5,7 @@ use crate::redis_server::Redis;
 
 const PAGE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/redis.md"));
 
-/// Who the user is, and what it may touch.
+/// Redis user with the keys that it may touch.
 #[derive(Clone, Copy, Debug)]
 pub struct User<'a> {
     /// `USER`.
@@ -14,7 +14,7 @@ pub struct User<'a> {
     pub password: &'a str,
     /// `PREFIX`, empty for none.
     pub prefix: &'a str,
-    /// `NAMESPACE`.
+    /// Namespace in place of `NAMESPACE`.
     pub namespace: &'a str,
 }
 

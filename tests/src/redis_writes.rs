@@ -7,7 +7,7 @@ use crate::key_file::{lease_id, unsigned};
 use crate::redis_journal::WriteReport;
 use crate::resp_client::{Resp, RespClient, request};
 
-/// How long a client waits for a reply before it gives the connection up.
+/// Time that a client waits for a reply before it closes the connection.
 const HEARING: Duration = Duration::from_secs(3);
 
 /// The rules under which the keys of `orders/{id}` belong to that lock.
@@ -48,7 +48,7 @@ pub fn journal(id: &str) -> String {
     format!("journal:orders:{id}")
 }
 
-/// How the writes are made.
+/// Commands by which the writes are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// RPUSH to the journal, all in one piece: the write is its own note.
@@ -95,7 +95,7 @@ impl Way {
 
 const SCRIPT: &str = "redis.call('INCR', KEYS[1]) return redis.call('RPUSH', KEYS[2], ARGV[1])";
 
-/// Makes these writes in one piece, and says what was told of each. An error of the connection
+/// Makes these writes in one piece, and returns the report of each. An error of the connection
 /// leaves the rest unknown.
 ///
 /// # Panics
@@ -107,24 +107,24 @@ pub async fn write(
     ops: &[String],
 ) -> (Vec<WriteReport>, io::Result<()>) {
     let bytes: Vec<u8> = ops.iter().flat_map(|op| way.bytes(grant, op)).collect();
-    let mut told = vec![WriteReport::Unknown; ops.len()];
+    let mut reports = vec![WriteReport::Unknown; ops.len()];
     if let Err(error) = patient(client.try_send_raw(&bytes)).await {
-        return (told, Err(error));
+        return (reports, Err(error));
     }
-    for one in &mut told {
+    for one in &mut reports {
         let mut replies = Vec::new();
         for _ in 0..way.replies_a_write() {
             match patient(client.next()).await {
                 Ok(reply) => replies.push(reply),
-                Err(error) => return (told, Err(error)),
+                Err(error) => return (reports, Err(error)),
             }
         }
         *one = judge(way, &replies);
     }
-    (told, Ok(()))
+    (reports, Ok(()))
 }
 
-/// The result, or a timeout: a client that hears nothing gives up.
+/// The result, or a time-out: a client that receives nothing stops.
 ///
 /// # Errors
 /// The inner one, or `TimedOut`.
@@ -132,7 +132,7 @@ pub async fn patient<T>(call: impl Future<Output = io::Result<T>>) -> io::Result
     tokio::time::timeout(HEARING, call).await.unwrap_or(Err(io::ErrorKind::TimedOut.into()))
 }
 
-/// What the replies to one write say.
+/// Report that the replies to one write make.
 fn judge(way: Way, replies: &[Resp]) -> WriteReport {
     match (way, replies) {
         (Way::Multi, [begin, _, _, done]) => {
@@ -156,7 +156,7 @@ fn is_unknown(reply: &Resp) -> bool {
     reply.error().is_some_and(|text| text.contains("unknown outcome"))
 }
 
-/// What an error says of its command.
+/// Report that an error makes of its command.
 ///
 /// # Panics
 /// If it is no error, or not one of the port's.

@@ -20,7 +20,7 @@ pub struct RespClient {
     reader: RespReader,
 }
 
-/// The half of a connection that hears.
+/// The half of a connection that receives.
 #[derive(Debug)]
 pub struct RespReader {
     stream: OwnedReadHalf,
@@ -49,7 +49,7 @@ impl RespClient {
     /// Connects to `127.0.0.1:PORT`.
     ///
     /// # Panics
-    /// If nobody listens there.
+    /// If no process listens there.
     pub async fn connect(address: &str) -> Self {
         Self::try_connect(address).await.unwrap_or_else(|error| panic!("{address}: {error}"))
     }

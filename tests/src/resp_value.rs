@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// What Redis answers.
+/// Reply of Redis.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Resp {
     /// `+OK`.
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_reply_is_told() {
+    fn what_is_no_reply_is_reported() {
         for bytes in ["hello\r\n", "$1\r\nabc\r\n", ":x\r\n", "\r\n"] {
             assert!(parse(bytes.as_bytes()).is_err(), "{bytes}");
         }

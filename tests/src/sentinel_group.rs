@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::process::{Process, command};
-use crate::redis_sentinel::{MASTER, NOT_HEARD_OF};
+use crate::redis_sentinel::{MASTER, NOT_ACKNOWLEDGED};
 use crate::redis_server::Redis;
 use crate::wait::{until_true, until_within};
 
@@ -27,8 +27,8 @@ const LONG: Duration = Duration::from_secs(60);
 pub struct WholeGroup {
     nodes: Vec<Node>,
     sentinels: Vec<Sentinel>,
-    /// The same sentinels, as whoever is beside the first one reaches the other two over the
-    /// network, and as the others reach the first.
+    /// Those sentinels, as a process beside the first one reaches the other two over the network,
+    /// and as the others reach the first.
     across: Vec<FaultProxy>,
 }
 
@@ -78,17 +78,18 @@ impl WholeGroup {
         group
     }
 
-    /// `redis-sentinel://…`, for somebody who reaches everybody.
+    /// `redis-sentinel://…`, for a client that reaches all of them.
     pub fn url(&self) -> String {
         self.url_across(|_| false)
     }
 
-    /// The same, for somebody who is beside the first sentinel when [`Self::split`] is in force.
+    /// `redis-sentinel://…` for a client that is beside the first sentinel when [`Self::split`] is
+    /// in force.
     pub fn url_here(&self) -> String {
         self.url_across(|at| at > 0)
     }
 
-    /// The same, for somebody who is beside the others.
+    /// `redis-sentinel://…` for a client that is beside the others.
     pub fn url_there(&self) -> String {
         self.url_across(|at| at == 0)
     }
@@ -107,7 +108,7 @@ impl WholeGroup {
         &self.nodes[at].redis
     }
 
-    /// The same, to kill and start it.
+    /// One Redis, to kill and start it.
     pub fn node_mut(&mut self, at: usize) -> &mut Redis {
         &mut self.nodes[at].redis
     }
@@ -149,7 +150,7 @@ impl WholeGroup {
         self.another_master(old).await
     }
 
-    /// From now on nothing passes between this Redis and anybody else.
+    /// From now on nothing passes between this Redis and any other process.
     pub fn isolate(&self, at: usize) {
         self.nodes[at].proxy.set(Fault::Blackhole);
         for node in &self.nodes {
@@ -157,8 +158,7 @@ impl WholeGroup {
         }
     }
 
-    /// From now on no other Redis hears of what is written to this one. Whoever else speaks with it
-    /// notices nothing.
+    /// From now on no other Redis receives the writes to this one. Its clients notice nothing.
     pub fn starve(&self, at: usize) {
         for (other, node) in self.nodes.iter().enumerate() {
             if other != at {
@@ -207,7 +207,7 @@ impl WholeGroup {
             // What a replica is not sent yet it may not have when it becomes the master.
             let info = self.info(master).await;
             let are_sent_to = info.matches("state=online").count() == 2;
-            (are_sent_to && !info.contains(NOT_HEARD_OF)).then_some(())
+            (are_sent_to && !info.contains(NOT_ACKNOWLEDGED)).then_some(())
         })
         .await;
     }
@@ -295,9 +295,9 @@ impl Sentinel {
         command.arg(&file).arg("--sentinel");
         let process = Process::spawn("redis-sentinel", command);
         let sentinel = Self { port, proxy, source, process, _folder: folder };
-        // Its own rhythm, of which the demotion of an old master waits for many beats. A replica of
-        // which it has not heard for five pings is not chosen, and it asks them every second. After
-        // a pause of the whole machine it would do nothing for half a minute.
+        // Its own rhythm, of which the demotion of an old master waits for many beats. A replica
+        // from which it received nothing for five pings is not chosen, and it asks them every
+        // second. After a pause of the whole machine it would do nothing for half a minute.
         let rhythm = "DEBUG INFO-PERIOD 500 PUBLISH-PERIOD 250 PING-PERIOD 300 TILT-PERIOD 1000";
         let rhythm: Vec<&str> = rhythm.split(' ').collect();
         until_true("the sentinel to answer", || async {
@@ -307,7 +307,7 @@ impl Sentinel {
         sentinel
     }
 
-    /// What it answers to `SENTINEL …`; `None` for an error.
+    /// Reply to `SENTINEL …`; `None` for an error.
     async fn command(&self, words: &[&str]) -> Option<redis::Value> {
         let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port)).ok()?;
         let mut connection = client.get_multiplexed_async_connection().await.ok()?;

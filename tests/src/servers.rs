@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use crate::api::{Api, Guard, Locks};
 use crate::process::{Output, Process, command};
 
-/// How a server of the test run is started.
+/// Settings of a server of the test run, before it is started.
 #[derive(Clone, Debug)]
 pub struct Setup {
     binary: &'static str,
@@ -127,12 +127,12 @@ impl Server {
         self.base.trim_start_matches("http://").to_owned()
     }
 
-    /// Where its reverse proxy listens (fenced-store with `--proxy-listen`).
+    /// Address of its reverse proxy (fenced-store with `--proxy-listen`).
     pub async fn proxy(&mut self) -> String {
         self.process.line_after("fenced-store proxy listening on ").await
     }
 
-    /// Where its Redis port listens, `127.0.0.1:PORT` (fenced-store with `--redis-listen`).
+    /// Address of its Redis port, `127.0.0.1:PORT` (fenced-store with `--redis-listen`).
     pub async fn redis_port(&mut self) -> String {
         let url = self.process.line_after("fenced-store redis port listening on ").await;
         url.trim_start_matches("redis://").to_owned()

@@ -40,7 +40,7 @@ impl SessionLoad {
         Self::with(locks, names, workers, seed, true)
     }
 
-    /// The same on a store that offers no takeover: nobody asks for one.
+    /// Starts the load on a store that offers no takeover: no request asks for one.
     pub fn without_takeover(
         locks: &Locks,
         names: &[String],
@@ -109,7 +109,7 @@ impl SessionLoad {
     }
 }
 
-/// What a request that is repeated until it is answered got in the end.
+/// Final reply to a request that is retried until it is answered.
 #[derive(Debug)]
 struct Answer {
     reply: Reply,
@@ -214,8 +214,8 @@ impl Worker {
         true
     }
 
-    /// Acquires the lock in the session's name; false where the session has ended. Where nobody
-    /// lets it go, or the grant was taken back because it could not be delivered, there is none.
+    /// Acquires the lock in the session's name; false if the session has ended. If no holder
+    /// releases it, or the grant was rolled back because it could not be delivered, there is none.
     async fn acquire(&mut self, held: &mut Held, name: &str) -> bool {
         let lease = lease_id();
         let ask = json!({"lease_id": lease, "session_id": held.session, "wait_ms": 300,
@@ -251,7 +251,7 @@ impl Worker {
             }
             _ if answer.reply.json()["code"] == "lease-lost" => {
                 let reason = answer.reply.json()["reason"].clone();
-                let text = format!("{known:?} ended before anybody let it go: {answer:?}");
+                let text = format!("{known:?} ended before any client released it: {answer:?}");
                 // A grant that its server could not claim in time expires, and nothing else does.
                 let unheard = known.is_none() && (answer.is_repeat || reason == "expired");
                 assert!(unheard || reason == "session-ended", "{text}");
@@ -341,7 +341,7 @@ impl Worker {
                     }
                     // Nothing was done.
                     Ok(reply) if reply.status == 503 => {}
-                    // Nobody knows.
+                    // The outcome is unknown.
                     Ok(reply) if reply.status == 504 => is_repeat = true,
                     Ok(reply) => panic!("{}: {call:?}: {reply:?}", self.owner),
                     Err(_) => is_repeat = true,

@@ -24,7 +24,7 @@ pub struct Applied {
     pub path: String,
     /// `PUT` or `DELETE`.
     pub method: Method,
-    /// What was written.
+    /// Body that was written.
     pub value: String,
     /// All headers as they arrived.
     pub headers: HeaderMap,
@@ -92,7 +92,7 @@ impl Upstream {
         &self.base
     }
 
-    /// The next write of exactly this body is held until told.
+    /// Holds the next write of exactly this body until it is let go.
     ///
     /// # Panics
     /// Never, unless another test thread died inside.
@@ -143,7 +143,7 @@ async fn answer(request: Request<Incoming>, state: Arc<UpstreamState>) -> Answer
             let found = state.objects.lock().unwrap().get(&path).cloned();
             Ok(found.map_or_else(|| empty(404), |value| Response::new(Full::new(value))))
         }
-        // A task of its own: a real datastore goes on with a write whose sender has gone.
+        // A task of its own: a real datastore continues with a write whose sender has gone.
         method => {
             let write = Applied {
                 path,

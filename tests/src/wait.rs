@@ -3,11 +3,11 @@
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// How long a condition may take to come true: far more than it needs on a busy machine, so that
+/// Time that a condition may take to come true: far more than it needs on a busy machine, so that
 /// only what never comes fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a condition is looked at.
+/// Pause between two looks at a condition.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Looks until `look` gives a value.
@@ -18,7 +18,7 @@ pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMu
     until_within(PATIENCE, what, look).await
 }
 
-/// The same, for what takes others longer than [`PATIENCE`].
+/// Waits as [`until`] does, for what takes others longer than [`PATIENCE`].
 ///
 /// # Panics
 /// When `patience` is over; `what` names the condition.

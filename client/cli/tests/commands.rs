@@ -117,7 +117,8 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
     // A revocation would seal the guard at once; after this, only the new holder's write does.
     assert_eq!(code(&served.fence(&format!("lock release doc {old_lease}"))), 0);
     let new = served.json("lock acquire doc --ttl 1m");
-    let (old, new) = (old["fencing_token"].as_str(), new["fencing_token"].as_str());
+    let old = old["fencing_token"].as_str();
+    let new = new["fencing_token"].as_str();
     let put = |header, text| served.fence_with(&["object", "put", "doc"], header, text);
     let object = |line: &[&str], header| served.fence_with(line, header, "");
 
@@ -131,7 +132,7 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
     let refused = served.json("object show doc");
     assert_eq!(refused["refused_total"], 1);
 
-    assert_eq!(code(&put(None, "whoever")), 64);
+    assert_eq!(code(&put(None, "unknown")), 64);
     assert_eq!(code(&object(&["object", "get", "doc"], None)), 64);
     let described = object(&["object", "get", "doc", "--output", "json"], new);
     let described: Value = serde_json::from_slice(&described.stdout).unwrap();
@@ -147,7 +148,7 @@ fn objects_are_written_with_a_token_and_refused_with_a_stale_one() {
 }
 
 #[test]
-fn doctor_tells_well_from_ill() {
+fn doctor_distinguishes_well_from_ill() {
     let served = Served::start(&[]);
     let well = served.fence("doctor --strict");
     assert_eq!(code(&well), 0, "{well:?}");
@@ -155,9 +156,9 @@ fn doctor_tells_well_from_ill() {
     assert_eq!(code(&swapped), 69);
     let text = String::from_utf8(swapped.stdout).unwrap();
     assert!(text.contains("this is a fenced-store, not a lock-server"), "{text}");
-    let nobody = served.fence("doctor --server http://127.0.0.1:1 --output json");
-    assert_eq!(code(&nobody), 69);
-    let checks: Value = serde_json::from_slice(&nobody.stdout).unwrap();
+    let absent = served.fence("doctor --server http://127.0.0.1:1 --output json");
+    assert_eq!(code(&absent), 69);
+    let checks: Value = serde_json::from_slice(&absent.stdout).unwrap();
     assert_eq!(checks[0]["verdict"], "failing");
 }
 

@@ -142,7 +142,8 @@ mod tests {
             tail in prop::option::weighted(0.1, any::<u8>()),
         ) {
             let bytes: Vec<u8> = text.bytes().chain(tail).collect();
-            let expected = std::str::from_utf8(&bytes).is_ok_and(|text| LockName::new(text).is_ok());
+            let text = std::str::from_utf8(&bytes);
+            let expected = text.is_ok_and(|text| LockName::new(text).is_ok());
             prop_assert_eq!(LockName::is_valid(&bytes), expected);
         }
 

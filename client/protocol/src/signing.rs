@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_and_unknown_keys_are_told_apart() {
+    fn missing_and_unknown_keys_are_distinguished() {
         let keys = Keyring::parse(KEYS).unwrap();
         let mut token = signed(&keys);
         token.signature.as_mut().unwrap().key_id = KeyId::new("k9").unwrap();

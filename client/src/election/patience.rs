@@ -64,7 +64,8 @@ mod tests {
     const HELD: ErrorKind = ErrorKind::Contended { holder: None, retry_after: None };
 
     fn continues(step: CampaignStep) -> bool {
-        matches!(step, CampaignStep::Pause(pause) if !pause.is_zero() && pause <= Duration::from_secs(1))
+        let CampaignStep::Pause(pause) = step else { return false };
+        !pause.is_zero() && pause <= Duration::from_secs(1)
     }
 
     #[test]

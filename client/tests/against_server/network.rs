@@ -128,8 +128,12 @@ async fn relay(
                     }
                     None => server.write_all(&request[..bytes]).await?,
                     Some(Loss::Request) => return Ok(()),
-                    Some(Loss::Reply) => return swallow(server, &request[..bytes], Duration::ZERO).await,
-                    Some(Loss::ReplyAfter(pause)) => return swallow(server, &request[..bytes], pause).await,
+                    Some(Loss::Reply) => {
+                        return swallow(server, &request[..bytes], Duration::ZERO).await;
+                    }
+                    Some(Loss::ReplyAfter(pause)) => {
+                        return swallow(server, &request[..bytes], pause).await;
+                    }
                 }
             }
             read = server.read(&mut reply) => {

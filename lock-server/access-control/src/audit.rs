@@ -231,7 +231,8 @@ mod tests {
     #[test]
     fn lines_go_to_the_file_of_that_name_and_refusals_are_bounded() {
         let folder = tempfile::TempDir::new().unwrap();
-        let (path, old) = (folder.path().join("audit"), folder.path().join("audit.1"));
+        let path = folder.path().join("audit");
+        let old = folder.path().join("audit.1");
         let clock = Arc::new(ManualClock::new(0, 7));
         let kit = Kit::new("test").with_clock(Arc::clone(&clock) as _);
         let log = AuditLog::open(&path).unwrap();

@@ -245,7 +245,8 @@ mod tests {
         let folder = tempfile::TempDir::new().unwrap();
         let path = folder.path().join("access.toml");
         std::fs::write(&path, text("s", "max-waiters = 1")).unwrap();
-        let (file, kit) = (AccessFile::open(&path).unwrap(), Kit::new("test"));
+        let file = AccessFile::open(&path).unwrap();
+        let kit = Kit::new("test");
         let find = |secret: &str| file.find(&SecretHash::of(secret));
         let (principal, ledger) = find("s").unwrap();
         ledger.wait(&principal.limits).unwrap();

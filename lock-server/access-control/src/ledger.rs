@@ -372,7 +372,8 @@ mod tests {
 
     #[test]
     fn a_takeover_needs_no_room_beside_what_it_replaces() {
-        let (ledger, limits) = (Ledger::default(), Limits { locks: Some(1), ..Limits::default() });
+        let ledger = Ledger::default();
+        let limits = Limits { locks: Some(1), ..Limits::default() };
         let beside = |lock, number, takes_over| {
             let until = Until(1_000);
             ledger.reserve(&limits, key(lock, number), 0, until, takes_over).is_ok()

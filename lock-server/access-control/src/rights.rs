@@ -268,7 +268,7 @@ mod tests {
     }
 
     proptest! {
-        /// What is written is what is read.
+        /// Written rights are read back unchanged.
         #[test]
         fn rights_come_back_as_they_were(
             verbs in proptest::sample::subsequence(vec!["read", "acquire", "write", "revoke"], 1..=4),

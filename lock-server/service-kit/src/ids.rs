@@ -81,7 +81,8 @@ mod tests {
     #[test]
     fn ids_differ_and_have_their_shape() {
         assert_ne!(lease_id(), lease_id());
-        let (one, two) = (request_id(), request_id());
+        let one = request_id();
+        let two = request_id();
         assert_ne!(one, two);
         assert_eq!(one.len(), REQUEST_ID_BYTES);
         assert_eq!(one[..9], two[..9], "the process keeps its prefix");

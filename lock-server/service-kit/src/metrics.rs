@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn further_families_are_told_too() {
+    fn further_families_are_rendered_too() {
         let metrics = Metrics::new("test");
         let grants: Counter = Counter::default();
         metrics.registry(|registry| registry.register("grants", "Grants", grants.clone()));

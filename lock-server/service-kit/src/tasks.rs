@@ -260,7 +260,8 @@ mod tests {
             let mut builder = tokio::runtime::Builder::new_multi_thread();
             builder.worker_threads(1).thread_name(name).enable_all().build().unwrap()
         };
-        let (home, other) = (runtime("home"), runtime("other"));
+        let home = runtime("home");
+        let other = runtime("other");
         let tasks = home.block_on(async { Tasks::new() });
         let name = || std::thread::current().name().map(str::to_owned);
         other.block_on(async {
@@ -278,7 +279,7 @@ mod tests {
             token.cancelled().await;
             7
         });
-        assert!(!tasks.drained(Duration::from_millis(10)).await, "nobody told it to end");
+        assert!(!tasks.drained(Duration::from_millis(10)).await, "it was not asked to end");
         assert!(!tasks.is_shutting_down());
         tasks.begin_shutdown();
         assert!(tasks.drained(Duration::from_secs(30)).await);

@@ -1,4 +1,4 @@
-//! What is taken, and what is refused.
+//! Accepted and refused settings.
 
 use super::*;
 

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_grant_and_an_end_are_told_once() {
+    fn a_grant_and_an_end_are_reported_once() {
         let lease = |n: u128| LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
         let event = |kind, n| Event::new(kind).lease(lease(n));
         let mut published = PublishedOnce::new(4);

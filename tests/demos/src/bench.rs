@@ -50,7 +50,12 @@ struct Load {
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     time: Option<Duration>,
     /// Measurements of each side, 1 to 100
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100), value_name = "N")]
+    #[arg(
+        long,
+        default_value_t = 5,
+        value_parser = clap::value_parser!(u8).range(1..=100),
+        value_name = "N",
+    )]
     rounds: u8,
 }
 

@@ -1,4 +1,4 @@
-//! What is written of administration and refusals.
+//! Audit lines of administration and refusals.
 
 use fence_protocol::Code;
 use fence_tests::api::Api;
@@ -23,14 +23,14 @@ async fn administration_is_written_before_and_after_and_refusals_once() {
     Api::new(&server.base).get("/v1/locks?secret=x").await.problem(Code::Unauthorized);
 
     let lines = site.audit();
-    let told = |line: &Value| {
+    let columns = |line: &Value| {
         let word = |name: &str| line[name].as_str().unwrap_or("-").to_owned();
         [word("event"), word("phase"), word("principal"), line["status"].to_string(), word("code")]
             .join(" ")
     };
-    let told: Vec<String> = lines.iter().map(told).collect();
+    let found: Vec<String> = lines.iter().map(columns).collect();
     assert_eq!(
-        told,
+        found,
         [
             "admin asked ops null -",
             "admin answered ops 200 -",
@@ -64,7 +64,7 @@ async fn the_guard_writes_the_same() {
     let wrong = team.api.send(Method::PUT, "/v1/objects/team/a", &headers, "x").await;
     wrong.problem(Code::WrongLock);
     Api::new(&guard.base).get("/v1/fences").await.problem(Code::Unauthorized);
-    let told: Vec<String> = site
+    let found: Vec<String> = site
         .audit()
         .iter()
         .map(|line| {
@@ -73,7 +73,7 @@ async fn the_guard_writes_the_same() {
         })
         .collect();
     assert_eq!(
-        told,
+        found,
         [
             "fenced-store admin asked ops floor -",
             "fenced-store admin answered ops floor not-offered-by-store",

@@ -54,14 +54,14 @@ async fn serve_asks_who_it_is_and_its_tour_says_so() {
     let mut bash = command("bash");
     bash.args(["-euo", "pipefail", "-c", &tour.join("\n")]).current_dir(site.folder.path());
     let output = Process::spawn("bash", bash).ended().await;
-    let told = format!("{}\n{}", output.stdout, output.stderr);
-    assert_eq!(output.code, 0, "{told}");
-    let mut rest = told.as_str();
+    let printed = format!("{}\n{}", output.stdout, output.stderr);
+    assert_eq!(output.code, 0, "{printed}");
+    let mut rest = printed.as_str();
     for shown in ["201 Created", "412 ", "stale-token", "new", "423 ", "lock-held", "428 "] {
-        let at = rest.find(shown).unwrap_or_else(|| panic!("{shown} is missing in\n{told}"));
+        let at = rest.find(shown).unwrap_or_else(|| panic!("{shown} is missing in\n{printed}"));
         rest = &rest[at..];
     }
-    assert!(!told.contains("unauthorized"), "{told}");
+    assert!(!printed.contains("unauthorized"), "{printed}");
     let get = async |path: &str| -> Reply {
         let headers = [("authorization", "Bearer secret-of-me")];
         Api::new(&locks).send(Method::GET, path, &headers, "").await

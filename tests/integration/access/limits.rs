@@ -1,4 +1,4 @@
-//! How much a principal may have.
+//! Limits of a principal.
 
 use fence_protocol::Code;
 use fence_tests::wait::until_true;

@@ -6,7 +6,7 @@ use fence_tests::wait::until_true;
 
 use super::{As, Site, assert_unknown};
 
-/// What somebody with no right to see others' entries is told.
+/// Readiness as a user reads it who may not see others' entries.
 async fn readiness(known: &As) -> String {
     let text = known.get("/readyz?verbose").await.expect(200).body;
     let text = String::from_utf8_lossy(&text).into_owned();
@@ -62,7 +62,7 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
         assert!(server.process.stderr().contains(reason), "the log says why");
     }
     std::fs::remove_file(site.path()).unwrap();
-    until_true("the missing file to be told", || async {
+    until_true("the missing file to be reported", || async {
         rejected(&site).last().is_some_and(|detail| detail.contains("cannot be read"))
     })
     .await;

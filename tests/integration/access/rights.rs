@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Rights of principals.
 
 use fence_protocol::Code;
 use fence_tests::api::Api;
@@ -12,7 +12,7 @@ use super::{As, Site, assert_unknown, exists};
 async fn nothing_but_liveness_is_for_everybody() {
     let site = Site::new();
     for server in [site.lock_server().await, site.guard().await] {
-        let nobody = Api::new(&server.base);
+        let anonymous = Api::new(&server.base);
         let stranger = As::new(&server, "stranger");
         let routes = [
             "/v1/locks",
@@ -23,17 +23,17 @@ async fn nothing_but_liveness_is_for_everybody() {
             "/v1/fences/a",
         ];
         for path in ["/version", "/metrics", "/openapi.json"].iter().chain(&routes) {
-            if nobody.get(path).await.status == 404 {
+            if anonymous.get(path).await.status == 404 {
                 continue;
             }
-            assert_unknown(&nobody.get(path).await);
+            assert_unknown(&anonymous.get(path).await);
             assert_unknown(&stranger.get(path).await);
         }
         for path in ["/version", "/metrics", "/openapi.json"] {
             As::new(&server, "team").get(path).await.expect(200);
         }
         for path in ["/livez", "/readyz"] {
-            nobody.get(path).await.expect(200);
+            anonymous.get(path).await.expect(200);
         }
     }
 }

@@ -26,7 +26,7 @@ async fn meddle(rival: &As, session: SessionId) {
     assert_foreign(&rival.beat(session).await, session);
     assert_foreign(&rival.end(session).await, session);
     assert_foreign(&rival.get(&format!("/v1/sessions/{session}")).await, session);
-    for owner in [json!(null), json!("worker"), json!("somebody")] {
+    for owner in [json!(null), json!("worker"), json!("another")] {
         let mut ask = json!({"session_id": session, "ttl_ms": 60_000});
         if !owner.is_null() {
             ask["owner"] = owner;
@@ -59,7 +59,7 @@ impl Kept {
         Self { session, token, spent: token, is_alone: true, beats: 0 }
     }
 
-    /// Nobody's request but its own has counted, and no token was spent.
+    /// No request but its own has counted, and no token was spent.
     async fn check(&mut self, team: &As) {
         let beat: SessionReply = team.beat(self.session).await.expect(200).read();
         self.beats += 1;
@@ -170,9 +170,9 @@ async fn only_its_principal_uses_a_session_on_redis() {
     at_one.beat(kept.session).await.problem(Code::SessionEnded);
 }
 
-/// A session that began without an access file is nobody's where there is one.
+/// A session that began without an access file has no owner where there is one.
 #[tokio::test]
-async fn a_session_without_a_principal_is_nobodys() {
+async fn a_session_without_a_principal_has_no_owner() {
     let site = Site::new();
     let redis = Redis::start().await;
     let open = Setup::lock_server(&redis.url()).start().await;
@@ -187,7 +187,8 @@ async fn a_session_without_a_principal_is_nobodys() {
     team.end(id).await.problem(Code::Forbidden);
     let beat = anyone.post(&format!("/v1/sessions/{id}/heartbeat"), &json!({})).await;
     assert_eq!(beat.expect(200).json()["heartbeats"], 1);
-    // Where nobody is told from anybody, that goes for sessions of a principal too.
+    // A server without an access file does not distinguish clients, also for sessions of a
+    // principal.
     let theirs = team.begin(60_000).await.session_id;
     let beat = anyone.post(&format!("/v1/sessions/{theirs}/heartbeat"), &json!({})).await;
     assert_eq!(beat.expect(200).json()["principal"], "team");

@@ -1,4 +1,4 @@
-//! What one tenant can learn of another, or do to it, by every trick there is.
+//! Attempts of one tenant to learn of another, or to harm it, by every trick there is.
 
 use fence_protocol::wire::event::EventKind;
 use fence_protocol::wire::fence::FencePage;
@@ -164,9 +164,10 @@ async fn no_stream_is_of_another_lock() {
     }
 }
 
-/// A reader of a part is told of that part, and neither of other locks nor of others' sessions.
+/// A reader of a part receives the events of that part, and neither those of other locks nor of
+/// others' sessions.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn events_of_others_are_not_told() {
+async fn events_of_others_are_not_sent() {
     let site = Site::new();
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
@@ -182,7 +183,7 @@ async fn events_of_others_are_not_told() {
     let ops = As::new(&server, "ops");
     other.acquire("other/c").await.lease();
     ops.lock("other/c", "revoke", &json!({"reason": "secret reason"})).await.expect(200);
-    // Its own session is not told to it here either: sessions are for those who read everything.
+    // Its own session is not in its stream here either: sessions are for those who read everything.
     let own = team.begin(60_000).await.session_id;
     team.end(own).await.expect(200);
     let marker = team.acquire("team/z").await.lease();
@@ -223,7 +224,7 @@ async fn a_stream_ends_with_the_right_to_it() {
     assert_eq!(kept.next().await.token, Some(after.token));
 }
 
-/// The places for readers are for all; nobody takes more than its own waiters.
+/// The places for readers are for all; no principal takes more than its own waiters.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn streams_are_limited_as_waiters_are() {
     let site = Site::with("max-waiters = 1");
@@ -246,7 +247,7 @@ async fn streams_are_limited_as_waiters_are() {
 }
 
 #[tokio::test]
-async fn figures_and_readiness_name_nobody() {
+async fn figures_and_readiness_name_no_principal() {
     let site = Site::new();
     let server = site.lock_server().await;
     let guard = site.guard().await;
@@ -269,17 +270,17 @@ async fn figures_and_readiness_name_nobody() {
                 assert!(!text.contains(word), "{path}: {word}: {text}");
             }
         }
-        let nobody = Api::new(&server.base);
+        let anonymous = Api::new(&server.base);
         for path in ["/readyz?verbose", "/readyz?verbose=1", "/readyz?a=b&verbose"] {
-            super::assert_unknown(&nobody.get(path).await);
+            super::assert_unknown(&anonymous.get(path).await);
         }
-        assert_eq!(&nobody.get("/readyz").await.expect(200).body[..], b"ok\n");
+        assert_eq!(&anonymous.get("/readyz").await.expect(200).body[..], b"ok\n");
     }
 }
 
 /// The highest mark is of the whole namespace, so it is for those who may read that.
 #[tokio::test]
-async fn marks_of_others_are_not_told() {
+async fn marks_of_others_are_not_shown() {
     let site = Site::new();
     let guard = site.guard().await;
     let (team, other, eye) =
@@ -301,8 +302,8 @@ async fn marks_of_others_are_not_told() {
     team.get("/v1/fences/other/a").await.problem(Code::Forbidden);
 }
 
-/// What a guard could not report is a gap for the readers of every lock; so it takes the right to
-/// all.
+/// Refusals that a guard could not report are a gap for the readers of every lock; so reporting
+/// them takes the right to all.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_part_of_the_guards_cannot_disturb_all_readers() {
     let site = Site::new();

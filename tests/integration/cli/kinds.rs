@@ -45,9 +45,9 @@ async fn every_reader_is_shown_with_its_lease() {
         assert_eq!(*line.last().unwrap(), grant["lease_id"].as_str().unwrap());
     }
     let lease = two["lease_id"].as_str().unwrap();
-    let told = site.fence(&["lock", "explain", "doc", "--lease", lease]).await.stdout;
+    let explained = site.fence(&["lock", "explain", "doc", "--lease", lease]).await.stdout;
     for shown in ["2 shared leases", "reader-1 (token", "reader-2 (token", "It holds the lock"] {
-        assert!(told.contains(shown), "{shown} is missing in\n{told}");
+        assert!(explained.contains(shown), "{shown} is missing in\n{explained}");
     }
     assert_eq!(site.fence(&["lock", "acquire", "doc"]).await.code, 75);
     let mut writer = fence(
@@ -73,8 +73,11 @@ async fn a_semaphore_is_shown_with_its_size() {
     site.grant(&["pool", "--permits", "3"]).await;
     let text = site.show("pool").await.stdout;
     assert_eq!(columns(&text, "permits"), ["permits", "2 of 3 held"]);
-    let told = site.fence(&["lock", "explain", "pool"]).await.stdout;
-    assert!(told.contains("2 of 3 permits") && told.contains("is granted at once"), "{told}");
+    let explained = site.fence(&["lock", "explain", "pool"]).await.stdout;
+    assert!(
+        explained.contains("2 of 3 permits") && explained.contains("is granted at once"),
+        "{explained}"
+    );
     let other = site.fence(&["lock", "acquire", "pool", "--permits", "2"]).await;
     assert_eq!(other.code, 64, "{other:?}");
     assert!(other.stderr.contains("semaphore of size 3"), "{}", other.stderr);
@@ -82,7 +85,7 @@ async fn a_semaphore_is_shown_with_its_size() {
     assert_eq!(both.code, 64, "{both:?}");
 }
 
-/// Nobody holds the lock, and nobody can have it yet: that is not free.
+/// No client holds the lock, and none can have it yet: that is not free.
 #[tokio::test]
 async fn a_lock_that_is_closed_by_its_delay_says_so() {
     let locks = Setup::lock_server("memory:").args(&["--lock-delay", "slow/=1m"]).start().await;
@@ -96,6 +99,9 @@ async fn a_lock_that_is_closed_by_its_delay_says_so() {
     })
     .await;
     assert!(columns(&text, "lock-delay")[1].ends_with("to go"), "{text}");
-    let told = site.fence(&["lock", "explain", "slow/a"]).await.stdout;
-    assert!(told.contains("its lock-delay ends in") && !told.contains("is free"), "{told}");
+    let explained = site.fence(&["lock", "explain", "slow/a"]).await.stdout;
+    assert!(
+        explained.contains("its lock-delay ends in") && !explained.contains("is free"),
+        "{explained}"
+    );
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::serve;
 
-/// A lease is revoked: the guard refuses its holder before anybody else has been there.
+/// A lease is revoked: the guard refuses its holder before any other client has been there.
 async fn a_revocation_is_sealed(locks: &str, guard: &str) {
     let locks = Locks::new(locks);
     let at_guard = Guard::new(guard);

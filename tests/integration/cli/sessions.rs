@@ -64,7 +64,7 @@ async fn a_blocked_session_is_refused_and_says_why() {
 }
 
 #[tokio::test]
-async fn bad_input_is_told() {
+async fn bad_input_is_reported() {
     let site = Site::new().await;
     let unknown = fence_tests::key_file::session_id().to_string();
     let lease = fence_tests::key_file::lease_id();

@@ -97,7 +97,7 @@ async fn the_leader_dies_under_load() {
 /// not yet agreed on with them is not acknowledged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_leader_is_paused_under_load_and_resumes() {
-    let mut site = Site::start("etcd::cluster::the_leader_stands_still_under_load").await;
+    let mut site = Site::start("etcd::cluster::the_leader_is_paused_under_load").await;
     for _ in 0..rounds(2, 20) {
         site.a_while().await;
         let leader = site.cluster.leader().await;

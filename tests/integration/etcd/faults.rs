@@ -162,7 +162,7 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
     .await;
 }
 
-/// Where nothing listens nothing was sent, and so it is certain that nothing was done.
+/// If nothing listens, nothing was sent, and so it is certain that nothing was done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreachable_etcd_is_unavailable_and_comes_back() {
     let mut site = Site::start().await;

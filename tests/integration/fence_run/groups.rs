@@ -1,4 +1,4 @@
-//! The command's process group: nothing of it goes on without the lock, unless that is asked for.
+//! The command's process group: nothing of it continues without the lock, unless that is asked for.
 
 use super::*;
 
@@ -58,7 +58,7 @@ async fn a_stopped_member_is_killed_while_the_lock_is_held() {
 }
 
 #[tokio::test]
-async fn what_may_stay_goes_on_and_is_warned_of() {
+async fn what_may_stay_continues_and_is_warned_of() {
     let site = Site::new().await;
     let output = code(site.run(&["--leave-background"], &member(""))).await;
     let left = site.pid_in("member").await;
@@ -69,7 +69,8 @@ async fn what_may_stay_goes_on_and_is_warned_of() {
     kill_process(left, Signal::KILL).unwrap();
 }
 
-/// What still writes the last output ends by itself, and is neither signalled nor talked of.
+/// A member that still writes the last output ends by itself, and is neither signalled nor
+/// reported.
 #[tokio::test]
 async fn a_member_that_ends_with_the_command_is_left_alone() {
     let site = Site::new().await;
@@ -91,7 +92,7 @@ async fn a_killed_fence_leaves_no_grandchild() {
 /// A process that leaves the group cannot be found; its zombie that stays in the group delays
 /// nothing.
 #[tokio::test]
-async fn a_process_that_left_the_group_goes_on_and_is_warned_of() {
+async fn a_process_that_left_the_group_continues_and_is_warned_of() {
     let site = Site::new().await;
     let script = "sh -c 'true & exec setsid sh -c \"echo \\$\\$ > gone; exec sleep 600\"' & \
                   while [ ! -s gone ]; do sleep 0.02; done";

@@ -1,4 +1,4 @@
-//! Replies that are late: the command's own end counts, and waiting goes on.
+//! Replies that are late: the command's own end counts, and waiting continues.
 
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 

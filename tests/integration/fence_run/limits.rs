@@ -26,7 +26,7 @@ async fn a_command_that_reports_outlives_its_limit_by_far() {
     assert_eq!(site.locks.grant("job", 1000).await.token.get(), token.get() + 1);
 }
 
-/// The lease is renewed and the supervisor is well: only the command stands still.
+/// The lease is renewed and the supervisor is well: only the command stalls.
 #[tokio::test]
 async fn a_command_that_stalls_is_ended_before_its_lock_passes_on() {
     let site = Site::new().await;
@@ -62,11 +62,11 @@ async fn progress_can_be_reported_by_a_signal_that_is_not_passed_on() {
     assert_eq!(silent.code, 76, "{silent:?}");
     // Where no reports are wanted, it is a signal like others.
     let mut process = site
-        .run(&[], "trap 'echo told; exit 4' USR2; echo $$ > pid2; while :; do sleep 0.02; done");
+        .run(&[], "trap 'echo asked; exit 4' USR2; echo $$ > pid2; while :; do sleep 0.02; done");
     until_true("the job to run", || async { site.file("pid2").exists() }).await;
     process.signal(Signal::USR2);
     let output = process.ended().await;
-    assert_eq!((output.code, output.stdout.as_str()), (4, "told\n"), "{output:?}");
+    assert_eq!((output.code, output.stdout.as_str()), (4, "asked\n"), "{output:?}");
 }
 
 #[tokio::test]
@@ -74,10 +74,10 @@ async fn the_longest_hold_ends_a_command_that_was_warned() {
     let site = Site::new().await;
     let options =
         ["--ttl", "60s", "--max-hold", "1500ms", "--warn-before", "1s", "--warn-signal", "usr1"];
-    let script = "trap 'echo warned' USR1; trap 'echo told; exit 0' TERM; echo $$ > pid; \
+    let script = "trap 'echo warned' USR1; trap 'echo asked; exit 0' TERM; echo $$ > pid; \
                   while :; do sleep 0.02; done";
     let output = code(site.run(&options, script)).await;
-    assert_eq!((output.code, output.stdout.as_str()), (76, "warned\ntold\n"), "{output:?}");
+    assert_eq!((output.code, output.stdout.as_str()), (76, "warned\nasked\n"), "{output:?}");
     assert!(output.stderr.contains("will be lost in"), "{}", output.stderr);
     assert!(output.stderr.contains("held for 1s500ms, the longest"), "{}", output.stderr);
     assert_eq!(site.locks.show("job").await.state, LockState::Free, "given back, not expired");

@@ -119,8 +119,8 @@ async fn one_lost_lease_ends_the_command() {
 }
 
 /// An operator blocks the session of a command that ignores everything: it is gone before its locks
-/// are free.
-/// Before the next heartbeat nobody knows of it but the server, and it must not look like success.
+/// are free. Before the next heartbeat only the server knows of it, and it must not look like
+/// success.
 #[tokio::test]
 async fn one_that_was_lost_since_the_last_heartbeat_is_no_success() {
     let site = Site::new().await;
@@ -201,7 +201,7 @@ async fn what_makes_no_sense_is_64() {
         (vec!["--lock", "a//b"], "a//b"),
         (vec!["--lock", "other", "--takeover-of", &lease], "one --lock"),
         (vec!["--takeover", "--takeover-of", &lease], "--takeover"),
-        (vec!["--takeover-of", "nobody"], "nobody"),
+        (vec!["--takeover-of", "no-lease"], "no-lease"),
         (vec!["--incarnation", ""], "incarnation"),
     ] {
         let output = code(site.run(&options, "touch ran")).await;

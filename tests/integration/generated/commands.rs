@@ -16,7 +16,7 @@ struct Flag {
     variable: Option<String>,
 }
 
-/// What `-h` of a command prints.
+/// Help text of a command, as `-h` prints it.
 struct Help {
     about: String,
     usage: String,
@@ -177,8 +177,8 @@ fn a_help_is_read() {
     let help = parse(
         "Does it\n\nUsage: fence do [OPTIONS] <LOCK>\n\nOptions:\n  -o, --output <FORMAT>  How: a \
          table\n                         or JSON [default: table] [possible values: table, json]\n\
-         \x20     --token-header <HEADER>\n          The header [env: FENCE_HEADER=]\n  -h, --help  \
-         Print\n\nExamples:\n  --not",
+         \x20     --token-header <HEADER>\n          The header [env: FENCE_HEADER=]\n  -h, --help \
+                  \x20Print\n\nExamples:\n  --not",
     );
     assert_eq!((help.about.as_str(), help.usage.as_str()), ("Does it", "fence do <LOCK>"));
     let lines: Vec<_> = help.flags.iter().map(|(_, flag)| flag.line("")).collect();

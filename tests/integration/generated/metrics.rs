@@ -6,7 +6,7 @@ use super::Table;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// How the names of this project's metrics begin.
+/// Prefixes of this project's metrics.
 const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
 
 struct Metric {

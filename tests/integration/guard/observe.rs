@@ -100,7 +100,7 @@ async fn observed(store: &str, keys: &KeyFile) -> Server {
     observing(setup).keys(&keys.path()).start().await
 }
 
-/// What was seen in observe mode is in force once the guard enforces.
+/// Marks that were noted in observe mode are in force once the guard enforces.
 #[tokio::test]
 async fn marks_that_were_noted_are_enforced_later() {
     let data = DataDir::new();

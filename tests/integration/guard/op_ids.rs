@@ -88,7 +88,7 @@ async fn a_lost_reply_is_found_again() {
     put(&guard, &token, "op-1", "one").await.problem(Code::OutcomeUnknown);
     proxy.set(Fault::None);
     proxy.cut();
-    // Somebody else writes before the repeat comes: it must not be overwritten.
+    // Another client writes before the repeat comes: it must not be overwritten.
     until_true("the store is back", || async {
         guard.with(Method::PUT, "a", &[("fencing-token", token.as_str())], "two").await.status < 300
     })

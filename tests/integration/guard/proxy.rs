@@ -178,7 +178,7 @@ async fn a_request_names_one_resource() {
     assert_eq!(status(&other), Some(403), "another name has another lock: {other}");
     assert!(lane.upstream.log().is_empty(), "{:?}", lane.upstream.log());
 
-    // The name of a virtual host stays behind, and one spelling of the path goes on.
+    // The name of a virtual host stays behind, and one spelling of the path is passed on.
     let reply = send("PUT http://localhost/%64oc", "forwarded: host=b\r\nx-host: b\r\n").await;
     assert_eq!(status(&reply), Some(204), "{reply}");
     let log = lane.upstream.log();
@@ -243,9 +243,10 @@ async fn a_client_that_hangs_up_cancels_nothing() {
     assert_eq!(lane.upstream.values(), ["33", "34"]);
 }
 
-/// A write that got no answer in its time is in doubt: nothing newer until it cannot land any more.
+/// A write that got no answer in its time has an unknown outcome: nothing newer until it cannot
+/// land any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_in_doubt_quarantines_the_lane() {
+async fn a_write_of_unknown_outcome_quarantines_the_lane() {
     let lane = Lane::new("2s").await;
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&token(33), "33");
@@ -315,7 +316,7 @@ async fn an_upstream_that_is_not_there_is_said_so() {
     let send = || api.send(Method::PUT, "/doc", &headers, "x");
     let refused = soon("an answer", send()).await;
     refused.problem(Code::UpstreamUnavailable);
-    // Nothing was sent, so nothing is in doubt.
+    // Nothing was sent, so no outcome is unknown.
     send().await.problem(Code::UpstreamUnavailable);
 }
 

@@ -94,7 +94,8 @@ async fn begin_to_read(server: &Server) -> TcpStream {
     stream
 }
 
-/// What readers leave unread is memory, too. The object is larger than what the kernel buffers.
+/// Replies that readers leave unread are memory, too. The object is larger than what the kernel
+/// buffers.
 #[tokio::test]
 async fn replies_that_are_not_read_are_bounded() {
     let server = Setup::fenced_store("memory:")

@@ -95,7 +95,7 @@ async fn the_highest_mark_is_on_every_page() {
     }
 }
 
-/// What a refused holder has to ask the lock server for.
+/// Token that a refused holder has to ask the lock server for.
 #[tokio::test]
 async fn a_refusal_says_which_token_would_do() {
     let server = memory().await;

@@ -74,7 +74,7 @@ async fn a_repeat_with_the_same_id_gets_the_same_grant() {
     assert_eq!(first.fencing_token, again.fencing_token);
     assert!(again.ttl_ms <= 30_000);
     let mut theirs = ask;
-    theirs["owner"] = json!("somebody else");
+    theirs["owner"] = json!("another client");
     locks.acquire("once", theirs).await.problem(Code::LeaseIdConflict);
 }
 

@@ -280,7 +280,7 @@ async fn takeovers_of_another_owner() {
         assert_eq!(problem.extension::<String>("why").as_deref(), Some(why), "{problem:?}");
         assert_eq!(problem.extension::<Value>("holder").unwrap()["owner"], "billing");
     }
-    // Whoever is ready to wait waits, as everybody does.
+    // A caller that is ready to wait waits, as all do.
     let patient =
         json!({"owner": "shipping", "incarnation": "2", "takeover": true, "wait_ms": 200});
     locks.acquire("theirs", patient).await.problem(Code::LockHeld);
@@ -288,7 +288,7 @@ async fn takeovers_of_another_owner() {
     let session = begin(&locks.0, json!({"owner": "billing"})).await;
     let ask = json!({"owner": "shipping", "session_id": session, "takeover_of": held.lease_id});
     locks.acquire("theirs", ask).await.problem(Code::SessionConflict);
-    // Nobody was left in the queue, and the holder still holds.
+    // No waiter was left in the queue, and the holder still holds.
     assert_eq!(locks.show("theirs").await.queue_length, 0);
     assert_eq!(locks.renew("theirs", held.lease_id).await.lease().token, held.token);
     locks.release("theirs", held.lease_id).await.expect(200);
@@ -352,7 +352,7 @@ async fn a_sender_that_trickles_is_cut() {
     server.locks().grant("slow", 1_000).await;
 }
 
-/// Goes on with a byte now and then until the server has had enough.
+/// Sends a byte now and then until the server has had enough.
 async fn trickle(stream: &mut tokio::net::TcpStream) -> String {
     let (mut reading, mut writing) = stream.split();
     let feed = async {

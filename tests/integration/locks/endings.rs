@@ -47,7 +47,7 @@ async fn releasing_twice_is_loud() {
 }
 
 #[tokio::test]
-async fn every_reason_of_a_lost_lease_is_told() {
+async fn every_reason_of_a_lost_lease_is_reported() {
     let server = memory().await;
     let locks = server.locks();
     let expired = locks.grant("reasons", 100).await;

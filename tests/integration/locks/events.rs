@@ -62,24 +62,24 @@ async fn story(server: &Server) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_end_is_told_on_memory() {
+async fn every_end_is_an_event_on_memory() {
     story(&Setup::lock_server("memory:").start().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_end_is_told_on_embedded() {
+async fn every_end_is_an_event_on_embedded() {
     let data = DataDir::new();
     story(&Setup::lock_server(&data.store()).start().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_end_is_told_on_redis() {
+async fn every_end_is_an_event_on_redis() {
     let redis = Redis::start().await;
     story(&Setup::lock_server(&redis.url()).start().await).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_waits_is_told_and_who_leaves() {
+async fn waiters_that_come_and_leave_are_events() {
     let server = super::memory().await;
     let locks = server.locks();
     let first = locks.grant("q/1", 60_000).await;
@@ -102,7 +102,7 @@ async fn who_waits_is_told_and_who_leaves() {
     // The two answers leave at the same time.
     let mut kinds = stream.kinds(2).await;
     kinds.sort_by_key(|kind| *kind == Granted);
-    assert_eq!(kinds, [Released, Granted], "a grant is told in place of leaving");
+    assert_eq!(kinds, [Released, Granted], "a grant is reported in place of leaving");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -126,7 +126,8 @@ async fn a_stream_is_resumed_where_it_broke() {
     assert_eq!(whole.next().await.token, Some(tokens[0]));
 }
 
-/// What was forgotten, and what another life of the server told, is a gap and never silence.
+/// Events that are forgotten, or were sent in another life of the server, are a gap and never
+/// silence.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_remembered_is_a_gap() {
     let server = Setup::lock_server("memory:").args(&["--event-history", "4"]).start().await;
@@ -143,7 +144,7 @@ async fn what_is_not_remembered_is_a_gap() {
     }
 }
 
-/// A reader that takes nothing is told so and cut, and nobody else notices.
+/// A reader that takes nothing gets a marker and is cut, and no other reader notices.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_reader_is_cut_with_a_marker() {
     let server = Setup::lock_server("memory:").args(&["--event-history", "64"]).start().await;
@@ -204,21 +205,21 @@ async fn reported_refusals_are_explained() {
     };
     let report = json!({"refusals": [refusal(7), refusal(8)], "dropped": 3});
     assert_eq!(locks.0.post("/v1/refusals", &report).await.expect(200).json()["taken"], 2);
-    let told = explained(&locks, "a").await.recent;
-    let tokens: Vec<_> = told.events.iter().map(|event| event.token.unwrap().get()).collect();
+    let recent = explained(&locks, "a").await.recent;
+    let tokens: Vec<_> = recent.events.iter().map(|event| event.token.unwrap().get()).collect();
     assert_eq!(tokens, [8, 7], "newest first");
-    assert_eq!(told.refusals, told.events);
-    let newest = &told.events[0];
+    assert_eq!(recent.refusals, recent.events);
+    let newest = &recent.events[0];
     assert_eq!((newest.kind, newest.mark.unwrap().get()), (Refused, 99));
     assert_eq!((newest.late_ms, newest.happened_ms_ago()), (Some(8), newest.ms_ago + 8));
-    assert_eq!(told.gap.unwrap().missed, Some(3));
+    assert_eq!(recent.gap.unwrap().missed, Some(3));
     // What else happens to the lock pushes out no refusal, and one may ask for one's own.
     for _ in 0..30 {
         let lease = locks.grant("a", 60_000).await;
         locks.release("a", lease.lease_id).await.expect(200);
     }
-    let told = explained(&locks, "a").await.recent;
-    assert_eq!((told.events.len(), told.refusals.len()), (50, 2));
+    let recent = explained(&locks, "a").await.recent;
+    assert_eq!((recent.events.len(), recent.refusals.len()), (50, 2));
     let own = explained(&locks, &format!("a?lease_id={mine}")).await.recent;
     assert_eq!((own.events.len(), own.refusals.len()), (1, 1));
     assert_eq!(own.refusals[0].lease_id, Some(mine));
@@ -228,9 +229,9 @@ async fn reported_refusals_are_explained() {
     locks.0.post("/v1/refusals", &odd).await.problem(Code::InvalidRequest);
 }
 
-/// What happens at one server is told at another, once, and a stream may move between them.
+/// An event at one server is sent by another too, once, and a stream may move between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_before_one_redis_tell_the_same() {
+async fn servers_before_one_redis_send_the_same_events() {
     let redis = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
     let one = setup.start().await;
@@ -256,9 +257,9 @@ async fn servers_before_one_redis_tell_the_same() {
     }
 }
 
-/// The server that granted is dead: another one tells of the expiry.
+/// The server that granted is dead: another one sends the expiry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_servers_leases_are_told_by_another() {
+async fn a_dead_servers_expiries_are_sent_by_another() {
     let redis = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
     let mut one = setup.start().await;

@@ -48,7 +48,7 @@ pub(crate) async fn warning(server: &Server) -> String {
     line
 }
 
-fn nobody() -> String {
+fn unused_url() -> String {
     format!("http://127.0.0.1:{}", ports::unused())
 }
 
@@ -109,7 +109,7 @@ async fn a_folder_is_new_where_every_guard_has_seen_nothing() {
 async fn an_empty_folder_is_not_begun_while_a_guard_is_silent() {
     let data = DataDir::new();
     let guard = Setup::fenced_store("memory:").start().await;
-    let silent = nobody();
+    let silent = unused_url();
     let output = with_guards(&data.store(), &[&guard.base, &silent]).refused().await;
     assert_eq!(output.code, 1, "{output:?}");
     assert!(output.stderr.contains(&silent), "{}", output.stderr);
@@ -119,9 +119,9 @@ async fn an_empty_folder_is_not_begun_while_a_guard_is_silent() {
     assert!(token(&server, "a").await > 34);
 }
 
-/// A folder with a counter serves at once; a guard that comes later is heard later.
+/// A folder with a counter serves at once; the mark of a guard that comes later counts later.
 #[tokio::test]
-async fn a_guard_that_comes_late_is_heard_all_the_same() {
+async fn a_guard_that_comes_late_counts_all_the_same() {
     let data = DataDir::new();
     let marks = DataDir::new();
     let mut before = Setup::fenced_store(&marks.store()).start().await;
@@ -130,13 +130,13 @@ async fn a_guard_that_comes_late_is_heard_all_the_same() {
     let mut first = Setup::lock_server(&data.store()).start().await;
     assert_eq!(token(&first, "a").await, 1);
     first.process.kill();
-    let late = nobody();
+    let late = unused_url();
     let server = with_guards(&data.store(), &[&late]).start().await;
     assert!(warning(&server).await.contains(&late));
     assert_eq!(token(&server, "b").await, 2);
     let listen = late.trim_start_matches("http://");
     let _guard = Setup::fenced_store(&marks.store()).listen(listen).start().await;
-    until_true("the guard to be heard", || async {
+    until_true("the guard to count", || async {
         readiness(&server).await.contains("[+]guards ok")
     })
     .await;
@@ -247,7 +247,7 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
 
 /// A forged mark must not use up the tokens of the namespace.
 #[tokio::test]
-async fn a_mark_that_nobody_can_have_issued_is_named_and_not_followed() {
+async fn a_mark_that_no_server_can_have_issued_is_named_and_not_followed() {
     let keys = KeyFile::new("k1", 7);
     let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
     guard.guard().sealed("witness", &keys.sign(Token::MAX, "witness", lease_id())).await;

@@ -59,7 +59,7 @@ on_every_store! {
     a_semaphore_has_its_size
     several_locks_are_acquired_as_one
     a_session_holds_a_group
-    events_tell_of_every_lock
+    every_lock_of_a_group_has_its_events
     those_who_share_a_lock_are_followed_one_by_one
 }
 
@@ -192,7 +192,7 @@ async fn a_session_holds_a_group(server: &Server) {
 
 /// Each lock of a group has its own events, though the leases share an id: granted, each end once,
 /// queued and left.
-async fn events_tell_of_every_lock(server: &Server) {
+async fn every_lock_of_a_group_has_its_events(server: &Server) {
     let locks = server.locks();
     let mut stream = EventStream::open(&server.base, "", "").await;
     let body =
@@ -223,7 +223,7 @@ async fn events_tell_of_every_lock(server: &Server) {
         assert_eq!(event.lock.as_ref(), Some(&lease.lock));
         assert!(event.held_ms.is_some());
     }
-    // Of several that share a lock, and of a group, each expiry is told by itself.
+    // Of several that share a lock, and of a group, each expiry is its own event.
     let brief =
         json!({"ttl_ms": 300, "locks": [{"lock": "e/a", "mode": "shared"}, {"lock": "e/b"}]});
     let mut ends: Vec<(String, Token)> = Vec::new();
@@ -254,7 +254,7 @@ async fn those_who_share_a_lock_are_followed_one_by_one(server: &Server) {
     let second = locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": 400})).await.lease();
     let longer = json!({"lease_id": second.lease_id, "ttl_ms": 60_000});
     locks.0.post("/v1/locks/f/a/renew", &longer).await.expect(200);
-    // Its end tells that the time at which the second one would have ended is over.
+    // Its end shows that the time at which the second one would have ended is over.
     locks.grant("f/clock", 800).await;
     assert_eq!(stream.kinds(3).await, [EventKind::Granted; 3]);
     assert_eq!(stream.next().await.kind, EventKind::Expired);
@@ -284,7 +284,7 @@ async fn until_idle(locks: &Locks, names: &[&str]) {
     }
 }
 
-/// A client that hangs up while it waits is in nobody's way, at none of its locks.
+/// A client that hangs up while it waits blocks no other client, at none of its locks.
 #[tokio::test]
 async fn a_group_that_disconnects_leaves_every_queue() {
     let server = memory().await;
@@ -304,23 +304,23 @@ async fn a_group_that_disconnects_leaves_every_queue() {
         });
         locks.queue_of("gone/c", 2).await;
         drop(stream);
-        let behind = soon("whoever was behind", behind).await.unwrap();
+        let behind = soon("the waiter behind", behind).await.unwrap();
         locks.release("gone/c", behind.lease_id).await.expect(200);
         locks.release("gone/b", busy.lease_id).await.expect(200);
         until_idle(&locks, &["gone/a", "gone/b", "gone/c"]).await;
     }
 }
 
-/// Grants under an id that nobody was told of do not stay for the time of their lease.
+/// Grants under an id that no client received do not stay for the time of their lease.
 #[tokio::test]
-async fn grants_that_reached_nobody_are_taken_back() {
+async fn undelivered_grants_are_rolled_back() {
     let server = memory().await;
     let locks = server.locks();
     let body = json!({"ttl_ms": 3_600_000, "locks": [{"lock": "lost/a"}, {"lock": "lost/b"}]});
     for _ in 0..40 {
         drop(send_and_stay(&server, &body).await);
     }
-    // Where the reply was written before the client left, nothing can be told of it.
+    // If the reply was written before the client left, nothing is known of it.
     let mut patient = body.clone();
     patient["wait_ms"] = json!(60_000);
     let busy = locks.grant("lost/busy", 60_000).await;
@@ -333,9 +333,9 @@ async fn grants_that_reached_nobody_are_taken_back() {
 }
 
 /// The client hangs up between the grants and the reply, which a guard that is slow to be sealed
-/// holds back: no lease stays under an id that nobody was told.
+/// holds back: no lease stays under an id that no client received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_whose_reply_never_left_are_taken_back() {
+async fn grants_whose_reply_never_left_are_rolled_back() {
     let guard = Witness::start().await;
     let args = ["--guard", guard.base.as_str(), "--seal", "unsaid/=required"];
     let server = Setup::lock_server("memory:").args(&args).start().await;

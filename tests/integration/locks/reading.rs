@@ -7,7 +7,7 @@ use serde_json::json;
 use super::memory;
 
 #[tokio::test]
-async fn show_tells_holder_queue_and_history() {
+async fn show_has_holder_queue_and_history() {
     let server = memory().await;
     let locks = server.locks();
     assert_eq!(locks.show("a").await.state, LockState::Free);

@@ -1,4 +1,5 @@
-//! Revoking behind a seal: the guards refuse the holder before anybody else is granted the lock.
+//! Revoking behind a seal: the guards refuse the holder before any other client is granted the
+//! lock.
 
 use std::sync::Arc;
 
@@ -61,7 +62,8 @@ async fn the_holders_writes_are_refused_before_the_next_is_granted() {
     }
 }
 
-/// What the guard sees while it is being sealed: the holder still holds, and nobody else does.
+/// State that the guard sees while it is being sealed: the holder still holds, and no other client
+/// does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_revoked_before_the_guard_has_answered() {
     let guard = Witness::start().await;
@@ -178,7 +180,7 @@ async fn the_only_lease_is_sealed_by_its_name_too() {
     let reply: RevokedReply = revoke(&locks, "job", body.clone()).await.expect(200).read();
     assert!(mark(&reply, 0) > first.token.get());
     site.write(0, &first).await.problem(Code::StaleToken);
-    // It has ended, and whoever came next is left alone.
+    // It has ended, and the next holder is left alone.
     let next = locks.grant("job", 60_000).await;
     lost(revoke(&locks, "job", body).await, "gone").await;
     site.writes(0, &next).await;
@@ -189,15 +191,15 @@ async fn the_only_lease_is_sealed_by_its_name_too() {
 #[tokio::test]
 async fn an_idle_lock_is_not_sealed() {
     let site = Site::new(Kind::Embedded, 1, &[]).await;
-    site.locks().revoke("job", "nobody").await.problem(Code::NotFound);
-    let unknown = json!({"reason": "nobody", "lease_id": lease_id()});
+    site.locks().revoke("job", "unused").await.problem(Code::NotFound);
+    let unknown = json!({"reason": "unused", "lease_id": lease_id()});
     let reply = revoke(&site.locks(), "job", unknown).await;
     assert!(matches!(reply.status, 404 | 410), "{reply:?}");
     assert_eq!(site.guards[0].guard().fence("job").await.mark, None);
     assert_eq!(site.locks().grant("job", 60_000).await.token.get(), 1);
 }
 
-/// What answers, and refuses nothing, is not sealed.
+/// A service that answers, and refuses nothing, is not sealed.
 #[tokio::test]
 async fn guards_that_do_not_guard_are_reported() {
     let keys = KeyFile::new("k1", 7);
@@ -231,7 +233,7 @@ async fn the_next_token_is_above_a_mark_that_was_met() {
     assert!(is_done(&write), "{write:?}");
 }
 
-/// Whoever asked for it may go: what was begun is brought to its end.
+/// The client that asked for it may go: what was begun is brought to its end.
 #[tokio::test]
 async fn a_revocation_is_finished_without_its_client() {
     let site = Site::new(Kind::Embedded, 1, &[]).await;
@@ -259,7 +261,7 @@ async fn a_revocation_is_finished_without_its_client() {
 /// The holder goes while the guards are sealed, and another comes: it is revoked too, behind a seal
 /// that is above its own token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
+async fn a_holder_that_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
     let guard = Witness::start().await;
     let server = with_guards("memory:", &[&guard.base]).start().await;
     let locks = server.locks();
@@ -282,10 +284,10 @@ async fn whoever_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
     lost(locks.renew("job", second.lease_id).await, "the worker hangs").await;
 }
 
-/// Somebody comes to share the lock while one of its leases is revoked by name: only who came
-/// before the seal would be shut out by it.
+/// Another client comes to share the lock while one of its leases is revoked by name: only leases
+/// from before the seal would be shut out by it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_shares_the_lock_later_is_above_the_seal() {
+async fn a_lease_that_shares_the_lock_later_is_above_the_seal() {
     let guard = Witness::start().await;
     let server = with_guards("memory:", &[&guard.base]).start().await;
     let locks = server.locks();
@@ -307,8 +309,8 @@ async fn whoever_shares_the_lock_later_is_above_the_seal() {
     lost(locks.renew("readers", first.lease_id).await, "gone").await;
 }
 
-/// Holders come and go while the lock is revoked again and again. Whoever is refused by the guard
-/// while its lease is live has to learn that it was revoked: nobody is shut out and left to
+/// Holders come and go while the lock is revoked again and again. A holder that is refused by the
+/// guard while its lease is live has to learn that it was revoked: none is shut out and left to
 /// believe.
 async fn holder(locks: Locks, guard: fence_tests::api::Guard, rounds: usize) {
     for round in 0..rounds {
@@ -331,7 +333,7 @@ async fn holder(locks: Locks, guard: fence_tests::api::Guard, rounds: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_sealed_out_and_left_to_believe() {
+async fn no_holder_is_sealed_out_and_left_to_believe() {
     for kind in KINDS {
         let site = Arc::new(Site::new(kind, 1, &[]).await);
         let holders: Vec<_> = (0..4)
@@ -347,7 +349,7 @@ async fn nobody_is_sealed_out_and_left_to_believe() {
             holder.await.unwrap();
         }
         assert!(ended >= 80, "{kind:?}: only {ended} were revoked");
-        // Whoever comes now is not shut out by a seal that came late.
+        // The next holder is not shut out by a seal that came late.
         let last = site.locks().grant("busy", 60_000).await;
         site.writes(0, &last).await;
     }

@@ -70,7 +70,7 @@ async fn a_stalled_holder_is_refused_before_the_next_one_has_written() {
     }
 }
 
-/// Who waited, who took over, and who acquired several at once.
+/// A client that waited, one that took over, and one that acquired several at once.
 #[tokio::test]
 async fn every_way_to_a_lock_is_sealed() {
     for kind in KINDS {
@@ -97,21 +97,21 @@ async fn every_way_to_a_lock_is_sealed() {
     }
 }
 
-/// The client hears of its lease after the guard does.
+/// The client receives its lease after the guard does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_told_before_the_guard_has_answered() {
+async fn no_client_gets_a_reply_before_the_guard_has_answered() {
     let guard = Witness::start().await;
     let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).start().await;
     let locks = server.locks();
     guard.hold();
-    let told = waiting(&locks, "job");
+    let waiter = waiting(&locks, "job");
     let seal = guard.asked().await;
     for _ in 0..20 {
         assert_eq!(locks.show("job").await.state, LockState::Held);
     }
-    assert!(!told.is_finished(), "told before the guard was sealed");
+    assert!(!waiter.is_finished(), "granted before the guard was sealed");
     guard.answer();
-    let lease = soon("the grant", told).await.unwrap().lease();
+    let lease = soon("the grant", waiter).await.unwrap().lease();
     assert_eq!((lease.token, lease.lease_id), (seal.token, seal.lease));
 }
 
@@ -130,7 +130,7 @@ async fn a_dead_guard_gives_the_lock_back() {
         let shown = locks.show("job").await;
         assert_eq!(shown.state, LockState::Free, "{shown:?}");
         assert_eq!(shown.history[0].reason, EndReason::Released);
-        // The id is used up, and says so; a lock of another prefix goes on.
+        // The id is used up, and says so; a lock of another prefix continues.
         locks.renew("job", lease).await.problem(Code::LeaseLost);
         locks.acquire("job", json!({"lease_id": lease})).await.problem(Code::LeaseLost);
         locks.grant("free/job", 60_000).await;
@@ -145,7 +145,7 @@ async fn a_dead_guard_gives_the_lock_back() {
     }
 }
 
-/// Nobody is granted while the guard stalls, and the queue goes on when it is back.
+/// No client is granted the lock while the guard stalls, and the queue continues when it is back.
 #[tokio::test]
 async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     let site = Site::new(Kind::Redis, 1, REQUIRED).await;
@@ -165,8 +165,8 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     .await;
 }
 
-/// The same request again, while it is held: its holder was told, and a guard that has gone since
-/// is no reason to end its lease.
+/// The same request again, while it is held: its holder has the reply, and a guard that has gone
+/// since is no reason to end its lease.
 #[tokio::test]
 async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
     let mut site = Site::new(Kind::Embedded, 1, REQUIRED).await;
@@ -211,16 +211,17 @@ async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
 
 /// A client that hangs up while the guards are sealed, without an id that it could ask with again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_nobody_can_ask_for_is_taken_back() {
+async fn a_grant_that_no_retry_can_ask_for_is_rolled_back() {
     let guard = Witness::start().await;
     let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).start().await;
     let locks = server.locks();
     guard.hold();
     let asking = locks.clone();
-    let told = tokio::spawn(async move { asking.acquire("job", json!({"ttl_ms": 600_000})).await });
+    let request =
+        tokio::spawn(async move { asking.acquire("job", json!({"ttl_ms": 600_000})).await });
     guard.asked().await;
     assert_eq!(locks.show("job").await.state, LockState::Held);
-    told.abort();
+    request.abort();
     until_true("the lock to be free", || async {
         locks.show("job").await.state == LockState::Free
     })
@@ -228,7 +229,7 @@ async fn a_grant_that_nobody_can_ask_for_is_taken_back() {
 }
 
 #[tokio::test]
-async fn lazy_tells_at_once_and_seals_behind() {
+async fn lazy_replies_at_once_and_seals_behind() {
     for kind in KINDS {
         let site = Site::new(kind, 1, LAZY).await;
         let locks = site.locks();
@@ -242,7 +243,7 @@ async fn lazy_tells_at_once_and_seals_behind() {
     }
 }
 
-/// A guard that is away keeps nobody from the lock; that is counted and warned of.
+/// A guard that is unreachable keeps no client from the lock; that is counted and warned of.
 #[tokio::test]
 async fn lazy_grants_without_the_guard() {
     let mut site = Site::new(Kind::Embedded, 1, LAZY).await;
@@ -278,8 +279,8 @@ async fn shared_leases_and_permits_are_not_sealed() {
     }
 }
 
-/// A guard that has seen a higher token refuses the new holder: it is not told of its lease, and
-/// the next token is above that mark.
+/// A guard that has seen a higher token refuses the new holder: it gets no reply with its lease,
+/// and the next token is above that mark.
 #[tokio::test]
 async fn a_mark_above_the_grant_lifts_the_next_one() {
     let guard = Setup::fenced_store("memory:").start().await;

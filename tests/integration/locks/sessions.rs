@@ -49,7 +49,7 @@ async fn one_heartbeat_and_one_end_for_every_lease() {
 }
 
 #[tokio::test]
-async fn a_blocked_session_is_told_why_and_until_when() {
+async fn a_blocked_session_learns_why_and_until_when() {
     let server = memory().await;
     let locks = server.locks();
     let api = &locks.0;

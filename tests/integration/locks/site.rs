@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::guards::with_guards;
 
-/// Where a site keeps its leases and marks.
+/// Store of a site's leases and marks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Embedded,

@@ -117,7 +117,7 @@ async fn a_full_queue_answers_429() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_asked_to_end_lets_nobody_wait() {
+async fn a_server_that_is_asked_to_end_keeps_no_waiter() {
     let mut server = memory().await;
     let locks = server.locks();
     locks.grant("draining", 60_000).await;
@@ -126,7 +126,7 @@ async fn a_server_that_is_asked_to_end_lets_nobody_wait() {
         tokio::spawn(async move { own.try_acquire("draining", json!({"wait_ms": 60_000})).await });
     locks.queue_of("draining", 1).await;
     server.process.terminate();
-    let told = soon("the waiter to be told", waiting).await.unwrap();
-    told.expect("an answer, not a cut connection").problem(Code::ShuttingDown);
+    let reply = soon("the reply to the waiter", waiting).await.unwrap();
+    reply.expect("an answer, not a cut connection").problem(Code::ShuttingDown);
     assert_eq!(server.process.ended().await.code, 0);
 }

@@ -19,7 +19,7 @@ use super::redlock::judge;
 
 const USER: User<'_> = User { name: "locks", password: "s3cret", prefix: "", namespace: "default" };
 
-/// What Redis has refused to anybody, newest first: commands, keys or channels.
+/// Commands, keys or channels that Redis has refused to a user, newest first.
 async fn refused(redis: &Redis) -> Vec<String> {
     let log: Vec<Vec<redis::Value>> = redis.run(&["ACL", "LOG"]).await;
     let object = |entry: Vec<redis::Value>| {
@@ -67,7 +67,7 @@ async fn the_least_rights_are_enough() {
         a_release_that_overtakes_its_acquire_wins
         waiters_are_served_in_order
         expiry_wakes_the_next_waiter
-        a_grant_that_reached_nobody_is_rolled_back
+        an_undelivered_grant_is_rolled_back
         revoking_wakes_the_next_waiter
         a_guards_mark_is_exceeded
     );
@@ -85,11 +85,13 @@ async fn servers_and_nodes_work_as_the_least_user() {
     let setup = Setup::lock_server(&nodes.url())
         .args(&["--ended-retention", "200ms", "--store-user", "locks", "--store-password-file"])
         .arg(password.to_str().unwrap());
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     until_all_vote(&one).await;
     until_all_vote(&two).await;
     let history = History::new();
-    let (client, other) = (Client::of(&one, &history), Client::of(&two, &history));
+    let client = Client::new(&one, &history);
+    let other = Client::new(&two, &history);
     let held = client.in_the_end("a", 2_000).await;
     let waits = other.locks.clone();
     let patient = json!({"ttl_ms": 2_000, "wait_ms": 20_000});
@@ -123,7 +125,7 @@ async fn servers_and_nodes_work_as_the_least_user() {
     judge(&history);
 }
 
-/// A store at which everything is done once, and a node that rejoins; what fails is not told of
+/// A store at which everything is done once, and a node that rejoins; failures are not reported
 /// here.
 async fn do_everything(nodes: &QuorumNodes) {
     // Nothing is remembered, so that records are deleted.

@@ -99,7 +99,8 @@ async fn a_list_that_is_no_quorum_is_refused_in_one_line() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_names_of_one_node_are_refused_by_the_program() {
     let nodes = QuorumNodes::start(2).await;
-    let (one, two) = (nodes.node(0).url(), nodes.node(1).url());
+    let one = nodes.node(0).url();
+    let two = nodes.node(1).url();
     let again = one.replace("127.0.0.1", "localhost");
     let output = Setup::lock_server(&format!("redis-quorum:{one},{two},{again}")).refused().await;
     let last = output.stderr.lines().last().unwrap_or_default();
@@ -117,7 +118,8 @@ async fn a_majority_that_goes_away_is_named_node_by_node() {
     until_all_vote(&server).await;
     nodes.node_mut(1).kill();
     nodes.node_mut(2).kill();
-    let (second, third) = (nodes.node(1).url(), nodes.node(2).url());
+    let second = nodes.node(1).url();
+    let third = nodes.node(2).url();
     let sentence = refused(&locks, "other", &[&second, &third, "cannot be reached"]).await;
     assert!(!sentence.contains(&nodes.node(0).url()), "it votes: {sentence}");
     nothing_is_left_of_refused_requests(&locks, nodes.node(0)).await;
@@ -135,7 +137,7 @@ async fn a_majority_that_goes_away_is_named_node_by_node() {
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
-/// The vote of the node that is left is taken back, however quickly it was known to be in vain.
+/// The vote of the node that is left is rolled back, however quickly it was known to be in vain.
 async fn nothing_is_left_of_refused_requests(locks: &Locks, node: &Redis) {
     let asked: Vec<(String, LeaseId)> =
         (0..100).map(|number| (format!("in-vain/{number}"), lease_id())).collect();
@@ -146,7 +148,7 @@ async fn nothing_is_left_of_refused_requests(locks: &Locks, node: &Redis) {
         Locks::new(locks.0.base()).acquire(lock, ask).await.expect(503);
     }
     for (lock, lease) in &asked {
-        until(&format!("the vote for {lock} to be taken back"), || async {
+        until(&format!("the vote for {lock} to be rolled back"), || async {
             let key = format!("{{fence:default}}:q:l:{lock}");
             let record: Option<String> = node.run(&["GET", &key]).await;
             (!record.unwrap_or_default().contains(&lease.to_string())).then_some(())
@@ -182,7 +184,8 @@ async fn nodes_that_are_full() {
     let next = grant(&locks, "one-is-full").await;
     lives(&locks, "held", &held).await;
     nodes.node(1).run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let (first, second) = (nodes.node(0).url(), nodes.node(1).url());
+    let first = nodes.node(0).url();
+    let second = nodes.node(1).url();
     let sentence = refused(&locks, "two-are-full", &[&first, &second]).await;
     assert!(sentence.contains("maxmemory") || sentence.contains("OOM"), "{sentence}");
     for at in [0, 1] {
@@ -226,8 +229,8 @@ async fn a_node_that_becomes_read_only() {
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
-/// Two nodes become replicas of the third, and so have its memory and not their own: whoever
-/// promotes them again must not get two votes for one node's word.
+/// Two nodes become replicas of the third, and so have its memory and not their own: an operator
+/// that promotes them again must not get two votes for one node's word.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_of_a_node_has_no_vote() {
     let mut nodes = QuorumNodes::start(3).await;

@@ -10,10 +10,9 @@ use super::opening::LONG_MS;
 use super::program::{Client, Node, server_at, two_held, until_all_vote, until_line, url_of};
 use super::redlock::judge;
 
-/// How much faster the fast clocks are: so much that a slow machine changes nothing of what is
-/// seen.
+/// Speed of the fast clocks: so much faster that a slow machine changes nothing of what is seen.
 const RATE: u32 = 10;
-/// What ends after two seconds by a fast clock.
+/// Time to live that ends after two seconds by a fast clock.
 const TTL_MS: u64 = 20_000;
 
 /// Two of three clocks jump by ten minutes: the lease is over there, so that another one is granted
@@ -24,10 +23,12 @@ async fn the_clocks_of_a_majority_jump() {
         (SteppedRedis::start().await, SteppedRedis::start().await, Redis::start().await);
     let url = url_of([one.url(), two.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", LONG_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     other.refused("a", 3).await;
@@ -36,7 +37,7 @@ async fn the_clocks_of_a_majority_jump() {
     let next = other.in_the_end("a", LONG_MS).await;
     assert!(next.token > held.token);
     two_held(&history, "a");
-    // It is told, and the holder learns it when it renews.
+    // The end is reported, and the holder learns it when it renews.
     holder.locks.renew("a", held.lease_id).await.expect(410);
     for node in [&one, &two] {
         until_line(&second, "[!]redis-quorum node", &node.url()).await;
@@ -47,14 +48,17 @@ async fn the_clocks_of_a_majority_jump() {
 /// Two of three clocks are fast: a lease is over there long before its holder believes so.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clocks_of_a_majority_run_fast() {
-    let (one, two) = (SteppedRedis::running(RATE).await, SteppedRedis::running(RATE).await);
+    let one = SteppedRedis::running(RATE).await;
+    let two = SteppedRedis::running(RATE).await;
     let right = Redis::start().await;
     let url = url_of([one.url(), two.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&one, &two], "a", held.lease_id).await;
     let next = other.in_the_end("a", TTL_MS).await;
@@ -63,17 +67,20 @@ async fn the_clocks_of_a_majority_run_fast() {
 }
 
 /// One clock is fast, and the lease over at its node: the majority is right without it, and with it
-/// nobody is granted the lock beside its holder.
+/// no client is granted the lock beside its holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_clock_of_one_node_runs_fast() {
     let fast = SteppedRedis::running(RATE).await;
-    let (mut away, right) = (Redis::start().await, Redis::start().await);
+    let mut away = Redis::start().await;
+    let right = Redis::start().await;
     let url = url_of([fast.url(), away.url(), right.url()]);
     let history = History::new();
-    let (first, second) = (server_at(&url).await, server_at(&url).await);
+    let first = server_at(&url).await;
+    let second = server_at(&url).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     let held = holder.in_the_end("a", TTL_MS).await;
     holder.until_known(&[&fast], "a", held.lease_id).await;
     holder.until_known(&[&away, &right], "a", held.lease_id).await;

@@ -18,7 +18,7 @@ use lock_server::store::quorum::scripts::Init;
 use redis_link::LinkError;
 
 use self::sides::RealNode;
-use self::steps::{Step, World};
+use self::steps::{NodeStep, World};
 
 const STEPS: usize = 80;
 
@@ -58,11 +58,12 @@ async fn an_operation_that_fails_does_not_touch_the_others() {
     let mut real = RealNode::new(&redis).await;
     let world = World::new(&mut seed);
     let node: NodeId = "node-1".parse().unwrap();
-    let (view, run_id) = (steps::first_view(), "run-1".to_owned());
-    real.take(&Step::Doubt(run_id.clone(), None, node.clone()), &world).await;
+    let view = steps::first_view();
+    let run_id = "run-1".to_owned();
+    real.take(&NodeStep::Doubt(run_id.clone(), None, node.clone()), &world).await;
     let init = Init { view: view.clone(), node: node.clone(), run_id, floor: 0 };
-    real.take(&Step::Init(init), &world).await;
-    real.take(&Step::Ready(view.clone(), node.clone()), &world).await;
+    real.take(&NodeStep::Init(init), &world).await;
+    real.take(&NodeStep::Ready(view.clone(), node.clone()), &world).await;
     redis.run::<()>(&["LPUSH", &real.record(&world.locks[1]), "x"]).await;
     let operations: Vec<Operation> = world.votes();
     let to = Addressee { view: &view, node: &node };

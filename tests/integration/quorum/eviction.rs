@@ -32,10 +32,12 @@ async fn a_node_that_may_drop_votes_is_named() {
 async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let mut nodes = QuorumNodes::start(3).await;
     let history = History::new();
-    let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+    let first = server_at(&nodes.url()).await;
+    let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     // A bare majority has it.
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", LONG_MS).await;
@@ -48,7 +50,7 @@ async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let next = other.in_the_end("a", LONG_MS).await;
     assert!(next.token > held.token);
     two_held(&history, "a");
-    assert_eq!(count(&second, "lock_quorum_amnesia").await, 0, "nobody noticed");
+    assert_eq!(count(&second, "lock_quorum_amnesia").await, 0, "it was not noticed");
     // Its server may have found the third node later than the other one did.
     until_all_vote(&first).await;
     holder.locks.renew("a", held.lease_id).await.expect(410);
@@ -69,16 +71,18 @@ async fn fill_until_dropped(nodes: &QuorumNodes) {
     node.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
 }
 
-/// What a node has accepted is one key: without it the node has forgotten, which is noticed, also
-/// where the records of its locks are all there.
+/// Everything that a node has accepted is one key: without it the node has forgotten, which is
+/// noticed, also if the records of its locks are all there.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_without_what_it_accepted_rejoins() {
     let mut nodes = QuorumNodes::start(3).await;
     let history = History::new();
-    let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+    let first = server_at(&nodes.url()).await;
+    let second = server_at(&nodes.url()).await;
     until_all_vote(&first).await;
     until_all_vote(&second).await;
-    let (holder, other) = (Client::of(&first, &history), Client::of(&second, &history));
+    let holder = Client::new(&first, &history);
+    let other = Client::new(&second, &history);
     nodes.node_mut(2).kill();
     let held = holder.in_the_end("a", 4_000).await;
     nodes.node_mut(2).start_again().await;

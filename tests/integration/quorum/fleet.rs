@@ -29,7 +29,7 @@ pub(super) const SERVERS: usize = 3;
 const WORKERS: usize = 6;
 const LOCKS: [&str; 2] = ["a", "b"];
 const TTL_MS: u64 = 3_000;
-/// After this a client gives a request up: a server that stands still answers nothing.
+/// After this a client drops a request: a paused server answers nothing.
 const GIVE_UP: Duration = Duration::from_secs(4);
 
 /// Lock servers on the same nodes; a place is empty while its server is dead.
@@ -94,20 +94,21 @@ impl Load {
                 history: history.clone(),
                 seed: seed.fork(),
             };
-            let (grants, stop) = (grants.clone(), stop.clone());
+            let grants = grants.clone();
+            let stop = stop.clone();
             tokio::spawn(client.run(grants, stop))
         };
         let workers = (0..WORKERS).map(worker).collect();
         Self { history, grants, stop, workers }
     }
 
-    fn of(&self, worker: usize) -> u64 {
+    fn grants_of(&self, worker: usize) -> u64 {
         self.grants[worker].load(Ordering::SeqCst)
     }
 
-    /// Waits until so many more grants were told, to whomever.
+    /// Waits until there were so many more grants, at any client.
     async fn progress(&self, more: u64) {
-        let all = || (0..WORKERS).map(|worker| self.of(worker)).sum::<u64>();
+        let all = || (0..WORKERS).map(|worker| self.grants_of(worker)).sum::<u64>();
         let goal = all() + more;
         until_true("the clients to make progress", || async {
             assert!(!self.workers.iter().any(JoinHandle::is_finished), "a client panicked");
@@ -120,10 +121,10 @@ impl Load {
     pub(super) async fn everybody(&self, but_of_servers: &[usize]) {
         let workers = (0..WORKERS).filter(|worker| !but_of_servers.contains(&(worker % SERVERS)));
         let goals: Vec<(usize, u64)> =
-            workers.map(|worker| (worker, self.of(worker) + 1)).collect();
+            workers.map(|worker| (worker, self.grants_of(worker) + 1)).collect();
         for (worker, goal) in goals {
             let what = format!("client {worker} to get its turn");
-            until_true(&what, || async { self.of(worker) >= goal }).await;
+            until_true(&what, || async { self.grants_of(worker) >= goal }).await;
         }
     }
 
@@ -162,8 +163,8 @@ impl Client {
         tokio::time::timeout(GIVE_UP, asked).await.ok()?.ok()
     }
 
-    /// A grant, by the first try or by a repeat of the same request; sometimes it gives up, and
-    /// leaves whatever came of it to its time to live.
+    /// A grant, by the first try or by a repeat of the same request; sometimes it stops trying, and
+    /// leaves the outcome to its time to live.
     async fn acquire(&mut self, lock: &str) -> Option<LeaseReply> {
         let lease = lease_id();
         let owner = format!("client {}", self.number);
@@ -221,11 +222,11 @@ impl Client {
     }
 }
 
-/// Of three nodes one at a time is killed, and comes back with its votes; another stands still, and
-/// goes on.
+/// Of three nodes one at a time is killed, and comes back with its votes; another is paused, and
+/// resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_at_a_time_dies_or_stands_still() {
-    let mut seed = Seed::of_run("quorum::fleet::a_node_at_a_time_dies_or_stands_still");
+async fn a_node_at_a_time_dies_or_is_paused() {
+    let mut seed = Seed::of_run("quorum::fleet::a_node_at_a_time_dies_or_is_paused");
     let mut nodes = QuorumNodes::start(3).await;
     let fleet = Fleet::on(&nodes).await;
     let load = Load::start(&fleet, &mut seed);
@@ -253,7 +254,8 @@ async fn two_of_five_nodes_are_away() {
     let load = Load::start(&fleet, &mut seed);
     for round in 0..rounds(2, 40) {
         load.progress(6).await;
-        let (dead, still) = (round % 5, (round + 2) % 5);
+        let dead = round % 5;
+        let still = (round + 2) % 5;
         tokio::time::sleep(seed.time_ms(0, 80)).await;
         nodes.node_mut(dead).kill();
         nodes.node(still).process().pause();
@@ -284,11 +286,11 @@ async fn a_server_at_a_time_dies() {
     load.judge().await;
 }
 
-/// A lock server stands still for longer than every lease that it has granted, and goes on with
-/// what it was about: nobody who holds a lock by then is harmed.
+/// A lock server is paused for longer than every lease that it has granted, and resumes its work:
+/// no client that holds a lock by then is harmed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_at_a_time_stands_still() {
-    let mut seed = Seed::of_run("quorum::fleet::a_server_at_a_time_stands_still");
+async fn a_server_at_a_time_is_paused() {
+    let mut seed = Seed::of_run("quorum::fleet::a_server_at_a_time_is_paused");
     let nodes = QuorumNodes::start(3).await;
     let fleet = Fleet::on(&nodes).await;
     let load = Load::start(&fleet, &mut seed);

@@ -8,7 +8,7 @@ use service_kit::Kit;
 
 use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote};
 
-/// How often something was counted.
+/// Value of a counter.
 pub(super) fn count(kit: &Kit, counter: &str) -> u64 {
     let text = kit.metrics.encode();
     let line = text.lines().find(|line| line.starts_with(&format!("{counter}_total ")));
@@ -111,7 +111,7 @@ async fn all_of_the_memory_is_lost() {
     assert!(after > before, "{after} after {before}");
 }
 
-/// One node is away: everything goes on. When it is back, it is brought up to date.
+/// One node is unreachable: everything continues. When it is back, it is brought up to date.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_of_three_may_be_away() {
     let mut nodes = QuorumNodes::start(3).await;

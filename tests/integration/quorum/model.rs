@@ -2,23 +2,23 @@
 //!
 //! The nodes are the reference of the scripts (`reference`) and the proposers decide with
 //! `rules::tally`: what the servers run, and what the scripts are held against. The checker walks
-//! through every state that can come of it within the bounds of a [`Bounds`], and looks for two
-//! leases with one token, a later grant with a lower token, and two holders at once.
+//! through every state that can follow within the bounds of a [`Bounds`], and looks for two leases
+//! with one token, a later grant with a lower token, and two holders at once.
 //!
-//! Messages: a vote is under way until it is delivered, for ever where it is lost, also after its
-//! proposer has gone on; a reply is heard or lost. That a reply may be heard late needs no state of
-//! its own: it only lets the proposer do later what it may do later anyway, and ends a proposal
-//! later, of which every property asks less.
+//! Messages: a vote is under way until it is delivered, for ever if it is lost, also after its
+//! proposer has continued; a reply is received or lost. That a reply may be received late needs no
+//! state of its own: it only lets the proposer do later what it may do later anyway, and ends a
+//! proposal later, of which every property asks less.
 //!
-//! Time: all clocks show the same number and go on together, whenever the checker likes, also while
-//! messages are under way. So a lease ends at a node and in its holder's hands only when its time
-//! is over there. That rates are equal is what L2 asks for; uniqueness and order are checked where
-//! time stands still and a node comes back without waiting: they do not rest on time.
+//! Time: all clocks show the same number and advance together, whenever the checker likes, also
+//! while messages are under way. So a lease ends at a node and in its holder's hands only when its
+//! time is over there. That rates are equal is what L2 asks for; uniqueness and order are checked
+//! in a world without time in which a node comes back without waiting: they do not rest on time.
 //!
 //! `FENCE_LONG=1` widens the bounds: 46 million steps in all. The dev profile takes some twenty
 //! seconds of a processor for each million, so about a quarter of an hour, and little memory:
-//! `FENCE_LONG=1 cargo test -p fence-tests --test integration -- quorum::model --nocapture`.
-//! With `--release` after `cargo test` the steps take less, and building takes minutes.
+//! `FENCE_LONG=1 cargo test -p fence-tests --test integration -- quorum::model --nocapture`. With
+//! `--release` after `cargo test` the steps take less, and building takes minutes.
 #![expect(clippy::print_stderr, reason = "what was walked through is the outcome")]
 
 mod bounds;
@@ -69,7 +69,7 @@ fn two_proposers_of_two_locks_and_an_amnesia() {
     exhaust("two proposers, two locks", Bounds { rounds, ..Bounds::other_locks(2) });
 }
 
-/// The same with three; in a short run nobody forgets.
+/// The same with three; in a short run no node forgets.
 #[test]
 fn three_proposers_of_three_locks_and_an_amnesia() {
     let full = Bounds { rounds: 1, guesses: false, ..Bounds::other_locks(3) };
@@ -78,7 +78,7 @@ fn three_proposers_of_three_locks_and_an_amnesia() {
 }
 
 /// One holder at a time, while leases expire and a node comes back when all is over; in a short run
-/// time stands still, and it must not come back.
+/// time does not advance, and it must not come back.
 #[test]
 fn two_proposers_of_one_lock_and_an_amnesia() {
     let full = Bounds { renewals: 0, releases: false, ..Bounds::one_lock(2) };
@@ -86,7 +86,7 @@ fn two_proposers_of_one_lock_and_an_amnesia() {
     exhaust("two proposers, one lock", if long_run() { full } else { short });
 }
 
-/// Leases expire, holders renew and let go, and nobody forgets; in a short run they only let go.
+/// Leases expire, holders renew and let go, and no node forgets; in a short run they only let go.
 #[test]
 fn a_holder_that_renews_or_lets_go() {
     let full = Bounds { recovery: Recovery::NoLoss, time_ms: 1, ..Bounds::one_lock(2) };

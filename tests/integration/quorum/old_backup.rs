@@ -1,5 +1,5 @@
-//! Nodes are set back to an older state of themselves, with settings that keep every vote: nothing
-//! but what a lock server saw tells that from a restart.
+//! Nodes are set back to an older state of themselves, with settings that keep every vote: only a
+//! lock server that saw more can distinguish that from a restart.
 
 use fence_tests::history::History;
 use fence_tests::quorum_nodes::{Backup, QuorumNodes};
@@ -29,7 +29,7 @@ impl Run {
         let server = server_at(&nodes.url()).await;
         until_all_vote(&server).await;
         let history = History::new();
-        let before = Client::of(&server, &history).in_passing("a").await;
+        let before = Client::new(&server, &history).in_passing("a").await;
         for node in nodes.nodes() {
             until_true("a node to have accepted the first token", || async {
                 let meta: Vec<String> = node.run(&["HVALS", "{fence:default}:q:meta"]).await;
@@ -48,14 +48,14 @@ impl Run {
     }
 
     fn client(&self) -> Client<'_> {
-        Client::of(&self.server, &self.history)
+        Client::new(&self.server, &self.history)
     }
 }
 
 /// The lock is at a bare majority. One of the two is set back and the other one away, and the third
-/// never had it; nobody is left who saw it. The next holder gets the very same token.
+/// never had it; no server is left that saw it. The next holder gets the very same token.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_backup_of_one_node_that_nobody_notices() {
+async fn an_old_backup_of_one_node_that_is_not_noticed() {
     let mut run = Run::start().await;
     run.nodes.node_mut(2).kill();
     let held = run.client().in_the_end("a", LONG_MS).await;
@@ -64,13 +64,13 @@ async fn an_old_backup_of_one_node_that_nobody_notices() {
     run.nodes.node_mut(0).kill();
     run.nodes.node_mut(2).start_again().await;
     let fresh = server_at(&run.nodes.url()).await;
-    let next = Client::of(&fresh, &run.history).in_the_end("a", LONG_MS).await;
+    let next = Client::new(&fresh, &run.history).in_the_end("a", LONG_MS).await;
     assert_eq!(next.token, held.token);
     one_token_twice(&run.history, "a");
-    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "nobody noticed");
+    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "it was not noticed");
 }
 
-/// The same, and the server that granted the lock is there: it has seen the node accept more.
+/// One backup as above, with the server that granted the lock: it has seen the node accept more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_of_one_node_that_a_server_notices() {
     let mut run = Run::start().await;
@@ -83,14 +83,14 @@ async fn an_old_backup_of_one_node_that_a_server_notices() {
     .await;
     run.nodes.node_mut(2).start_again().await;
     let fresh = server_at(&run.nodes.url()).await;
-    let next = Client::of(&fresh, &run.history).in_the_end("a", BRIEF_MS).await;
+    let next = Client::new(&fresh, &run.history).in_the_end("a", BRIEF_MS).await;
     assert!(next.token > held.token);
     judge(&run.history);
 }
 
-/// Two of three are set back while no server runs, and the third one is away.
+/// Two of three are set back while no server runs, and the third one is unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_old_backup_of_a_majority_that_nobody_notices() {
+async fn an_old_backup_of_a_majority_that_is_not_noticed() {
     let mut run = Run::start().await;
     let held = run.client().in_the_end("a", LONG_MS).await;
     run.client()
@@ -100,10 +100,10 @@ async fn an_old_backup_of_a_majority_that_nobody_notices() {
     run.set_back(&[0, 1]).await;
     run.nodes.node_mut(2).kill();
     let fresh = server_at(&run.nodes.url()).await;
-    let next = Client::of(&fresh, &run.history).in_the_end("a", LONG_MS).await;
+    let next = Client::new(&fresh, &run.history).in_the_end("a", LONG_MS).await;
     assert_eq!(next.token, held.token);
     one_token_twice(&run.history, "a");
-    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "nobody noticed");
+    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "it was not noticed");
 }
 
 /// The same under a server that saw more: nothing is granted before all nodes answer, and then

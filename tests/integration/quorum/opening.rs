@@ -1,4 +1,4 @@
-//! How a quorum begins, and what cannot be one.
+//! Beginnings of a quorum, and lists of nodes that cannot be one.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Namespace, Owner, Token, Ttl};
@@ -14,7 +14,7 @@ use service_kit::Kit;
 
 /// Time enough for every test.
 pub(super) const LONG_MS: u64 = 60_000;
-/// What a node that forgot waits for, where no lease is longer.
+/// Wait of a node that forgot, if no lease is longer.
 const BRIEF_MS: u64 = 800;
 
 pub(super) fn name(text: &str) -> LockName {
@@ -22,7 +22,8 @@ pub(super) fn name(text: &str) -> LockName {
 }
 
 pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
-    let (owner, ttl) = (Owner::new("quorum").unwrap(), Ttl::from_ms(ttl_ms).unwrap());
+    let owner = Owner::new("quorum").unwrap();
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
     Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner, ttl) }
 }
 
@@ -92,7 +93,7 @@ async fn a_new_quorum_begins_when_all_its_nodes_answer() {
     assert!(!kit.health.is_ready());
     until_said(&kit, "a new quorum begins when all").await;
     nodes.node_mut(1).start_again().await;
-    // Nobody can tell new nodes from emptied ones: tokens begin above the clock floor.
+    // New nodes cannot be distinguished from emptied ones: tokens begin above the clock floor.
     let floor = lease::tokens::EPOCH_2025_MS;
     assert!(token_of(&store, "a").await.get() > floor);
     until_all_vote(&kit).await;
@@ -108,7 +109,8 @@ async fn a_new_quorum_begins_when_all_its_nodes_answer() {
 async fn a_quorum_that_is_vouched_for_begins_at_one() {
     let nodes = QuorumNodes::start(3).await;
     let url: QuorumUrl = nodes.url().parse().unwrap();
-    let (namespace, kit) = (Namespace::default(), Kit::new("guards"));
+    let namespace = Namespace::default();
+    let kit = Kit::new("guards");
     let guards = lock_server::guards::Guards::new(&[], &namespace, &kit.health).unwrap();
     init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap();
     let again = init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap_err();
@@ -155,7 +157,8 @@ async fn what_is_no_redis_of_its_own_has_no_vote() {
     let options = [("cluster-enabled", "yes"), ("cluster-port", bus.as_str())];
     let cluster = Redis::with(&options).await;
     let plain = QuorumNodes::start(2).await;
-    let (one, two) = (plain.node(0).url(), plain.node(1).url());
+    let one = plain.node(0).url();
+    let two = plain.node(1).url();
     let (_store, kit) =
         store_at(&format!("redis-quorum:{},{one},{two}", cluster.url())).await.unwrap();
     until_said(&kit, "this Redis is a node of a cluster").await;
@@ -165,19 +168,23 @@ async fn what_is_no_redis_of_its_own_has_no_vote() {
 /// A node of another quorum keeps to its own, also where most of those beside it are new.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_another_quorum_is_left_to_it() {
-    let (ours, theirs) = (QuorumNodes::start(3).await, QuorumNodes::start(3).await);
+    let ours = QuorumNodes::start(3).await;
+    let theirs = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&ours.url()).await.unwrap();
     let (other, other_kit) = store_at(&theirs.url()).await.unwrap();
     until_all_vote(&kit).await;
     until_all_vote(&other_kit).await;
-    let (a, b, c) = (ours.node(0).url(), ours.node(1).url(), theirs.node(0).url());
+    let a = ours.node(0).url();
+    let b = ours.node(1).url();
+    let c = theirs.node(0).url();
     let (mixed, mixed_kit) = store_at(&format!("redis-quorum:{a},{b},{c}")).await.unwrap();
     until_said(&mixed_kit, "it belongs to another quorum").await;
     let before = token_of(&mixed, "x").await;
     assert!(token_of(&store, "x").await > before);
 
     let new = QuorumNodes::start(2).await;
-    let (d, e) = (new.node(0).url(), new.node(1).url());
+    let d = new.node(0).url();
+    let e = new.node(1).url();
     let (lost, lost_kit) = store_at(&format!("redis-quorum:{c},{d},{e}")).await.unwrap();
     until_said(&lost_kit, "1 of 3 nodes belong to the quorum").await;
     assert!(matches!(

@@ -1,4 +1,4 @@
-//! What tests ask of lock-server as a program, with the grants noted as its callers see them.
+//! Requests of tests to lock-server as a program, with the grants recorded as its callers see them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use serde_json::json;
 
-/// What is asked for where it does not matter for how long: a server lets nodes that have forgotten
+/// Time to live for leases whose length does not matter: a server lets nodes that have forgotten
 /// wait for as long as was ever asked for there.
 pub(super) const BRIEF_MS: u64 = 300;
 
@@ -47,7 +47,7 @@ pub(super) async fn until_all_vote(server: &Server) {
     .await;
 }
 
-/// How often the server has counted something.
+/// Value of a counter of the server.
 pub(super) async fn count(server: &Server, counter: &str) -> u64 {
     let metrics = server.locks().0.get("/metrics").await;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -62,12 +62,12 @@ pub(super) struct Client<'a> {
 }
 
 impl<'a> Client<'a> {
-    pub(super) fn of(server: &Server, history: &'a History) -> Self {
+    pub(super) fn new(server: &Server, history: &'a History) -> Self {
         Self { locks: server.locks(), history }
     }
 
     /// Asks once, without waiting.
-    pub(super) async fn ask(&self, lock: &str, ttl_ms: u64) -> Result<LeaseReply, Reply> {
+    pub(super) async fn acquire_once(&self, lock: &str, ttl_ms: u64) -> Result<LeaseReply, Reply> {
         let invoked_ns = self.history.now_ns();
         let reply = self.locks.acquire(lock, json!({"ttl_ms": ttl_ms, "wait_ms": 0})).await;
         if reply.status != 200 {
@@ -90,7 +90,7 @@ impl<'a> Client<'a> {
 
     /// Asks until it is granted, with a new id each time.
     pub(super) async fn in_the_end(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
-        until("a grant", || async { self.ask(lock, ttl_ms).await.ok() }).await
+        until("a grant", || async { self.acquire_once(lock, ttl_ms).await.ok() }).await
     }
 
     /// Grants it and lets it go, and returns its token.
@@ -111,15 +111,15 @@ impl<'a> Client<'a> {
         assert!(matches!(reply.status, 200 | 410), "{reply:?}");
     }
 
-    /// Nobody is granted it, however often they ask.
+    /// It is not granted to this client, however often it asks.
     pub(super) async fn refused(&self, lock: &str, times: usize) {
         for _ in 0..times {
-            let taken = self.ask(lock, BRIEF_MS).await;
+            let taken = self.acquire_once(lock, BRIEF_MS).await;
             assert!(taken.is_err(), "granted: {taken:?}");
         }
     }
 
-    /// Renews it, so that nodes that missed it are told, until each of these knows of it.
+    /// Renews it, so that nodes that missed it are notified, until each of these knows of it.
     pub(super) async fn until_known<N: Node>(&self, nodes: &[&N], lock: &str, lease: LeaseId) {
         for node in nodes {
             until_true("a node to know of the lease", || async {
@@ -169,8 +169,8 @@ fn by_lock(history: &History) -> BTreeMap<String, Vec<Granted>> {
     by_lock
 }
 
-/// That somebody held this lock beside another, as both saw it, with tokens that rose all the same:
-/// a hole that docs/reference/guarantees.md tells of.
+/// Checks that two clients held this lock at once, as both saw it, with tokens that rose all the
+/// same: a hole that docs/reference/guarantees.md names.
 pub(super) fn two_held(history: &History, lock: &str) {
     let grants = &by_lock(history)[lock];
     let overlaps = checks::overlaps(grants);

@@ -1,4 +1,4 @@
-//! A majority of the nodes loses its memory, and what the quorum waits for before it goes on.
+//! A majority of the nodes loses its memory; the quorum waits before it continues.
 
 use fence_tests::history::History;
 use fence_tests::quorum_nodes::QuorumNodes;
@@ -22,13 +22,14 @@ struct Run {
 impl Run {
     async fn start() -> Self {
         let nodes = QuorumNodes::start(3).await;
-        let (first, second) = (server_at(&nodes.url()).await, server_at(&nodes.url()).await);
+        let first = server_at(&nodes.url()).await;
+        let second = server_at(&nodes.url()).await;
         until_all_vote(&first).await;
         until_all_vote(&second).await;
         Self { nodes, first, second, history: History::new() }
     }
 
-    /// Nobody looks at the nodes meanwhile, so that all of it is gone at once.
+    /// No server looks at the nodes meanwhile, so that all of it is gone at once.
     async fn forget(&self, nodes: &[usize], left: &Server) {
         left.process.pause();
         left.process.stopped().await;
@@ -50,8 +51,8 @@ impl Run {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_node_that_is_left_knows_of_is_waited_for() {
     let mut run = Run::start().await;
-    let first = Client::of(&run.first, &run.history);
-    let held = first.ask("a", TTL_MS).await.unwrap();
+    let first = Client::new(&run.first, &run.history);
+    let held = first.acquire_once("a", TTL_MS).await.unwrap();
     until_true("the node that is left to know of the lease", || async {
         let record: Option<String> = run.nodes.node(2).run(&["GET", "{fence:default}:q:l:a"]).await;
         record.is_some_and(|record| record.contains(&held.lease_id.to_string()))
@@ -60,7 +61,7 @@ async fn what_a_node_that_is_left_knows_of_is_waited_for() {
     run.first.process.kill();
     run.forget(&[0, 1], &run.second).await;
     run.was_held();
-    let second = Client::of(&run.second, &run.history);
+    let second = Client::new(&run.second, &run.history);
     assert!(second.in_the_end("a", BRIEF_MS).await.token > held.token);
     assert!(count(&run.second, "lock_quorum_amnesia").await >= 2);
     judge(&run.history);
@@ -71,8 +72,8 @@ async fn what_a_node_that_is_left_knows_of_is_waited_for() {
 async fn what_the_server_that_is_left_granted_is_waited_for() {
     let mut run = Run::start().await;
     run.second.process.kill();
-    let first = Client::of(&run.first, &run.history);
-    let held = first.ask("a", TTL_MS).await.unwrap();
+    let first = Client::new(&run.first, &run.history);
+    let held = first.acquire_once("a", TTL_MS).await.unwrap();
     run.forget(&[0, 1, 2], &run.first).await;
     run.was_held();
     assert!(first.in_the_end("a", BRIEF_MS).await.token > held.token);
@@ -85,11 +86,11 @@ async fn what_the_server_that_is_left_granted_is_waited_for() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_only_a_dead_server_granted_is_not_waited_for() {
     let mut run = Run::start().await;
-    let first = Client::of(&run.first, &run.history);
-    let held = first.ask("a", 60_000).await.unwrap();
+    let first = Client::new(&run.first, &run.history);
+    let held = first.acquire_once("a", 60_000).await.unwrap();
     run.first.process.kill();
     run.forget(&[0, 1, 2], &run.second).await;
-    let second = Client::of(&run.second, &run.history);
+    let second = Client::new(&run.second, &run.history);
     let next = second.in_the_end("a", BRIEF_MS).await;
     assert!(next.token > held.token);
     two_held(&run.history, "a");

@@ -1,5 +1,5 @@
-//! What is said against Redlock, done to real nodes: a vote that is forgotten, a clock that jumps,
-//! a holder that stalls, replies that come late. Each run is noted, and its history is checked.
+//! Objections to Redlock, done to real nodes: a vote that is forgotten, a clock that jumps, a
+//! holder that stalls, replies that come late. Each run is recorded, and its history is checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -31,7 +31,8 @@ struct Noted<'a> {
 
 impl Noted<'_> {
     async fn acquire(&self, asked: Acquire) -> Result<Grant, StoreError> {
-        let (lock, ttl_ms) = (asked.lock.to_string(), asked.ttl.ms());
+        let lock = asked.lock.to_string();
+        let ttl_ms = asked.ttl.ms();
         let invoked_ns = self.history.now_ns();
         let grant = self.store.acquire(asked).await?;
         self.history.granted(Granted {
@@ -46,9 +47,9 @@ impl Noted<'_> {
         Ok(grant)
     }
 
-    /// Asks again as long as nothing was granted, with a new id each time; where it is held, for as
-    /// long as it is. A vote of a request that could not be taken back ends like a lease, and then
-    /// its own request is told so: the holes of the decision on the quorum have it.
+    /// Retries as long as nothing was granted, with a new id each time; where it is held, for as
+    /// long as it is. A vote of a request that could not be rolled back ends like a lease, and then
+    /// its own request gets that reply: the holes of the decision on the quorum have it.
     async fn acquire_in_the_end(&self, lock: &str, ttl_ms: u64) -> Grant {
         until("a grant", || async {
             match self.acquire(request(lock, ttl_ms, 2_000)).await {
@@ -66,7 +67,7 @@ impl Noted<'_> {
     }
 }
 
-/// What holds of every run; lock by lock, for each counts with its bucket.
+/// Checks of every run; lock by lock, for each counts with its bucket.
 pub(super) fn judge(history: &History) {
     let mut by_lock: BTreeMap<String, Vec<Granted>> = BTreeMap::new();
     for grant in history.grants() {
@@ -205,15 +206,17 @@ async fn the_clock_of_a_node_jumps() {
     judge(&history);
 }
 
-/// The holder stalls beyond its lease and goes on as if nothing had been: the guard refuses it.
+/// The holder stalls beyond its lease and continues as if nothing had been: the guard refuses it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_holder_stalls() {
     let nodes = QuorumNodes::start(3).await;
     let server = Setup::lock_server(&nodes.url()).start().await;
-    let (locks, folder) = (server.locks(), DataDir::new());
+    let locks = server.locks();
+    let folder = DataDir::new();
     for (lock, store) in [("memory", "memory:".to_owned()), ("embedded", folder.store())] {
         let guard = Setup::fenced_store(&store).start().await;
-        let (history, fenced) = (History::new(), guard.guard());
+        let history = History::new();
+        let fenced = guard.guard();
         let write = async |lease: &LeaseReply, value: &str| {
             let invoked_ns = history.now_ns();
             let header = lease.fencing_token.as_str();
@@ -234,7 +237,7 @@ async fn the_holder_stalls() {
         let stalls = soon("a grant", locks.acquire(lock, ask.clone())).await.lease();
         let written = write(&stalls, "before").await;
         assert!((200..300).contains(&written), "{written}");
-        // It stands still; nobody renews for it.
+        // It is paused; no client renews for it.
         let next = soon("the lease to end", locks.acquire(lock, ask)).await.lease();
         assert!(next.token > stalls.token);
         let written = write(&next, "of the next holder").await;
@@ -295,8 +298,8 @@ async fn what_votes_took_is_gone_from_the_lease() {
     judge(&late.history);
 }
 
-/// All votes arrive, and too late for the lease: no grant is told. When the replies are quick again
-/// the lock is free, and nothing lives of what was given up.
+/// All votes arrive, and too late for the lease: no grant is acknowledged. When the replies are
+/// quick again the lock is free, and nothing lives of what was abandoned.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn votes_beyond_the_lease_are_no_grant() {
     let late = Late::new().await;
@@ -324,9 +327,9 @@ async fn votes_beyond_the_lease_are_no_grant() {
     judge(&late.history);
 }
 
-/// Votes are on their way while their proposer gives up, and another server grants the lock. When
-/// they arrive at last they neither bring the first lease to life nor harm the second, and so do
-/// the calls that take them back.
+/// Votes are on their way while their proposer stops, and another server grants the lock. When they
+/// arrive at last they neither bring the first lease to life nor harm the second, and so do the
+/// calls that roll them back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn votes_that_arrive_after_they_were_given_up() {
     let late = Late::new().await;
@@ -365,8 +368,8 @@ async fn votes_that_arrive_after_they_were_given_up() {
     judge(&late.history);
 }
 
-/// The votes of a majority were accepted and nobody heard: the caller is told that nobody knows, a
-/// repeat gets that very lease or none, and the lock comes free in the end.
+/// The votes of a majority were accepted and the replies lost: the caller gets an unknown outcome,
+/// a repeat gets that very lease or none, and the lock comes free in the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_that_never_come() {
     let late = Late::new().await;

@@ -20,7 +20,7 @@ use self::desk::Desk;
 use self::joining::other_view;
 use self::record::{Ended, Live, Record};
 
-/// How far ahead of need a node notes until when it remembers something, in milliseconds.
+/// Time ahead of need for which a node notes until when it remembers something, in milliseconds.
 const COVER_MS: u64 = 10_000;
 
 /// A node: what it knows of itself, and of locks.
@@ -32,7 +32,7 @@ pub(super) struct Node {
 }
 
 impl Node {
-    /// Whether a caller who means this node in this view may ask.
+    /// Returns the node's own state if a caller who means this node in this view may ask.
     ///
     /// # Errors
     /// [`Refusal`].
@@ -125,7 +125,8 @@ impl Node {
                 if live.attempt != vote.attempt {
                     live.attempt.clear();
                 }
-                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                let token = live.token;
+                let remaining_ms = live.expires_ms - now_ms;
                 self.save(&vote.lock, desk);
                 return match token == vote.token {
                     true => NodeReply::Accepted { p, remaining_ms },
@@ -167,7 +168,8 @@ impl Node {
         let expires_ms = now_ms + topup.remaining_ms;
         match &mut desk.record.live {
             Some(live) if live.token != topup.token => {
-                let (token, remaining_ms) = (live.token, live.expires_ms - now_ms);
+                let token = live.token;
+                let remaining_ms = live.expires_ms - now_ms;
                 return NodeReply::Yours { token, remaining_ms, p: desk.p };
             }
             Some(live) => {
@@ -258,7 +260,8 @@ impl Node {
                 if let Some(ended) = desk.ended(lease) {
                     return ended;
                 }
-                let (reason, why) = (*reason, why.clone());
+                let reason = *reason;
+                let why = why.clone();
                 desk.record.remember(Ended {
                     lease,
                     token: None,
@@ -333,7 +336,7 @@ impl Node {
     }
 
     /// `probe.lua`
-    pub(super) fn look(&self, now_ms: u64) -> NodeProbe {
+    pub(super) fn probe(&self, now_ms: u64) -> NodeProbe {
         NodeProbe { now_ms, meta: self.meta.clone(), p: self.p.clone() }
     }
 }

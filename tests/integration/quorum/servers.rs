@@ -23,15 +23,17 @@ async fn servers(nodes: &QuorumNodes, n: usize) -> Vec<(Store, Kit)> {
     all
 }
 
-/// L1 and L2 over all of them; each gets its turn, though nobody keeps an order between them.
+/// L1 and L2 over all of them; each gets its turn, though no server keeps an order between them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn servers_share_a_lock() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 3).await;
-    let (history, busy) = (Arc::new(History::new()), Arc::new(AtomicBool::new(false)));
+    let history = Arc::new(History::new());
+    let busy = Arc::new(AtomicBool::new(false));
     let workers = (0..6).map(|worker| {
         let store = servers[worker % 3].0.clone();
-        let (history, busy) = (history.clone(), busy.clone());
+        let history = history.clone();
+        let busy = busy.clone();
         tokio::spawn(async move {
             for _ in 0..6 {
                 let invoked_ns = history.now_ns();
@@ -61,12 +63,13 @@ async fn servers_share_a_lock() {
     assert_eq!(checks::overlaps(&history.grants()), Vec::<String>::new());
 }
 
-/// A release at one server wakes who waits at another; nobody asks all the time.
+/// A release at one server wakes a waiter at another; no server polls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_elsewhere_wakes() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 2).await;
-    let (one, two) = (servers[0].0.clone(), servers[1].0.clone());
+    let one = servers[0].0.clone();
+    let two = servers[1].0.clone();
     let mut held = one.acquire(request("w", LONG_MS, 0)).await.unwrap();
     for round in 0..6 {
         let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
@@ -82,7 +85,7 @@ async fn a_release_elsewhere_wakes() {
     }
 }
 
-/// A mark that one server has heard of is exceeded by what another one grants.
+/// A mark that one server has received is exceeded by what another one grants.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_mark_lifts_all_servers() {
     let nodes = QuorumNodes::start(3).await;
@@ -105,7 +108,8 @@ async fn one_id_at_two_servers_is_one_grant() {
         let asked = request(&lock, LONG_MS, LONG_MS);
         let (one, two) =
             tokio::join!(servers[0].0.acquire(asked.clone()), servers[1].0.acquire(asked.clone()));
-        let (one, two) = (one.unwrap(), two.unwrap());
+        let one = one.unwrap();
+        let two = two.unwrap();
         assert_eq!(one.token, two.token, "round {round}");
         let renewed = servers[0].0.renew(&name(&lock), asked.lease_id, None).await.unwrap();
         assert_eq!(renewed.token, one.token);

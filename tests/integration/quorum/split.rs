@@ -12,7 +12,7 @@ use serde_json::json;
 
 use super::fleet::{Fleet, Load, SERVERS};
 
-/// Which nodes each server reaches.
+/// Nodes that each server reaches.
 type Reach = [&'static [usize]; SERVERS];
 
 const WHOLE: Reach = [&[0, 1, 2], &[0, 1, 2], &[0, 1, 2]];
@@ -21,7 +21,7 @@ const SPLITS: [Reach; 3] = [
     [&[0, 1], &[1, 2], &[0, 2]],
     // The nodes are on two sides, and the servers too; one of them is cut off from all.
     [&[0], &[1, 2], &[]],
-    // Everybody reaches another node, and nobody a majority.
+    // Each reaches another node, and none a majority.
     [&[0], &[1], &[2]],
 ];
 
@@ -38,7 +38,7 @@ impl Network {
     }
 }
 
-/// A server without a majority grants nothing, not even what nobody else asks for.
+/// A server without a majority grants nothing, not even a lock that no other client asks for.
 async fn grants_nothing(base: &str, lock: &str) {
     for _ in 0..2 {
         let reply = Locks::new(base).acquire(lock, json!({"ttl_ms": 2_000, "wait_ms": 0})).await;
@@ -47,12 +47,15 @@ async fn grants_nothing(base: &str, lock: &str) {
 }
 
 /// Under load, with a client of each server that repeats at another one what its own did not
-/// answer: tokens rise, nobody holds a lock beside another, and whoever reaches a majority gets on.
+/// answer: tokens rise, no client holds a lock beside another, and every client that reaches a
+/// majority gets on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_network_between_servers_and_nodes_is_split() {
     let mut seed = Seed::of_run("quorum::split::the_network_between_servers_and_nodes_is_split");
     let nodes = QuorumNodes::start(3).await;
-    let (a, b, c) = (nodes.ways().await, nodes.ways().await, nodes.ways().await);
+    let a = nodes.ways().await;
+    let b = nodes.ways().await;
+    let c = nodes.ways().await;
     let fleet = Fleet::at([&a.0, &b.0, &c.0]).await;
     let network = Network([a.1, b.1, c.1]);
     let load = Load::start(&fleet, &mut seed);

@@ -44,7 +44,7 @@ async fn a_node_that_becomes_a_copy_does_not_vote_in_its_own_name() {
 }
 
 /// The folder of the first node is put in the place of the second one's while a lock server runs:
-/// it knows which of the two is the copy, and goes on with the other.
+/// it knows which of the two is the copy, and continues with the other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_that_is_known_as_one_does_not_stop_the_node() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -73,7 +73,8 @@ async fn a_vote_at_a_node_without_scripts_is_not_sent_again() {
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     // The look at the nodes, once a second, may bring the scripts back before the vote.
-    let (mut refused, mut round) = (None, 0);
+    let mut refused = None;
+    let mut round = 0;
     while refused.is_none() {
         assert!(round < 10, "every vote was sent again");
         round += 1;
@@ -93,6 +94,6 @@ async fn a_vote_at_a_node_without_scripts_is_not_sent_again() {
     for node in nodes.nodes() {
         let record: Option<String> = node.run(&["GET", "{fence:default}:q:l:a"]).await;
         let live = record.is_some_and(|record| !record.starts_with('\n'));
-        assert!(!live, "a vote was run after it was told as not run");
+        assert!(!live, "a vote was run after it was reported as not run");
     }
 }

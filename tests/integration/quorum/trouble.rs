@@ -25,7 +25,7 @@ async fn state_of(node: &Redis) -> Option<String> {
     node.run(&["HGET", META, "state"]).await
 }
 
-/// A node waits for the leases that were granted, not for those that somebody asked for in vain.
+/// A node waits for the leases that were granted, not for those that were requested in vain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_request_that_was_refused_keeps_no_node_away() {
     let nodes = QuorumNodes::start(3).await;
@@ -49,14 +49,14 @@ async fn a_full_node_that_forgot_costs_the_others_one_view() {
     until_all_vote(&kit).await;
     nodes.node_mut(1).kill();
     nodes.node(2).run::<()>(&["FLUSHALL"]).await;
-    until_true("the node to be in doubt", || async {
+    until_true("the node to be unverified", || async {
         state_of(nodes.node(2)).await.as_deref() == Some("doubt")
     })
     .await;
     nodes.node(2).run::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
     nodes.node_mut(1).start_again().await;
     until_said(&kit, "has not rejoined yet: Redis answered OOM").await;
-    // Time enough for some more attempts, while everybody else goes on.
+    // Time enough for some more attempts, while the others continue.
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
         let grant = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -70,8 +70,8 @@ async fn a_full_node_that_forgot_costs_the_others_one_view() {
     assert_eq!(count(&kit, "lock_quorum_view_bumps"), 1);
 }
 
-/// The highest token of a node falls, and it cannot be told that it is in doubt: its word counts
-/// for nothing, and its loss is counted when it is told, once.
+/// The highest token of a node falls, and no message reaches it that it is unverified: its word
+/// counts for nothing, and its loss is counted when the message arrives, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_fell_has_no_vote_before_it_knows() {
     let nodes = QuorumNodes::start(3).await;
@@ -104,7 +104,7 @@ fn is_number(text: &str) -> bool {
     text.parse::<u8>().is_ok()
 }
 
-/// The same for a node that was emptied, and so is not told either.
+/// A node that was emptied, and so gets no message either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_node_that_is_full_is_counted_once() {
     let nodes = QuorumNodes::start(3).await;
@@ -124,7 +124,7 @@ async fn an_emptied_node_that_is_full_is_counted_once() {
 /// that has just started takes it over; the others, who come later, know better, and only the first
 /// of them has anything to do about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_saw_a_node_keep_nothing_remembers_it() {
+async fn a_server_that_saw_a_node_keep_nothing_remembers_it() {
     let mut nodes = QuorumNodes::start(3).await;
     nodes.node_mut(2).set("appendfsync", "everysec").await;
     let mut knowing: Vec<(FaultProxy, Store, Kit)> = Vec::new();
@@ -156,15 +156,17 @@ async fn whoever_saw_a_node_keep_nothing_remembers_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn addresses_may_change_places() {
     let nodes = QuorumNodes::start(3).await;
-    let (a, b) = (nodes.node(0).address(), nodes.node(1).address());
-    let (to_a, to_b) = (FaultProxy::before(&a).await, FaultProxy::before(&b).await);
+    let a = nodes.node(0).address();
+    let b = nodes.node(1).address();
+    let to_a = FaultProxy::before(&a).await;
+    let to_b = FaultProxy::before(&b).await;
     let url = nodes.url().replace(&a, &to_a.address()).replace(&b, &to_b.address());
     let (store, kit) = store_at(&url).await.unwrap();
     until_all_vote(&kit).await;
     let before = token_of(&store, "a").await;
     to_b.set(Fault::Refuse);
     until_said(&kit, &format!("{} cannot be reached", to_b.address())).await;
-    // The second one is away for good as far as this server can see, and found behind the first.
+    // The second one is gone for good as far as this server can see, and found behind the first.
     to_a.move_to(&b);
     until_true("the first address to lead to the second node", || async {
         // What is asked there now can only come through the first; a refused one asks nothing.
@@ -196,7 +198,8 @@ impl Forgetful {
         let (forget, forgets) = tokio::sync::watch::channel(CancellationToken::new());
         let carrying = tokio::spawn(async move {
             while let Ok((mut client, _)) = listener.accept().await {
-                let (upstream, forgotten) = (upstream.clone(), forgets.borrow().clone());
+                let upstream = upstream.clone();
+                let forgotten = forgets.borrow().clone();
                 tokio::spawn(async move {
                     let Ok(mut server) = TcpStream::connect(upstream).await else { return };
                     let carried = tokio::io::copy_bidirectional(&mut client, &mut server);
@@ -215,7 +218,7 @@ impl Forgetful {
     }
 }
 
-/// A subscription that hears nothing any more is made anew, though its connection looks well.
+/// A subscription that receives nothing any more is made anew, though its connection looks well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deaf_subscription_is_noticed() {
     let nodes = QuorumNodes::start(3).await;
@@ -236,11 +239,11 @@ async fn a_deaf_subscription_is_noticed() {
     };
     until_true("a subscription", || async { subscribed().await == 1 }).await;
     path.forget_all();
-    // The node still counts the one that nobody hears.
+    // The node still counts the subscription that no server reads.
     until_true("another subscription", || async { subscribed().await == 2 }).await;
 }
 
-/// Where most records are of locks that are free, pages are short, and the last has what is held.
+/// If most records are of locks that are free, pages are short, and the last has the held one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn idle_names_make_short_pages() {
     let nodes = QuorumNodes::start(3).await;
@@ -263,7 +266,9 @@ async fn idle_names_make_short_pages() {
 }
 
 async fn pages(store: &Store, prefix: &str) -> (usize, Vec<String>) {
-    let (mut pages, mut found, mut after) = (0, Vec::new(), None);
+    let mut pages = 0;
+    let mut found = Vec::new();
+    let mut after = None;
     loop {
         let query = ListQuery { prefix: prefix.to_owned(), after: after.clone(), limit: 2 };
         let LockPage { locks, next_after } = store.list(query).await.unwrap();

@@ -22,7 +22,7 @@ struct Request {
     /// For which nodes the vote of this round is still on its way.
     on_its_way: Vec<bool>,
     rounds: usize,
-    /// Attempts whose votes are being taken back, and from which nodes they are not yet.
+    /// Attempts whose votes are being rolled back, and from which nodes they are not yet.
     drops: Vec<(String, Vec<bool>)>,
     gave_up: bool,
     over: bool,
@@ -35,7 +35,7 @@ struct Walk {
     /// Per lease its token; per token its lease.
     granted: BTreeMap<LeaseId, Token>,
     tokens: BTreeMap<Token, LeaseId>,
-    /// Per lock the lease that has been granted and not been taken back.
+    /// Per lock the lease that has been granted and not been rolled back.
     holders: BTreeMap<LockName, LeaseId>,
 }
 
@@ -55,7 +55,7 @@ fn ready_nodes(n: usize) -> Vec<Node> {
         node.doubt("run", None, &id(at));
         node.init(&view, &id(at), "run", 0);
         node.ready(0, &view, &id(at));
-        assert_eq!(node.look(0).meta.map(|meta| meta.state), Some(NodeState::Ready));
+        assert_eq!(node.probe(0).meta.map(|meta| meta.state), Some(NodeState::Ready));
     }
     nodes
 }
@@ -86,7 +86,7 @@ fn request(n: usize, attempt: usize, lock: usize, lease: usize) -> Request {
 }
 
 impl Request {
-    /// Its votes are to be taken back; what it asks for afterwards is another attempt.
+    /// Its votes are to be rolled back; its next request is another attempt.
     fn take_back(&mut self) {
         let next = format!("{}+", self.vote.attempt);
         let attempt = std::mem::replace(&mut self.vote.attempt, next);
@@ -96,8 +96,10 @@ impl Request {
 
 impl Walk {
     fn step(&mut self, request: usize, node: usize, what: u8) {
-        let (at, node) = (request % self.requests.len(), node % self.nodes.len());
-        let (view, id) = (self.view.clone(), id(node));
+        let at = request % self.requests.len();
+        let node = node % self.nodes.len();
+        let view = self.view.clone();
+        let id = id(node);
         let to = Addressee { view: &view, node: &id };
         let asked = &mut self.requests[at];
         // What takes votes back comes whenever it comes, also after votes of the next attempt.
@@ -107,7 +109,8 @@ impl Walk {
         {
             left[node] = false;
             let end = End::Drop { attempt: attempt.clone() };
-            let (lock, lease) = (&asked.vote.lock, asked.vote.lease);
+            let lock = &asked.vote.lock;
+            let lease = asked.vote.lease;
             self.nodes[node].end(1, to, lock, lease, &end, TTL_MS);
             return;
         }
@@ -116,7 +119,7 @@ impl Walk {
         }
         asked.on_its_way[node] = false;
         if asked.over {
-            // A laggard's vote arrives after the grant was told.
+            // A laggard's vote arrives after the grant was acknowledged.
             self.nodes[node].vote(1, to, &asked.vote);
             return;
         }
@@ -144,8 +147,9 @@ impl Walk {
             Decision::Undecided => return,
             Decision::Granted { token, .. } => {
                 asked.over = true;
-                let (lock, lease) = (asked.vote.lock.clone(), asked.vote.lease);
-                self.note(lock, lease, token);
+                let lock = asked.vote.lock.clone();
+                let lease = asked.vote.lease;
+                self.record(lock, lease, token);
                 return;
             }
             Decision::GoAbove { above, dead } => (above + 1, dead),
@@ -172,7 +176,7 @@ impl Walk {
         }
     }
 
-    fn note(&mut self, lock: LockName, lease: LeaseId, token: Token) {
+    fn record(&mut self, lock: LockName, lease: LeaseId, token: Token) {
         let before = self.granted.insert(lease, token);
         assert!(before.is_none_or(|before| before == token), "{lease}: {before:?}, then {token}");
         let other = self.tokens.insert(token, lease);
@@ -182,7 +186,7 @@ impl Walk {
         assert!(self.holders(&self.lock_of(lease), lease, token) >= majority(self.nodes.len()));
     }
 
-    /// How many nodes hold the lease with this token.
+    /// Number of nodes that hold the lease with this token.
     fn holders(&self, lock: &LockName, lease: LeaseId, token: Token) -> usize {
         let holds = |(at, node): &(usize, &Node)| {
             let seen = node.read(1, Addressee { view: &self.view, node: &id(*at) }, lock).unwrap();
@@ -205,7 +209,7 @@ proptest! {
 
     /// Nothing expires here, so that every grant stands: each token has one lease, each lease has
     /// one token however often it is asked for, and each lock has one holder. A grant is never
-    /// undone by an attempt of the same request that gives up.
+    /// undone by an attempt of the same request that stops.
     #[test]
     fn grants_never_contradict_each_other(
         five in any::<bool>(),
@@ -216,7 +220,9 @@ proptest! {
         let mut walk = Walk {
             nodes: ready_nodes(n),
             view: view(n),
-            requests: requests.map(|(at, (lock, lease))| request(n, at + 1, *lock, *lease)).collect(),
+            requests: requests
+                            .map(|(at, (lock, lease))| request(n, at + 1, *lock, *lease))
+                            .collect(),
             granted: BTreeMap::new(),
             tokens: BTreeMap::new(),
             holders: BTreeMap::new(),
@@ -236,7 +242,8 @@ proptest! {
 /// server is granted more than that.
 #[test]
 fn what_was_minted_is_below_whatever_is_granted_after_it() {
-    let (mut nodes, view) = (ready_nodes(3), view(3));
+    let mut nodes = ready_nodes(3);
+    let view = view(3);
     let ids: Vec<NodeId> = (0..3).map(id).collect();
     let to = |at: usize| Addressee { view: &view, node: &ids[at] };
     let mut dead = request(3, 1, 0, 0).vote;

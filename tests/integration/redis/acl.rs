@@ -16,13 +16,13 @@ const USER: User<'_> = User { name: "locks", password: "s3cret", prefix: "", nam
 
 async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, OpenError> {
     let namespace: Namespace = namespace.parse().unwrap();
-    // The pause after a loss is told of in `loss.rs`.
+    // `loss.rs` tests the pause after a loss.
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
     let options = StoreOptions { namespace, loss, ..fence_tests::store_options::patient() };
     lock_server::store::open(&url.parse().unwrap(), &options, &service_kit::Kit::new("acl")).await
 }
 
-/// What Redis has refused to anybody; nothing, where the user may do all that is done.
+/// Number of commands that Redis has refused to a user; 0 if the user may do all that is done.
 async fn refused(redis: &Redis) -> usize {
     redis.run::<Vec<redis::Value>>(&["ACL", "LOG"]).await.len()
 }
@@ -52,7 +52,7 @@ async fn the_least_rights_are_enough() {
         a_release_that_overtakes_its_acquire_wins
         waiters_are_served_in_order
         expiry_wakes_the_next_waiter
-        a_grant_that_reached_nobody_is_rolled_back
+        an_undelivered_grant_is_rolled_back
         revoking_wakes_the_next_waiter
         minted_tokens_rise_with_the_granted
         a_guards_mark_is_exceeded
@@ -82,10 +82,11 @@ async fn servers_work_as_the_least_user() {
     let setup = Setup::lock_server(&redis.url())
         .args(&["--after-loss", "grant", "--store-user", "locks", "--store-password-file"])
         .arg(password.to_str().unwrap());
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     let mut stream = EventStream::open(&two.base, "", "").await;
     let held = one.locks().grant("a", 60_000).await;
-    assert_eq!(stream.next().await.kind, EventKind::Granted, "told by the other server");
+    assert_eq!(stream.next().await.kind, EventKind::Granted, "sent by the other server");
     let waits = two.locks();
     let waiting = tokio::spawn(async move { waits.acquire("a", json!({"wait_ms": 20_000})).await });
     until_true("the waiter to have its place", || async {
@@ -156,7 +157,8 @@ async fn init_names_a_missing_right() {
     assert_eq!(said.code, 0, "{said:?}");
 }
 
-/// A right that is taken while the server runs: Redis' own words, and nothing is granted in doubt.
+/// A right that is taken while the server runs: Redis' own words, and nothing is granted on a
+/// guess.
 #[tokio::test]
 async fn a_right_that_is_taken_away_is_said() {
     let redis = Redis::start().await;
@@ -180,7 +182,7 @@ async fn a_refused_login_is_one_sentence() {
     let plain = format!("redis://{}", redis.address());
     for (url, reason) in [
         (User { password: "wr0ng", ..USER }.url(&redis), "refuses the user \"locks\""),
-        (User { name: "nobody", ..USER }.url(&redis), "refuses the user \"nobody\""),
+        (User { name: "unknown", ..USER }.url(&redis), "refuses the user \"unknown\""),
         (format!("redis://:wr0ng@{}", redis.address()), "refuses the user \"default\""),
         (plain, "Redis wants a password; name the user with --store-user"),
     ] {
@@ -191,7 +193,7 @@ async fn a_refused_login_is_one_sentence() {
     }
 }
 
-/// What `fence doctor` says of the rights of this user.
+/// Report of `fence doctor` about the rights of this user.
 async fn doctor(args: &[&str]) -> (i32, String) {
     let args = [&["doctor", "--output", "json"], args].concat();
     let said = fence_tests::process::run("fence", &args).await;

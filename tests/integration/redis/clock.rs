@@ -1,5 +1,5 @@
-//! The clock of Redis is stepped under leases that live. What counts is real time: whoever was told
-//! that he holds a lock for so long must not share it meanwhile.
+//! The clock of Redis is stepped under leases that live. Real time counts: a client with a reply
+//! that it holds a lock for so long must not share it meanwhile.
 
 mod behind;
 mod sessions;
@@ -24,7 +24,7 @@ pub(super) async fn server(url: &str) -> Server {
     Setup::lock_server(url).start().await
 }
 
-/// How often the server saw the clock jump.
+/// Number of times that the server saw the clock jump.
 pub(super) async fn jumps(server: &Server) -> u64 {
     let metrics = server.locks().0.get("/metrics").await;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -33,7 +33,7 @@ pub(super) async fn jumps(server: &Server) -> u64 {
 }
 
 /// Asks once; a grant is noted as its caller sees it.
-async fn ask(locks: &Locks, history: &History, ttl_ms: u64, wait_ms: u64) -> Option<u64> {
+async fn acquire_once(locks: &Locks, history: &History, ttl_ms: u64, wait_ms: u64) -> Option<u64> {
     let invoked_ns = history.now_ns();
     let reply = locks.acquire("a", json!({"ttl_ms": ttl_ms, "wait_ms": wait_ms})).await;
     if reply.status != 200 {
@@ -53,18 +53,21 @@ async fn ask(locks: &Locks, history: &History, ttl_ms: u64, wait_ms: u64) -> Opt
     Some(lease.token.get())
 }
 
-/// Redis has forgotten the lease before anybody looks: an hour is more than it keeps a record.
+/// Redis has forgotten the lease before any server looks: an hour is more than it keeps a record.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_is_granted_beside_a_holder_when_the_clock_jumps() {
-    let (redis, history) = (SteppedRedis::start().await, History::new());
-    let (first, second) = (server(&redis.url()).await, server(&redis.url()).await);
-    let (one, other) = (first.locks(), second.locks());
-    ask(&one, &history, 2_500, 0).await.expect("the lock is free");
-    let waiting = async { ask(&other, &history, 300, 20_000).await.expect("a grant") };
+async fn no_client_is_granted_beside_a_holder_when_the_clock_jumps() {
+    let redis = SteppedRedis::start().await;
+    let history = History::new();
+    let first = server(&redis.url()).await;
+    let second = server(&redis.url()).await;
+    let one = first.locks();
+    let other = second.locks();
+    acquire_once(&one, &history, 2_500, 0).await.expect("the lock is free");
+    let waiting = async { acquire_once(&other, &history, 300, 20_000).await.expect("a grant") };
     let asking = async {
         one.queue_of("a", 1).await;
         redis.step(HOUR);
-        until("a grant", || ask(&one, &history, 300, 0)).await
+        until("a grant", || acquire_once(&one, &history, 300, 0)).await
     };
     tokio::join!(waiting, asking);
     let grants = history.grants();
@@ -100,7 +103,7 @@ async fn a_lease_outlives_a_short_jump() {
 
 /// The pause lasts no longer than a lease may live, and not at all where none lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_jump_where_nothing_lives_stops_nobody() {
+async fn a_jump_where_nothing_lives_stops_no_grant() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     redis.step(HOUR);
@@ -111,7 +114,7 @@ async fn a_jump_where_nothing_lives_stops_nobody() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_the_pause_a_jump_is_told_of_and_nobody_waits() {
+async fn without_the_pause_a_jump_is_reported_and_no_grant_waits() {
     let redis = SteppedRedis::start().await;
     let server = Setup::lock_server(&redis.url()).args(&["--clock-pause", "off"]).start().await;
     let locks = server.locks();
@@ -121,7 +124,7 @@ async fn without_the_pause_a_jump_is_told_of_and_nobody_waits() {
     assert_eq!(jumps(&server).await, 1);
 }
 
-/// Leases live longer, nothing is lost, and nobody waits for that.
+/// Leases live longer, nothing is lost, and no grant waits for that.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_jump_back_loses_nothing() {
     let redis = SteppedRedis::start().await;
@@ -179,7 +182,7 @@ async fn a_slow_connection_is_no_jump() {
     assert_eq!(jumps(&server).await, 0);
 }
 
-/// A Redis that stood still goes on with the right time.
+/// A Redis that was paused resumes with the right time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_stood_still_is_no_jump() {
     let redis = SteppedRedis::start().await;

@@ -19,7 +19,7 @@ use redis_link::slot_of;
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use super::told::{Told, has_all};
+use super::recorded_locks::{RecordedLocks, has_all};
 
 const PREFIX: &str = "{fence:default}:";
 
@@ -41,14 +41,14 @@ async fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Reply> {
     waiting
 }
 
-/// What a script is answered while its slot is on its way: it was not run at all.
+/// `true` if a script got the reply of a slot that is on its way: it was not run at all.
 fn was_not_run(reply: &Reply) {
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains("on its way to another node"), "{}", problem.detail);
 }
 
-/// What does not fit together of what the script writes together: a token above the counter, and
-/// items without their record.
+/// Finds what does not fit together of what the script writes together: a token above the counter,
+/// and items without their record.
 const TORN: &str = r#"
 local counter, torn = tonumber(redis.call('GET', KEYS[1])), {}
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. 'lock:*')) do
@@ -103,7 +103,7 @@ async fn a_slot_on_its_way_is_left_alone() {
     let (named, found): (Vec<_>, Vec<_>) = keys.iter().partition(|key| key.ends_with(":lineage"));
     for key in [None].into_iter().chain(found.into_iter().chain(named).map(Some)) {
         if let Some(key) = key {
-            // The events are told all the time, and may have gone by themselves.
+            // The events are sent all the time, and may have gone by themselves.
             cluster.move_key(slot(), from, to, Some(key)).await;
         }
         for locks in [&one, &two] {
@@ -154,12 +154,12 @@ async fn slots_move_under_load() {
     tokens_rise(&grants).unwrap();
     one_grant_an_id(&grants).unwrap();
     // Nothing is lost on the way. A waiter's time counts from before it asked: how long it waited
-    // is known to its server alone, which hears of the grant a moment later.
+    // is known to its server alone, which receives the grant a moment later.
     grants.iter_mut().for_each(|grant| grant.kept_ns = None);
     assert_eq!(overlaps(&grants), Vec::<String>::new());
 }
 
-/// A replica takes over, first when it is told to and then because its master died.
+/// A replica takes over, first by command and then because its master died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_fails_over_under_load() {
     let mut cluster = RedisCluster::start().await;
@@ -169,7 +169,7 @@ async fn a_node_fails_over_under_load() {
     let servers = [server(&cluster, &[]).await, server(&cluster, &[]).await];
     let locks = [servers[0].locks(), servers[1].locks()];
     let clients = Clients::start(&locks, 8, &mut Seed::of_run("a_node_fails_over_under_load"));
-    // A lease that nobody gives back for a while: who waits for it goes on waiting.
+    // A lease that is not released for a while: its waiter continues to wait.
     let held = locks[0].grant("held", 2_000).await;
     let waiting = waiter(&locks[1], "held").await;
     clients.progress(40).await.unwrap();
@@ -199,16 +199,18 @@ async fn a_node_fails_over_under_load() {
 
 /// A cluster that does not serve the slot says so; leases are there when it does again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_slot_that_nobody_serves_is_unavailable() {
+async fn a_slot_that_no_node_serves_is_unavailable() {
     let cluster = RedisCluster::start().await;
     let server = server(&cluster, &[]).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = json!({"lease_id": lease, "ttl_ms": 60_000});
     let token = locks.acquire("a", ask.clone()).await.lease().token;
-    let (owner, slot) = (cluster.owner(slot()).await, slot().to_string());
+    let owner = cluster.owner(slot()).await;
+    let slot = slot().to_string();
     let _: () = cluster.node(owner).run(&["CLUSTER", "DELSLOTS", &slot]).await;
     let said = Setup::lock_server(&cluster.url()).refused().await;
-    let reasons = ["the cluster does not serve the slot", "nobody owns slot"];
+    let reasons = ["the cluster does not serve the slot", " owns slot "];
     assert!(reasons.iter().any(|reason| said.stderr.contains(reason)), "{}", said.stderr);
     locks.acquire("b", json!({"ttl_ms": 60_000})).await.problem(Code::StoreUnavailable);
     let _: () = cluster.node(owner).run(&["CLUSTER", "ADDSLOTS", &slot]).await;
@@ -221,7 +223,8 @@ async fn a_slot_that_nobody_serves_is_unavailable() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_no_cluster_and_who_is_no_node_is_said() {
-    let (cluster, redis) = (RedisCluster::start().await, Redis::start().await);
+    let cluster = RedisCluster::start().await;
+    let redis = Redis::start().await;
     let said = Setup::lock_server(&cluster.node(0).url()).refused().await;
     assert!(said.stderr.contains("write redis-cluster://"), "{}", said.stderr);
     let url = format!("redis-cluster://{}", redis.address());

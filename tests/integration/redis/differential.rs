@@ -26,7 +26,8 @@ async fn two_servers_do_what_one_does() {
         for _ in 0..STEPS {
             let step = world.step(&mut seed);
             log.push(format!("{step:?}"));
-            let (ours, theirs) = (one.apply(&step).await, two.apply(&step).await);
+            let ours = one.apply(&step).await;
+            let theirs = two.apply(&step).await;
             assert_eq!(ours, theirs, "one server and two differ; steps:\n{}", log.join("\n"));
             sides::agree(&mut one, &mut two, &world, &log).await;
         }

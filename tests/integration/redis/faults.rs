@@ -22,7 +22,7 @@ async fn until_ready(server: &Server) {
     until_true("readyz", || async { api.get("/readyz").await.status == 200 }).await;
 }
 
-/// The script ran, its reply was lost: nobody knows, and the repeat finds out.
+/// The script ran, its reply was lost: the outcome is unknown, and the repeat finds out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_unknown_and_the_repeat_gets_the_same_grant() {
     let redis = Redis::start().await;
@@ -49,13 +49,14 @@ async fn a_lost_reply_is_unknown_and_the_repeat_gets_the_same_grant() {
     .await;
 }
 
-/// Whoever gave no id cannot ask again.
+/// A caller that gave no id cannot retry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_without_an_id_leaves_no_lease() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let server = behind(&proxy).await;
-    let (locks, other) = (server.locks(), lock_server(&redis).await);
+    let locks = server.locks();
+    let other = lock_server(&redis).await;
     locks.grant("warm", 60_000).await;
     proxy.set(Fault::DropReplies);
     for (path, body) in [
@@ -69,7 +70,7 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
     proxy.set(Fault::None);
     proxy.cut();
     for lock in ["one", "a", "b"] {
-        until_true("the lease to be taken back", || async {
+        until_true("the lease to be rolled back", || async {
             other.locks().show(lock).await.holder.is_none()
         })
         .await;
@@ -144,7 +145,7 @@ async fn a_silent_redis_is_unknown_in_bounded_time() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_stands_still_is_unknown_in_bounded_time() {
+async fn a_paused_redis_is_unknown_in_bounded_time() {
     let redis = Redis::start().await;
     let server = Setup::lock_server(&redis.url()).args(&["--store-timeout", "3s"]).start().await;
     let locks = server.locks();
@@ -163,7 +164,8 @@ async fn cut_connections_lose_no_waiter() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let server = behind(&proxy).await;
-    let (locks, other) = (server.locks(), lock_server(&redis).await.locks());
+    let locks = server.locks();
+    let other = lock_server(&redis).await.locks();
     drop(other);
     let first = locks.grant("a", 60_000).await;
     let own = locks.clone();
@@ -183,12 +185,12 @@ async fn cut_connections_lose_no_waiter() {
 
 /// A Redis that is not there, and one that accepts and says nothing: one sentence with the URL.
 #[tokio::test]
-async fn an_unreachable_redis_at_start_is_told() {
+async fn an_unreachable_redis_at_start_is_reported() {
     let redis = Redis::start().await;
     let silent = FaultProxy::before(&redis.address()).await;
     silent.set(Fault::Blackhole);
-    let nobody = format!("127.0.0.1:{}", fence_tests::ports::unused());
-    for address in [nobody, silent.address()] {
+    let absent = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    for address in [absent, silent.address()] {
         let url = format!("redis://{address}");
         for setup in [Setup::lock_server(&url), Setup::fenced_store(&url)] {
             let output = setup.refused().await;

@@ -51,7 +51,8 @@ async fn forged_messages_throw_no_waiter_out() {
     for round in 0..10 {
         let marker = format!("marker/{round}");
         locks.grant(&marker, 60_000).await;
-        let (own, lock) = (locks.clone(), marker.clone());
+        let own = locks.clone();
+        let lock = marker.clone();
         let marks = tokio::spawn(async move {
             own.acquire(&lock, json!({"ttl_ms": 60_000, "wait_ms": 60_000})).await
         });

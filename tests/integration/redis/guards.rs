@@ -11,8 +11,10 @@ use fence_tests::wait::{soon, until_true};
 async fn what_one_guard_saw_the_other_refuses() {
     let redis = Redis::start().await;
     let setup = Setup::fenced_store(&redis.url());
-    let (one, two) = (setup.start().await, setup.start().await);
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let one = setup.start().await;
+    let two = setup.start().await;
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     one.guard().put("a", &old, "old").await.expect(201);
     two.guard().fenced_get("a", &new).await.expect(200);
     one.guard().put("a", &old, "late").await.problem(Code::StaleToken);
@@ -27,7 +29,8 @@ async fn marks_and_data_survive_kill_9_of_redis() {
     let mut redis = Redis::start().await;
     let server = Setup::fenced_store(&redis.url()).start().await;
     let guard = server.guard();
-    let (old, new) = (unsigned(33, "a", lease_id()), unsigned(34, "a", lease_id()));
+    let old = unsigned(33, "a", lease_id());
+    let new = unsigned(34, "a", lease_id());
     guard.put("a", &new, "new").await.expect(201);
     redis.kill();
     redis.start_again().await;
@@ -56,7 +59,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     until_true("a refusal", || async { guard.put("a", &stale, "x").await.status == 412 }).await;
 }
 
-/// A write whose reply was lost is told as unknown, never as done or not done.
+/// A write whose reply was lost is reported as unknown, never as done or not done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_unknown() {
     let redis = Redis::start().await;

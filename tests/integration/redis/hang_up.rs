@@ -133,9 +133,9 @@ async fn a_waiter_gets_the_grant_of_a_reply_to_a_waiter_that_left() {
     soon("the grant", second).await.unwrap().lease();
 }
 
-/// What comes after the reply of Redis is done as well: the event of a release.
+/// Work after the reply of Redis is done as well: the event of a release.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_release_whose_client_hung_up_is_told_as_an_event() {
+async fn a_release_whose_client_hung_up_is_an_event() {
     let held = Held::start().await;
     let locks = held.server.locks();
     let mut events = EventStream::open(&held.server.base, "", "").await;

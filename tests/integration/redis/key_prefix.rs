@@ -18,7 +18,8 @@ async fn keys(redis: &Redis, pattern: &str) -> Vec<String> {
 #[tokio::test]
 async fn every_key_and_channel_has_the_prefix() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis, "app1:").await, server(&redis, "app1:").await);
+    let one = server(&redis, "app1:").await;
+    let two = server(&redis, "app1:").await;
     let mut stream = EventStream::open(&two.base, "", "").await;
     let session = json!({"owner": "me", "ttl_ms": 60_000});
     let session = one.locks().0.post("/v1/sessions", &session).await.expect(200).json();

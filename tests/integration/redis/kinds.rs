@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 type Store = Arc<dyn LockStore>;
-type Outcome = Result<Vec<Grant>, StoreError>;
+type GrantResult = Result<Vec<Grant>, StoreError>;
 
 const LONG_MS: u64 = 60_000;
 
@@ -45,7 +45,8 @@ pub(super) fn name(lock: &str) -> LockName {
 }
 
 pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
-    let (owner, ttl) = (Owner::new("shared").unwrap(), Ttl::from_ms(ttl_ms).unwrap());
+    let owner = Owner::new("shared").unwrap();
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
     Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner, ttl) }
 }
 
@@ -73,15 +74,16 @@ pub(crate) async fn servers_of(redis: &Redis, lock: &str) -> Vec<u64> {
 }
 
 /// Waits at the last place of every queue.
-async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<Outcome> {
+async fn enqueue(store: &Store, parts: &[Acquire]) -> JoinHandle<GrantResult> {
     let behind = store.show(&parts[0].lock).await.unwrap().queue_length;
-    let (own, asked) = (store.clone(), parts.to_vec());
+    let own = store.clone();
+    let asked = parts.to_vec();
     let waiting = tokio::spawn(async move { own.acquire_all(asked).await });
     queue_of(store, parts[0].lock.as_str(), behind + 1).await;
     waiting
 }
 
-async fn all_granted(waiting: JoinHandle<Outcome>) -> Vec<Grant> {
+async fn all_granted(waiting: JoinHandle<GrantResult>) -> Vec<Grant> {
     soon("the grants", waiting).await.unwrap().unwrap()
 }
 
@@ -92,7 +94,8 @@ async fn enqueue_at_a_dying_server(
     liveness: Duration,
 ) -> Runtime {
     let runtime = Runtime::new().unwrap();
-    let (url, asked) = (redis.url(), parts.to_vec());
+    let url = redis.url();
+    let asked = parts.to_vec();
     runtime.spawn(async move {
         let options = StoreOptions { liveness, ..patient() };
         let kit = Kit::new("dying");
@@ -104,7 +107,7 @@ async fn enqueue_at_a_dying_server(
 
 /// The first of its own queue, and behind a group in another one that is free: it waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_overtakes_a_waiting_group() {
+async fn no_waiter_overtakes_a_waiting_group() {
     let redis = Redis::start().await;
     let store = server(&redis).await;
     let first = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -143,7 +146,8 @@ async fn a_group_is_refused_as_a_whole() {
         if lock.as_str() == "b" && matches!(**refusal, StoreError::Lost { .. })),
         "{outcome:?}"
     );
-    let (session_id, owner) = (session_id(), Owner::new("shared").unwrap());
+    let session_id = session_id();
+    let owner = Owner::new("shared").unwrap();
     let ttl = Ttl::from_ms(LONG_MS).unwrap();
     let new = NewSession { session_id, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
@@ -162,10 +166,12 @@ async fn a_group_is_refused_as_a_whole() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn groups_of_two_servers_stand_in_one_order() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let second = two.acquire(request("b", LONG_MS, 0)).await.unwrap();
-    let (of_two, of_one) = (group(&["b", "a", "c"]), group(&["c", "a", "b"]));
+    let of_two = group(&["b", "a", "c"]);
+    let of_one = group(&["c", "a", "b"]);
     let waits_at_two = enqueue(&two, &of_two).await;
     let waits_at_one = enqueue(&one, &of_one).await;
     one.release(&name("a"), first.lease_id).await.unwrap();
@@ -182,9 +188,9 @@ async fn groups_of_two_servers_stand_in_one_order() {
     assert!(grants.is_sorted_by_key(|grant| grant.token), "{grants:?}");
 }
 
-/// The group is granted, and nobody claims it: it is taken back at each of its locks.
+/// The group is granted, and no server claims it: it is rolled back at each of its locks.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
+async fn a_group_that_no_server_claims_is_rolled_back_as_a_whole() {
     let redis = Redis::start().await;
     let one = server_with(&redis, BRIEF).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -207,7 +213,7 @@ async fn a_group_that_nobody_claims_is_taken_back_as_a_whole() {
     one.release(&name("a"), first.lease_id).await.unwrap();
     let granted = soon("the waiter behind the group", behind).await.unwrap().unwrap();
     let next = soon("the other lock", one.acquire(request("a", LONG_MS, LONG_MS))).await.unwrap();
-    // Two tokens for the group; and no delay for a grant that nobody heard of.
+    // Two tokens for the group; and no delay for a grant that no client received.
     assert!(granted.token.get() > first.token.get() + 2 && next.token > granted.token);
     for lock in ["a", "b"] {
         let ended = &one.show(&name(lock)).await.unwrap().history[0];
@@ -228,19 +234,19 @@ async fn a_dead_servers_group_is_passed_over() {
     queue_of(&one, "a", 2).await;
     dying.shutdown_background();
     queue_of(&one, "a", 1).await;
-    // Nobody has to wait for its group at the lock that it only reserved.
+    // No other caller has to wait for its group at the lock that it only reserved.
     one.acquire(request("b", LONG_MS, 0)).await.unwrap();
     one.release(&name("a"), first.lease_id).await.unwrap();
     soon("the waiter", behind).await.unwrap().unwrap();
     let history = one.show(&name("a")).await.unwrap().history;
     let ended: Vec<_> = history.iter().map(|ended| ended.lease_id).collect();
-    assert_eq!(ended, [first.lease_id], "nobody was granted in between");
+    assert_eq!(ended, [first.lease_id], "no other was granted in between");
 }
 
-/// Whoever stands behind a dead server's group at a lock that is free, is granted when its server
-/// is known to be dead: nothing else happens at that lock.
+/// A waiter behind a dead server's group at a lock that is free is granted when its server is known
+/// to be dead: nothing else happens at that lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_dead_servers_group_holds_nobody_up() {
+async fn a_dead_servers_group_holds_no_waiter_up() {
     let redis = Redis::start().await;
     let one = server_with(&redis, BRIEF).await;
     one.acquire(request("a", LONG_MS, 0)).await.unwrap();
@@ -251,11 +257,12 @@ async fn a_dead_servers_group_holds_nobody_up() {
     let own = one.clone();
     let behind = tokio::spawn(async move { own.acquire(request("b", LONG_MS, LONG_MS)).await });
     queue_of(&one, "b", 2).await;
-    let (own, asked) = (one.clone(), shared(LONG_MS));
+    let own = one.clone();
+    let asked = shared(LONG_MS);
     let reader = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "read", 2).await;
     dying.shutdown_background();
-    soon("whoever is behind a dead group", behind).await.unwrap().unwrap();
+    soon("the waiter behind a dead group", behind).await.unwrap().unwrap();
     soon("a reader behind a dead writer", reader).await.unwrap().unwrap();
 }
 
@@ -279,7 +286,7 @@ async fn a_dead_writer_keeps_no_reader_out() {
     assert_eq!(one.show(&name("read")).await.unwrap().lease_count, 2);
 }
 
-/// A client that lost its server goes on at another, with its old places.
+/// A client that lost its server continues at another, with its old places.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_moves_to_the_server_where_it_is_repeated() {
     let redis = Redis::start().await;
@@ -297,7 +304,8 @@ async fn a_group_moves_to_the_server_where_it_is_repeated() {
         if matches!(**refusal, StoreError::IdConflict { .. })),
         "{outcome:?}"
     );
-    let (own, asked) = (one.clone(), moves.clone());
+    let own = one.clone();
+    let asked = moves.clone();
     let moved = tokio::spawn(async move { own.acquire_all(asked).await });
     until_true("the new server", || async {
         let servers = servers_of(&redis, "a").await;

@@ -1,4 +1,4 @@
-//! What a server promises over a link whose replies come late: `ttl_ms` is what remains when the
+//! Promises of a server over a link whose replies come late: `ttl_ms` is what remains when the
 //! reply is sent on, not when the script ran.
 
 use std::time::Duration;
@@ -79,7 +79,7 @@ async fn a_slow_link_is_a_link() {
     until_true("a grant after the cut", granted).await;
 }
 
-/// What is not answered at the start is said.
+/// A question that is not answered at the start is named.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_question_without_a_reply_is_named() {
     let redis = Redis::start().await;

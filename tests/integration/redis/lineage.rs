@@ -1,4 +1,4 @@
-//! What Redis may forget, and that tokens rise all the same (L1, L5).
+//! Redis forgets, and tokens rise all the same (L1, L5).
 
 use fence_protocol::Code;
 use fence_tests::api::Locks;
@@ -12,7 +12,8 @@ use service_kit::clock::{Clock as _, SystemClock};
 
 use crate::locks::guards::{FAR, guard_at, raise, readiness, warning};
 
-/// What is told of here is tokens; that grants wait after a loss is told of in `loss.rs`.
+/// Server without the pause after a loss: these tests are about tokens; `loss.rs` tests that grants
+/// wait.
 fn setup(redis: &Redis) -> Setup {
     Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"])
 }
@@ -89,7 +90,7 @@ async fn tokens_rise_after_an_old_backup() {
     assert!(next_token(&locks, "f").await > before);
 }
 
-/// Somebody deletes or lowers keys by hand while nothing restarts.
+/// An operator deletes or lowers keys by hand while nothing restarts.
 #[tokio::test]
 async fn tokens_rise_whichever_key_is_deleted() {
     let redis = Redis::start().await;
@@ -146,9 +147,9 @@ async fn a_restart_of_redis_loses_nothing() {
     locks.release("held", held.lease_id).await.expect(200);
 }
 
-/// Those who wait go on waiting while Redis is away.
+/// Waiters continue to wait while Redis is unreachable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiting_goes_on_after_redis_restarts() {
+async fn waiting_continues_after_redis_restarts() {
     let mut redis = Redis::start().await;
     let server = lock_server(&redis).await;
     let locks = server.locks();
@@ -184,7 +185,7 @@ async fn init_fresh_starts_at_one_and_only_once() {
 }
 
 #[tokio::test]
-async fn a_redis_that_nobody_vouched_for_starts_high() {
+async fn an_unverified_redis_starts_high() {
     let redis = Redis::start().await;
     let server = lock_server(&redis).await;
     let token = next_token(&server.locks(), "a").await;
@@ -226,7 +227,7 @@ async fn tokens_rise_after_a_lift_and_a_loss() {
     assert!(next > lifted.get(), "{next} after {lifted}");
 }
 
-/// A lock that nobody has asked for yet, granted above a mark as soon as the server knows of it.
+/// A lock that no client has asked for yet, granted above a mark as soon as the server knows of it.
 async fn token_above(locks: &Locks, mark: u64) -> u64 {
     let mut number = 0;
     until("a token above the mark", || {
@@ -241,7 +242,8 @@ async fn token_above(locks: &Locks, mark: u64) -> u64 {
 /// above what it has seen meanwhile.
 #[tokio::test]
 async fn a_new_lineage_begins_above_a_guards_mark() {
-    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(1).await;
     let server = with_guards(&redis, &[&guard.base]).start().await;
     let locks = server.locks();
     assert!(next_token(&locks, "a").await < FAR);
@@ -253,7 +255,8 @@ async fn a_new_lineage_begins_above_a_guards_mark() {
 
 #[tokio::test]
 async fn a_new_server_on_an_emptied_redis_begins_above_a_guards_mark() {
-    let (redis, guard) = (Redis::start().await, guard_at(FAR).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(FAR).await;
     let server = with_guards(&redis, &[&guard.base]).start().await;
     assert!(next_token(&server.locks(), "a").await > FAR);
 }
@@ -272,18 +275,19 @@ async fn a_counter_below_a_guards_mark_is_another_lineage() {
     assert!(next_token(&locks, "a").await > FAR);
     // Leases are not lost by it.
     assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
-    // It is lifted once: a third one goes on from there, and begins nothing.
+    // It is lifted once: a third one continues from there, and begins nothing.
     let lineage: String = redis.run(&["GET", "{fence:default}:lineage"]).await;
     let third = with_guards(&redis, &[&guard.base]).start().await;
     assert!(next_token(&third.locks(), "b").await > FAR);
     assert_eq!(redis.run::<String>(&["GET", "{fence:default}:lineage"]).await, lineage);
 }
 
-/// A guard that is silent just when Redis loses its memory holds nobody up: the clock floor covers
-/// it. It is named, and when it is back its mark counts.
+/// A guard that is silent just when Redis loses its memory holds no grant up: the clock floor
+/// covers it. It is named, and when it is back its mark counts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_guard_does_not_stop_a_new_lineage() {
-    let (redis, guard) = (Redis::start().await, guard_at(1).await);
+    let redis = Redis::start().await;
+    let guard = guard_at(1).await;
     let proxy = FaultProxy::before(&guard.address()).await;
     let address = format!("http://{}", proxy.address());
     // Redis itself may take less time than a guard.
@@ -312,10 +316,10 @@ async fn init_fresh_asks_the_guards() {
         let fresh = ["init", "--fresh", "--store", &url, "--guard", guard];
         fence_tests::process::run("lock-server", &fresh).await
     };
-    let nobody = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
-    let output = init(&nobody).await;
+    let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let output = init(&absent).await;
     assert_eq!(output.code, 1, "{output:?}");
-    assert!(output.stderr.contains(&nobody), "{}", output.stderr);
+    assert!(output.stderr.contains(&absent), "{}", output.stderr);
     let seen = guard_at(34).await;
     let output = init(&seen.base).await;
     assert_eq!(output.code, 1, "{output:?}");

@@ -37,11 +37,12 @@ async fn server(redis: &Redis) -> Store {
 }
 
 fn new_session(ttl_ms: u64) -> NewSession {
-    let (owner, ttl) = (request("a", 100, 0).owner, Ttl::from_ms(ttl_ms).unwrap());
+    let owner = request("a", 100, 0).owner;
+    let ttl = Ttl::from_ms(ttl_ms).unwrap();
     NewSession { session_id: session_id(), owner, ttl, metadata: None, principal: None }
 }
 
-/// What is left of the pause.
+/// Returns the rest of the pause in milliseconds.
 fn left(outcome: Result<Grant, StoreError>) -> u64 {
     match outcome {
         Err(StoreError::Paused { left_ms }) => left_ms,
@@ -67,7 +68,7 @@ pub(super) async fn begin_pause(redis: &Redis, ms: u64) {
     let _: () = redis.run(&["SET", PAUSE, &ms, "PX", &ms]).await;
 }
 
-/// The memory of Redis is gone; whoever asks next begins a new lineage.
+/// The memory of Redis is gone; the next caller begins a new lineage.
 async fn forget(redis: &Redis) {
     let _: () = redis.run(&["FLUSHALL"]).await;
 }
@@ -80,7 +81,8 @@ async fn doubt(redis: &Redis) {
 /// The holder of a lock that Redis has forgotten believes in its lease until its time is over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_forgotten_holder_is_waited_for() {
-    let (redis, history) = (Redis::start().await, History::new());
+    let redis = Redis::start().await;
+    let history = History::new();
     let store = server(&redis).await;
     let ask = async |ttl_ms, wait_ms| {
         let invoked_ns = history.now_ns();
@@ -100,7 +102,7 @@ async fn a_forgotten_holder_is_waited_for() {
     forget(&redis).await;
     let left_ms = left(ask(1_500, 0).await);
     assert!((1..=2_500).contains(&left_ms), "{left_ms}");
-    // Whoever can wait is granted as soon as the pause is over, and whoever asks on is too.
+    // A caller that can wait is granted as soon as the pause is over, and one that retries is too.
     let (waited, asked) =
         tokio::join!(ask(200, PATIENT_MS), until("a grant", || async { ask(200, 0).await.ok() }));
     assert_ne!(waited.unwrap().token, asked.token);
@@ -112,7 +114,7 @@ async fn a_forgotten_holder_is_waited_for() {
 
 /// `grant` does not wait: the forgotten holder and the next one believe at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_grant_nobody_waits() {
+async fn with_grant_no_caller_waits() {
     let redis = Redis::start().await;
     let store = server_at(&redis.url(), AfterLoss::Grant).await;
     let forgotten = store.acquire(request("a", 60_000, 0)).await.unwrap();
@@ -122,7 +124,7 @@ async fn with_grant_nobody_waits() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
-/// A Redis that is new, and one that somebody vouches for, have nothing to wait for.
+/// A Redis that is new, and one that an operator vouches for, have nothing to wait for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_first_start_does_not_wait() {
     let redis = Redis::start().await;
@@ -138,7 +140,8 @@ async fn a_first_start_does_not_wait() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
-/// A lease of the past holds nobody up, however long it was: what counts is what may still live.
+/// A lease of the past holds no grant up, however long it was: only leases that may still live
+/// count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_ended_is_not_waited_for() {
     let redis = Redis::start().await;
@@ -155,8 +158,8 @@ async fn what_has_ended_is_not_waited_for() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
-/// Times that somebody only asked for hold nobody up: neither a waiter's, nor that of a request
-/// that was refused, nor a lock-delay of either.
+/// Times that were only asked for hold no grant up: neither a waiter's, nor that of a request that
+/// was refused, nor a lock-delay of either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_only_asked_for_is_not_waited_for() {
     let redis = Redis::start().await;
@@ -165,7 +168,8 @@ async fn what_was_only_asked_for_is_not_waited_for() {
     let wish = |wait_ms| Acquire { lock_delay_ms: 200_000, ..request("a", 600_000, wait_ms) };
     let outcome = store.acquire(wish(0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
-    let (own, asked) = (store.clone(), wish(PATIENT_MS));
+    let own = store.clone();
+    let asked = wish(PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     super::kinds::queue_of(&store, "a", 1).await;
     // One that is granted afterwards is where a delay would be counted in.
@@ -210,9 +214,10 @@ async fn a_forgotten_session_is_waited_for() {
     assert!((1_000..=3_000).contains(&left_ms), "{left_ms}");
 }
 
-/// What lives goes on living in a pause; what is new waits, in whatever way it is asked for.
+/// A lease that lives continues to live in a pause; a new one waits, in whatever way it is asked
+/// for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_lives_goes_on_and_what_is_new_waits() {
+async fn live_leases_continue_and_new_ones_wait() {
     let redis = Redis::start().await;
     let store = server(&redis).await;
     let exclusive = request("x", 60_000, 0);
@@ -228,14 +233,15 @@ async fn what_lives_goes_on_and_what_is_new_waits() {
     for new in [request("free", 100, 0), shared(0), permit()] {
         assert!(left(store.acquire(new).await) > 50_000);
     }
-    // There is room, but somebody waits for it already.
-    let (own, asked) = (store.clone(), shared(PATIENT_MS));
+    // There is room, but another caller waits for it already.
+    let own = store.clone();
+    let asked = shared(PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     super::kinds::queue_of(&store, "s", 1).await;
     let outcome = store.acquire(shared(0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
     waiting.abort();
-    // Who has it is still what is told of a lock that is held.
+    // A lock that is held is still reported with its holder.
     let outcome = store.acquire(request("x", 100, 0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
     let takeover = Takeover::Of(held.lease_id);
@@ -245,7 +251,7 @@ async fn what_lives_goes_on_and_what_is_new_waits() {
     let outcome = store.acquire_all(vec![one, two]).await;
     let Err(StoreError::Part { refusal, .. }) = outcome else { panic!("{outcome:?}") };
     assert!(matches!(*refusal, StoreError::Paused { .. }), "{refusal:?}");
-    // Patience that ends in the pause is told of it, and leaves nothing behind.
+    // A caller whose patience ends in the pause learns of the pause, and leaves nothing behind.
     assert!(left(store.acquire(request("free", 100, 300)).await) > 50_000);
     assert_eq!(store.show(&name("free")).await.unwrap().queue_length, 0);
     store.release(&name("x"), held.lease_id).await.unwrap();

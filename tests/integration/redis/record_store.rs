@@ -49,7 +49,7 @@ fn grant(name: &str, lives_ms: u64) -> Batch {
     Batch { groups, tokens: 1, lives_ms, ..Batch::default() }
 }
 
-/// What is left of the pause.
+/// Returns the rest of the pause in milliseconds.
 fn left(outcome: Result<lock_server::store::records::Committed, StoreError>) -> u64 {
     match outcome {
         Err(StoreError::Paused { left_ms }) => left_ms,
@@ -60,7 +60,8 @@ fn left(outcome: Result<lock_server::store::records::Committed, StoreError>) -> 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn after_flushall_no_lease_begins_while_a_lost_one_may_live() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let before = one.commit(grant("a", 2_000)).await.unwrap().base;
     let version = must_put(&one, Version::ABSENT, put(&lock("b"), "x")).await;
     two.beat(ServerId(2), 60_000).await.unwrap();
@@ -70,7 +71,7 @@ async fn after_flushall_no_lease_begins_while_a_lost_one_may_live() {
     assert!(left_ms <= 3_000, "{left_ms}");
     left(one.commit(grant("c", 2_000)).await);
     assert_eq!(read(&one, &lock("a")).await, Snapshot::absent(lock("a")));
-    // What takes no token goes on, under its versions.
+    // A write that takes no token continues, under its versions.
     assert!(write(&one, version, remove(&lock("b"))).await.is_err());
     must_put(&two, Version::ABSENT, put(&lock("b"), "y")).await;
     // A token that is no lease's.
@@ -146,7 +147,8 @@ async fn tokens_rise_whatever_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_counter_below_what_was_seen_is_noticed_by_each_server() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let seen = take(&one, 100).await.unwrap().base + 100;
     let _: () = redis.run(&["INCRBY", "{fence:default}:token", "-50"]).await;
     // This one has not seen it, but what it decides on was.

@@ -1,4 +1,4 @@
-//! What stands in Redis: many leases of one lock, records that were damaged, and nothing for long.
+//! Records in Redis: many leases of one lock, records that were damaged, and nothing for long.
 
 use fence_protocol::LeaseId;
 use fence_tests::redis_server::Redis;
@@ -58,7 +58,7 @@ async fn many_leases_do_not_disturb_each_other() {
     store.acquire(request("many", LONG_MS, 0)).await.unwrap();
 }
 
-/// A lock that nobody wants any more leaves nothing behind, whatever it was used for.
+/// A lock that is not used any more leaves nothing behind, whatever it was used for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_remains_of_idle_locks() {
     let redis = Redis::start().await;
@@ -117,11 +117,13 @@ async fn what_cannot_be_read_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_record_that_was_deleted_by_hand_is_a_free_lock() {
     let redis = Redis::start().await;
-    let (one, two) = (server(&redis).await, server(&redis).await);
+    let one = server(&redis).await;
+    let two = server(&redis).await;
     let first = one.acquire(request("a", LONG_MS, 0)).await.unwrap();
     let mut waiting = tokio::task::JoinSet::new();
     for (at, store) in [&two, &one].into_iter().enumerate() {
-        let (own, asked) = (store.clone(), request("a", LONG_MS, LONG_MS));
+        let own = store.clone();
+        let asked = request("a", LONG_MS, LONG_MS);
         waiting.spawn(async move { own.acquire(asked).await });
         queue_of(&one, "a", at + 1).await;
     }

@@ -12,8 +12,8 @@ use super::kinds::{name, queue_of, request, server};
 
 const LONG_MS: u64 = 60_000;
 
-/// A caller hangs up and asks again with the same id at once. Its first request is withdrawn, and
-/// never what its second one was told of.
+/// A caller hangs up and retries with the same id at once. Its first request is withdrawn, and
+/// never the lease that its second one received.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_withdrawal_takes_nothing_from_a_repeat() {
     let redis = Redis::with(&[("appendfsync", "everysec")]).await;
@@ -34,7 +34,7 @@ async fn a_withdrawal_takes_nothing_from_a_repeat() {
             tokio::task::yield_now().await;
         }
         one.release(&name(&lock), first.lease_id).await.unwrap();
-        // Handed to the first request, it is taken back with that, and the repeat is told so.
+        // Handed to the first request, it is rolled back with that, and the repeat gets that reply.
         let grant = match soon("the repeat", again).await.unwrap() {
             Err(StoreError::Lost { reason: EndReason::Released, .. }) => continue,
             outcome => outcome.unwrap(),
@@ -47,35 +47,38 @@ async fn a_withdrawal_takes_nothing_from_a_repeat() {
 }
 
 /// Another server's word of a hand-over comes late, when the id has been granted in another way and
-/// its caller was told: it ends nothing.
+/// its caller has the reply: it ends nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_late_word_ends_no_lease_that_was_told_of() {
+async fn a_late_word_ends_no_acknowledged_lease() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     let first = one.acquire(request("late", LONG_MS, 0)).await.unwrap();
-    let (own, asked) = (one.clone(), request("late", LONG_MS, LONG_MS));
+    let own = one.clone();
+    let asked = request("late", LONG_MS, LONG_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "late", 1).await;
     one.release(&name("late"), first.lease_id).await.unwrap();
-    let told = soon("the hand-over", waiting).await.unwrap().unwrap();
+    let granted = soon("the hand-over", waiting).await.unwrap().unwrap();
     one.acquire(request("marker", LONG_MS, 0)).await.unwrap();
-    let (own, asked) = (one.clone(), request("marker", LONG_MS, LONG_MS));
+    let own = one.clone();
+    let asked = request("marker", LONG_MS, LONG_MS);
     let marks = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(&one, "marker", 1).await;
     forge(&redis, &["lock:late".to_owned()], "marker").await;
     soon("the marker", marks).await.unwrap().unwrap();
-    let held = one.renew(&name("late"), told.lease_id, None).await.unwrap();
-    assert_eq!(held.token, told.token);
+    let held = one.renew(&name("late"), granted.lease_id, None).await.unwrap();
+    assert_eq!(held.token, granted.token);
 }
 
-/// Who waits under one id has one patience, the last that was asked for.
+/// All waiters under one id have one patience, the last that was asked for.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_repeat_without_patience_answers_both() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     one.acquire(request("short", LONG_MS, 0)).await.unwrap();
     let asked = request("short", LONG_MS, LONG_MS);
-    let (own, first) = (one.clone(), asked.clone());
+    let own = one.clone();
+    let first = asked.clone();
     let first = tokio::spawn(async move { own.acquire(first).await });
     queue_of(&one, "short", 1).await;
     let again = one.acquire(Acquire { wait_ms: 20, ..asked }).await;
@@ -89,7 +92,8 @@ async fn a_repeat_without_patience_answers_both() {
 async fn a_repeat_does_not_change_its_session() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
-    let (owner, ttl) = (Owner::new("shared").unwrap(), Ttl::from_ms(LONG_MS).unwrap());
+    let owner = Owner::new("shared").unwrap();
+    let ttl = Ttl::from_ms(LONG_MS).unwrap();
     let sessions = [session_id(), session_id()];
     for session_id in sessions {
         let owner = owner.clone();
@@ -100,7 +104,8 @@ async fn a_repeat_does_not_change_its_session() {
     let asked = Acquire { session: Some(sessions[0]), ..request("moves", LONG_MS, LONG_MS) };
     let mut waiting = Vec::new();
     for session in sessions {
-        let (own, asked) = (one.clone(), Acquire { session: Some(session), ..asked.clone() });
+        let own = one.clone();
+        let asked = Acquire { session: Some(session), ..asked.clone() };
         waiting.push(tokio::spawn(async move { own.acquire(asked).await }));
         queue_of(&one, "moves", 1).await;
     }

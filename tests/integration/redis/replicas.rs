@@ -1,4 +1,4 @@
-//! Grants that replicas must have before anybody is told: `--wait-replicas`.
+//! Grants that replicas must have before the reply: `--wait-replicas`.
 
 use fence_protocol::wire::lock::LeaseReply;
 use std::time::Duration;
@@ -63,14 +63,14 @@ impl Replicated {
     }
 }
 
-fn ask(lease: LeaseId) -> Value {
+fn request(lease: LeaseId) -> Value {
     json!({"lease_id": lease, "ttl_ms": 60_000, "owner": "me"})
 }
 
 /// A grant, once the replicas keep up.
 async fn granted(locks: &Locks, lock: &str, lease: LeaseId) -> LeaseReply {
     until("a grant that the replicas have", || async {
-        let reply = locks.acquire(lock, ask(lease)).await;
+        let reply = locks.acquire(lock, request(lease)).await;
         (reply.status == 200).then(|| reply.lease())
     })
     .await
@@ -89,11 +89,11 @@ async fn waiter(
     waiting
 }
 
-/// The reply of somebody whose grant was taken back.
-fn was_taken_back(reply: &Reply, numbers: &str) {
+/// Checks the reply to a caller whose grant was rolled back.
+fn was_rolled_back(reply: &Reply, numbers: &str) {
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains(numbers), "{}", problem.detail);
-    assert!(problem.detail.contains("taken back") && problem.retryable, "{}", problem.detail);
+    assert!(problem.detail.contains("back, try again") && problem.retryable, "{}", problem.detail);
 }
 
 async fn is_free(locks: &Locks, lock: &str) {
@@ -102,7 +102,7 @@ async fn is_free(locks: &Locks, lock: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_is_told_of_a_grant_can_find_it_in_every_replica() {
+async fn an_acknowledged_grant_is_in_every_replica() {
     let redis = Replicated::start(2).await;
     let server = redis.server(2, "10s").await;
     let locks = server.locks();
@@ -119,25 +119,25 @@ async fn who_is_told_of_a_grant_can_find_it_in_every_replica() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_too_few_replicas_have_is_taken_back() {
+async fn a_grant_that_too_few_replicas_have_is_rolled_back() {
     let redis = Replicated::start(2).await;
     let server = redis.server(2, "1s").await;
     let locks = server.locks();
     let before = granted(&locks, "warm", lease_id()).await;
     redis.stop().await;
     let lease = lease_id();
-    was_taken_back(&soon("503", locks.acquire("a", ask(lease))).await, "of 2 replicas");
+    was_rolled_back(&soon("503", locks.acquire("a", request(lease))).await, "of 2 replicas");
     is_free(&locks, "a").await;
     let both = json!({"ttl_ms": 60_000, "locks": [{"lock": "b"}, {"lock": "c"}]});
-    was_taken_back(&soon("503", locks.0.post("/v1/acquire", &both)).await, "of 2 replicas");
+    was_rolled_back(&soon("503", locks.0.post("/v1/acquire", &both)).await, "of 2 replicas");
     is_free(&locks, "b").await;
     is_free(&locks, "c").await;
-    // What was granted before goes on, and is given back.
+    // The lease that was granted before continues, and is given back.
     locks.renew("warm", before.lease_id).await.expect(200);
     locks.release("warm", before.lease_id).await.expect(200);
     redis.go_on();
     redis.are_in_step().await;
-    // The id was never granted as far as anybody knows.
+    // The id was never granted as far as any client knows.
     assert!(granted(&locks, "a", lease).await.token > before.token);
 }
 
@@ -146,7 +146,7 @@ async fn more_replicas_than_there_are_are_never_enough() {
     let redis = Replicated::start(1).await;
     let server = redis.server(2, "100ms").await;
     let locks = server.locks();
-    was_taken_back(&soon("503", locks.acquire("a", ask(lease_id()))).await, "of 2 replicas");
+    was_rolled_back(&soon("503", locks.acquire("a", request(lease_id()))).await, "of 2 replicas");
     is_free(&locks, "a").await;
 }
 
@@ -156,14 +156,16 @@ async fn more_replicas_than_there_are_are_never_enough() {
 async fn a_retry_is_waited_for_where_replicas_may_lack_the_grant() {
     let redis = Replicated::start(1).await;
     let servers = [redis.server(1, "10s").await, redis.server(1, "1s").await];
-    let ([locks, others], lease) = ([servers[0].locks(), servers[1].locks()], lease_id());
+    let [locks, others] = [servers[0].locks(), servers[1].locks()];
+    let lease = lease_id();
     let first = granted(&locks, "a", lease).await;
     redis.stop().await;
     for locks in [&locks, &others] {
-        assert_eq!(locks.acquire("a", ask(lease)).await.lease().token, first.token);
+        assert_eq!(locks.acquire("a", request(lease)).await.lease().token, first.token);
     }
-    let (own, lease) = (locks.clone(), lease_id());
-    let asking = tokio::spawn(async move { own.acquire("b", ask(lease)).await });
+    let own = locks.clone();
+    let lease = lease_id();
+    let asking = tokio::spawn(async move { own.acquire("b", request(lease)).await });
     until_true("the grant to be made", || async { locks.show("b").await.holder.is_some() }).await;
     for is_new_connection in [false, true] {
         if is_new_connection {
@@ -181,17 +183,17 @@ async fn a_retry_is_waited_for_where_replicas_may_lack_the_grant() {
 /// Asks until the server has its connections to Redis.
 async fn until_asked(locks: &Locks, lease: LeaseId) -> Reply {
     until("an answer about the replicas", || async {
-        let reply = soon("an answer", locks.acquire("b", ask(lease))).await;
+        let reply = soon("an answer", locks.acquire("b", request(lease))).await;
         let text = String::from_utf8_lossy(&reply.body).into_owned();
         (reply.status == 200 || text.contains("of 1 replicas")).then_some(reply)
     })
     .await
 }
 
-/// Whoever waits is not told of a hand-over that the replicas do not have; at the server that hands
+/// A waiter gets no reply about a hand-over that the replicas do not have; at the server that hands
 /// over, at another one, and for several locks at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_is_waited_for_and_taken_back() {
+async fn a_hand_over_is_waited_for_and_rolled_back() {
     let redis = Replicated::start(1).await;
     let servers = [redis.server(1, "1s").await, redis.server(1, "1s").await];
     let [here, there] = [servers[0].locks(), servers[1].locks()];
@@ -201,7 +203,7 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
         redis.stop().await;
         // A release is not waited for.
         here.release(lock, held.lease_id).await.expect(200);
-        was_taken_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
+        was_rolled_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
         assert!(here.show(lock).await.holder.is_none(), "{lock}");
         redis.go_on();
     }
@@ -213,7 +215,7 @@ async fn a_hand_over_is_waited_for_and_taken_back() {
     here.queue_of("b", 1).await;
     redis.stop().await;
     here.release("b", held.lease_id).await.expect(200);
-    was_taken_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
+    was_rolled_back(&soon("503 to the waiter", waiting).await.unwrap(), "of 1 replicas");
     for lock in ["b", "c"] {
         assert!(here.show(lock).await.holder.is_none(), "{lock}");
     }
@@ -226,33 +228,33 @@ async fn a_forged_word_takes_nothing_back() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "1s").await;
     let locks = server.locks();
-    let told = granted(&locks, "told", lease_id()).await;
+    let other = granted(&locks, "other", lease_id()).await;
     granted(&locks, "held", lease_id()).await;
     let waiting = waiter(&locks, "held", lease_id()).await;
-    let messages = ["lock:told", "lock:held"].map(str::to_owned);
+    let messages = ["lock:other", "lock:held"].map(str::to_owned);
     for is_stopped in [false, true] {
         if is_stopped {
             redis.stop().await;
         }
         publish(&redis.master, &messages).await;
-        // One that is asked for now is taken back after it.
+        // One that is asked for now is rolled back after it.
         if is_stopped {
-            was_taken_back(
-                &soon("503", locks.acquire("a", ask(lease_id()))).await,
+            was_rolled_back(
+                &soon("503", locks.acquire("a", request(lease_id()))).await,
                 "of 1 replicas",
             );
         }
-        locks.renew("told", told.lease_id).await.expect(200);
+        locks.renew("other", other.lease_id).await.expect(200);
         locks.queue_of("held", 1).await;
         assert!(!waiting.is_finished(), "nothing was handed over");
     }
     redis.go_on();
 }
 
-/// Neither a renewal nor a repeat tells of a grant that replicas lack, and neither keeps it from
+/// Neither a renewal nor a repeat reports a grant that replicas lack, and neither keeps it from
 /// being rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
+async fn no_reply_reports_a_grant_that_is_to_be_rolled_back() {
     let redis = Replicated::start(1).await;
     let servers = [redis.server(1, "3s").await, redis.server(1, "1s").await];
     let [locks, others] = [servers[0].locks(), servers[1].locks()];
@@ -262,21 +264,23 @@ async fn nobody_hears_of_a_grant_that_is_to_be_taken_back() {
     for locks in [&locks, &others] {
         locks.renew("warm", warm.lease_id).await.expect(200);
     }
-    let (own, lease) = (locks.clone(), lease_id());
-    let asking = tokio::spawn(async move { own.acquire("a", ask(lease)).await });
+    let own = locks.clone();
+    let lease = lease_id();
+    let asking = tokio::spawn(async move { own.acquire("a", request(lease)).await });
     until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
     let problem = others.renew("a", lease).await.problem(Code::OutcomeUnknown);
     assert!(problem.detail.contains("of 1 replicas"), "{}", problem.detail);
-    let (renewed, repeated) = tokio::join!(locks.renew("a", lease), locks.acquire("a", ask(lease)));
+    let (renewed, repeated) =
+        tokio::join!(locks.renew("a", lease), locks.acquire("a", request(lease)));
     assert!([503, 504, 410].contains(&renewed.status), "{renewed:?}");
     assert!([503, 504].contains(&repeated.status), "{repeated:?}");
-    was_taken_back(&soon("503", asking).await.unwrap(), "of 1 replicas");
+    was_rolled_back(&soon("503", asking).await.unwrap(), "of 1 replicas");
     redis.go_on();
 }
 
-/// With the replica there, waiters are told as ever.
+/// With the replica there, waiters are notified as ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_hand_over_that_the_replica_has_is_told() {
+async fn a_hand_over_that_the_replica_has_is_acknowledged() {
     let redis = Replicated::start(1).await;
     let servers = [redis.server(1, "10s").await, redis.server(1, "10s").await];
     let [here, there] = [servers[0].locks(), servers[1].locks()];
@@ -296,8 +300,10 @@ async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
     let redis = Replicated::start(0).await;
     let proxy = FaultProxy::before(&redis.master.address()).await;
     let replica = Redis::with(&[("appendonly", "no")]).await;
-    let (host, port) = (proxy.address(), proxy.address());
-    let (host, port) = (host.split_once(':').unwrap().0, port.split_once(':').unwrap().1);
+    let host = proxy.address();
+    let port = proxy.address();
+    let host = host.split_once(':').unwrap().0;
+    let port = port.split_once(':').unwrap().1;
     let _: () = replica.run(&["REPLICAOF", host, port]).await;
     let redis = Replicated { replicas: vec![replica], ..redis };
     redis.are_in_step().await;
@@ -324,16 +330,16 @@ async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
     soon("410", locks.0.post("/v1/acquire", &both)).await.problem(Code::LeaseLost);
 }
 
-/// A WAIT that blocks its connection blocks nobody else's command.
+/// A WAIT that blocks its connection blocks no other command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nobody_else_waits_for_the_replicas() {
+async fn no_other_command_waits_for_the_replicas() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "10s").await;
     let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     redis.stop().await;
     let own = locks.clone();
-    let blocked = tokio::spawn(async move { own.acquire("a", ask(lease_id())).await });
+    let blocked = tokio::spawn(async move { own.acquire("a", request(lease_id())).await });
     until_true("the grant to be made", || async { locks.show("a").await.holder.is_some() }).await;
     locks.renew("held", held.lease_id).await.expect(200);
     locks.release("held", held.lease_id).await.expect(200);
@@ -342,7 +348,7 @@ async fn nobody_else_waits_for_the_replicas() {
     soon("the grant", blocked).await.unwrap().expect(200);
 }
 
-/// Whoever comes while a WAIT is on its way is vouched for by the next one, together with all
+/// A grant that comes while a WAIT is on its way is vouched for by the next one, together with all
 /// others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_wait_vouches_for_many() {
@@ -353,8 +359,9 @@ async fn one_wait_vouches_for_many() {
     let names: Vec<String> = (0..30).map(|number| format!("a/{number}")).collect();
     let mut waiting = Vec::new();
     for name in &names {
-        let (own, name) = (locks.clone(), name.clone());
-        waiting.push(tokio::spawn(async move { own.acquire(&name, ask(lease_id())).await }));
+        let own = locks.clone();
+        let name = name.clone();
+        waiting.push(tokio::spawn(async move { own.acquire(&name, request(lease_id())).await }));
     }
     for name in &names {
         until_true("the grant to be made", || async { locks.show(name).await.holder.is_some() })
@@ -376,7 +383,8 @@ async fn one_wait_vouches_for_many() {
 async fn a_server_that_cannot_wait_for_replicas_is_not_ready() {
     let redis = Replicated::start(1).await;
     let server = redis.server(1, "10s").await;
-    let (locks, mut own) = (server.locks(), redis.master.connect().await.unwrap());
+    let locks = server.locks();
+    let mut own = redis.master.connect().await.unwrap();
     let mut call = async |words: &[&str]| -> String {
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]).query_async(&mut own).await.unwrap()

@@ -29,7 +29,7 @@ async fn lineage(group: &WholeGroup, at: usize) -> String {
     group.node(at).run(&["GET", "{fence:default}:lineage"]).await
 }
 
-/// Whether this Redis is a replica in step with its master.
+/// `true` if this Redis is a replica in step with its master.
 async fn follows(group: &WholeGroup, at: usize) -> bool {
     let info = group.node(at).try_run::<String>(&["INFO", "replication"]).await;
     let info = info.unwrap_or_default();
@@ -45,7 +45,7 @@ async fn renewed(locks: &Locks, lock: &str, lease: fence_protocol::LeaseId) -> u
     .await
 }
 
-/// The next grant of a lock, where somebody grants.
+/// The next grant of a lock, as soon as a server grants.
 async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
     until("a grant", || async {
         let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
@@ -65,8 +65,8 @@ async fn has_arrived(group: &WholeGroup, lock: &str) {
     }
 }
 
-/// A master that is replaced, and one that dies: tokens rise over the whole history, and who waits
-/// goes on waiting.
+/// A master that is replaced, and one that dies: tokens rise over the whole history, and waiters
+/// continue to wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failovers_are_followed_under_load() {
     let mut group = WholeGroup::start().await;
@@ -105,8 +105,8 @@ async fn failovers_are_followed_under_load() {
     one_grant_an_id(&grants).unwrap();
 }
 
-/// A master that stood still while another took its place still takes itself for one when it goes
-/// on.
+/// A master that was paused while another took its place still takes itself for one when it
+/// resumes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_that_comes_back_is_not_used() {
     let group = WholeGroup::start().await;
@@ -125,27 +125,27 @@ async fn an_old_master_that_comes_back_is_not_used() {
     .await;
     assert!(granted.token > before.token);
     group.node(old).process().resume();
-    // Each is asked for after the one before was told.
-    let mut told = vec![granted.token];
+    // Each is asked for after the reply to the one before.
+    let mut tokens = vec![granted.token];
     soon("the old master to follow", async {
         while !follows(&group, old).await {
             let reply = locks.acquire("c", json!({"ttl_ms": 60_000})).await;
             if reply.status == 200 {
                 let lease = reply.lease();
-                told.push(lease.token);
+                tokens.push(lease.token);
                 locks.release("c", lease.lease_id).await;
             }
         }
     })
     .await;
-    assert!(told.is_sorted_by(|earlier, later| earlier < later), "{told:?}");
-    let last = told[told.len() - 1];
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+    let last = tokens[tokens.len() - 1];
     let counter: u64 = group.node(new).run(&["GET", "{fence:default}:token"]).await;
     assert!(counter >= last.get(), "{counter}, and {last} was issued");
     locks.renew("b", lease).await.expect(200);
 }
 
-/// What WAIT is for: a lease that was told of is there after the master died.
+/// WAIT is for this: an acknowledged lease is there after the master died.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_the_replicas_have_survives_the_master() {
     let mut group = WholeGroup::start().await;
@@ -153,7 +153,8 @@ async fn a_lease_that_the_replicas_have_survives_the_master() {
     let server = server(&group, &args).await;
     let locks = server.locks();
     for round in 0..2 {
-        let (lock, lease) = (format!("a/{round}"), lease_id());
+        let lock = format!("a/{round}");
+        let lease = lease_id();
         let ask = json!({"lease_id": lease, "ttl_ms": 60_000, "wait_ms": 20_000});
         let old = until("a grant that both replicas have", || async {
             let reply = locks.acquire(&lock, ask.clone()).await;
@@ -175,11 +176,13 @@ async fn a_lease_that_the_replicas_have_survives_the_master() {
 /// Sentinels that do not know, do not agree, or are too few: one sentence each.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_the_sentinels_do_not_know_is_said() {
-    let (one, other) = (SentinelGroup::start().await, SentinelGroup::start().await);
-    let (here, there) = (one.address(), other.address());
+    let one = SentinelGroup::start().await;
+    let other = SentinelGroup::start().await;
+    let here = one.address();
+    let there = other.address();
     let master = fence_tests::redis_sentinel::MASTER;
     for (url, reasons) in [
-        (format!("{here}/nobody"), ["no sentinel says where the master", "knows no such master"]),
+        (format!("{here}/unknown"), ["no sentinel says where the master", "knows no such master"]),
         (format!("{here},{there}/{master}"), ["do not agree", &here]),
         (
             format!("{here},127.0.0.1:1,127.0.0.1:2/{master}"),
@@ -198,15 +201,16 @@ async fn what_the_sentinels_do_not_know_is_said() {
     server.locks().grant("a", 60_000).await;
 }
 
-/// The master is gone and nobody takes its place: 503, and the lease is there when it comes back.
+/// The master is gone and no other takes its place: 503, and the lease is there when it comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_master_nothing_is_granted() {
     let mut group = SentinelGroup::start().await;
     let server = Setup::lock_server(&group.url()).args(&["--after-loss", "grant"]).start().await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = json!({"lease_id": lease, "ttl_ms": 60_000});
     let token = locks.acquire("a", ask.clone()).await.lease().token;
-    // The replica is gone first, so that nobody can be chosen.
+    // The replica is gone first, so that none can be chosen.
     group.redis_mut(1).kill();
     group.redis_mut(0).kill();
     until_true("503", || async {

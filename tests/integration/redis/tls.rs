@@ -17,7 +17,7 @@ fn setup(redis: &TlsRedis) -> Setup {
     redis.flags().iter().fold(Setup::lock_server(&redis.url()), |setup, flag| setup.arg(flag))
 }
 
-/// Where the connections of others than this test come in.
+/// Ports of the connections that are not this test's.
 async fn ports_in_use(redis: &Redis) -> Vec<String> {
     let list: String = redis.run(&["CLIENT", "LIST"]).await;
     let others = list.lines().filter(|line| !line.contains("cmd=client"));
@@ -45,7 +45,8 @@ async fn everything_travels_over_tls() {
     let said = fence_tests::process::run("lock-server", &flags).await;
     assert_eq!(said.code, 0, "{said:?}");
     let setup = setup(&redis).args(&["--after-loss", "grant"]);
-    let (one, two) = (setup.start().await, setup.start().await);
+    let one = setup.start().await;
+    let two = setup.start().await;
     let mut stream = EventStream::open(&two.base, "", "").await;
     let held = one.locks().grant("a", 60_000).await;
     assert_eq!(held.token.get(), 1);
@@ -93,7 +94,7 @@ async fn refusal(setup: Setup) -> String {
     setup.refused().await.stderr
 }
 
-/// What Redis shows or wants, and what is at the port.
+/// A certificate that does not match, and a port that does not speak TLS, are one sentence.
 #[tokio::test]
 async fn what_does_not_match_is_one_sentence() {
     let redis = TlsRedis::start().await;
@@ -101,7 +102,9 @@ async fn what_does_not_match_is_one_sentence() {
     let own = |name: &str| redis.certificates.text(name);
     let [url, plain_port] = [redis.url(), format!("rediss://{}", redis.redis.address())];
     let tls_port = format!("redis://{}", redis.address());
-    let (ca, cert, key) = (own("ca.pem"), own("client.pem"), own("client.key"));
+    let ca = own("ca.pem");
+    let cert = own("client.pem");
+    let key = own("client.key");
     let (other_ca, other_cert, other_key) =
         (others.text("ca.pem"), others.text("client.pem"), others.text("client.key"));
     let client = |cert: &str, key: &str| {
@@ -135,7 +138,9 @@ async fn files_are_judged_at_start() {
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     };
-    let (cert, key, ca) = (made.text("client.pem"), made.text("client.key"), made.text("ca.pem"));
+    let cert = made.text("client.pem");
+    let key = made.text("client.key");
+    let ca = made.text("ca.pem");
     let garbled =
         write("garbled", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
     let [text, empty] = [write("text", "hunter2\nhunter3"), write("empty", "")];
@@ -186,7 +191,8 @@ async fn sentinels_are_asked_over_tls() {
     let redis = TlsRedis::with(Certificates::new(), &[("tls-replication", "yes")]).await;
     let _: () =
         redis.redis.run(&["ACL", "SETUSER", "app", "on", ">app-s3cret", "~*", "&*", "+@all"]).await;
-    let (folder, port) = (tempfile::tempdir().unwrap(), ports::unused());
+    let folder = tempfile::tempdir().unwrap();
+    let port = ports::unused();
     let own = |name: &str| redis.certificates.text(name);
     let redis_port = redis.address().split_once(':').unwrap().1.to_owned();
     let config = format!(

@@ -53,7 +53,7 @@ async fn a_redis_that_is_down_and_comes_back() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_redis_that_stands_still_keeps_the_order() {
+async fn a_paused_redis_keeps_the_order() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 1).await;
     let grant = Grant::new(1, "1");

@@ -158,7 +158,9 @@ async fn a_command_over_two_locks_needs_both_tokens_and_checks_both() {
     let rules = ["--rule", "acct:%7Bt%7D:{id}=acct/{id}"];
     let port = super::port(&keeping_setup(&cluster.url()).args(&rules)).await;
     let credential = |token, lock: &str| unsigned(token, lock, lease_id());
-    let (a, b, b_new) = (credential(5, "acct/a"), credential(7, "acct/b"), credential(8, "acct/b"));
+    let a = credential(5, "acct/a");
+    let b = credential(7, "acct/b");
+    let b_new = credential(8, "acct/b");
     let key_a = "acct:{t}:a";
     let key_b = "acct:{t}:b";
     let mut client = RespClient::fenced(&port.address, &a).await;

@@ -199,7 +199,7 @@ async fn a_redis_that_is_killed_and_started_again() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_redis_that_is_paused_and_resumes() {
-    let mut seed = Seed::of_run("redis_port::matrix::a_redis_that_stands_still");
+    let mut seed = Seed::of_run("redis_port::matrix::a_paused_redis");
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let rigs = rigs(&redis, 2).await;
     let mut holders = Holders::new(target(&redis, &rigs, "1"), &mut seed);

@@ -60,7 +60,8 @@ async fn a_watch_that_was_lost_fails_the_transaction() {
 async fn a_watch_that_was_lost_ends_as_any_other() {
     let redis = Redis::start().await;
     let guards = ports(&redis, 2).await;
-    let (unwatch, reset): (&[&[&str]], &[&[&str]]) = (&[&["UNWATCH"]], &[&["RESET"]]);
+    let unwatch: &[&[&str]] = &[&["UNWATCH"]];
+    let reset: &[&[&str]] = &[&["RESET"]];
     let discard: &[&[&str]] = &[&["MULTI"], &["DISCARD"]];
     for (id, ends) in [("unwatch", unwatch), ("discard", discard), ("reset", reset)] {
         let old = Grant::new(10, id);

@@ -90,7 +90,7 @@ async fn a_stale_holder_of_a_free_lock_gets_nothing_either() {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_lost_here_asks_nobody() {
+async fn a_lease_that_is_lost_here_asks_no_server() {
     let mut site = Site::new().await;
     raise(&site, "a", 1000).await;
     let ttl = Duration::from_secs(2);
@@ -136,7 +136,7 @@ async fn once_is_enough() {
     assert!(error.to_string().contains("two lock servers"), "{error}");
 }
 
-/// Whoever waits is served first: nothing is kept warm for the one that comes back.
+/// Waiters are served first: nothing is kept warm for the one that comes back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_queue_is_not_overtaken() {
     let site = Site::new().await;

@@ -10,7 +10,7 @@ use fence_tests::wait::{soon, until};
 use serde_json::json;
 
 /// A late repeat of the acquire is granted anew, with a higher token. The holder of the lower one
-/// must not take the renewal of that for its own: somebody may have held the lock in between.
+/// must not take the renewal of that for its own: another client may have held the lock in between.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_with_another_token_is_a_lost_lease() {
     let redis = Redis::start().await;

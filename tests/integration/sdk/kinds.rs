@@ -37,7 +37,7 @@ async fn readers_share_and_a_writer_waits_for_them() {
     assert!(matches!(refused.kind(), ErrorKind::Contended { .. }), "{refused:?}");
     let writer = tokio::spawn(client.lock("doc").ttl(LONG).wait(WAIT).acquire());
     queue_of(&client, "doc", 1).await;
-    // Nobody overtakes the writer.
+    // No reader overtakes the writer.
     let late = reader().acquire().await.unwrap_err();
     assert!(matches!(late.kind(), ErrorKind::Contended { .. }), "{late:?}");
     one.release().await.unwrap();
@@ -77,7 +77,7 @@ async fn permits_have_one_size() {
 }
 
 /// A shared lease that the guard calls stale has a fellow there, and no server lost its memory; and
-/// nobody takes over what is shared.
+/// no client takes over what is shared.
 #[tokio::test]
 async fn what_is_shared_is_neither_reacquired_nor_taken_over() {
     let site = Site::new().await;
@@ -153,7 +153,7 @@ async fn a_group_holds_nothing_while_it_waits() {
 
 const ALL: [&str; 3] = ["a", "b", "c"];
 
-/// A session behind a proxy, and somebody who sees what the server has.
+/// A session behind a proxy, and a client that sees what the server has.
 struct Lossy {
     proxy: FaultProxy,
     session: Session,
@@ -211,7 +211,7 @@ async fn a_group_whose_reply_is_lost_is_granted_once() {
     assert_eq!(lossy.lease_count().await, 3);
 }
 
-/// One lease of the group that nobody heard of was revoked: its fellows do not stand in the way of
+/// One lease of the group whose reply was lost was revoked: its fellows do not stand in the way of
 /// the next try, and do not stay behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_that_lost_one_unheard_begins_anew() {

@@ -12,7 +12,7 @@ use super::Site;
 
 type Outcomes = JoinHandle<(Lease, Result<Applied, Error>)>;
 
-/// What is done to the object `doc` under the lease.
+/// Change to the object `doc` under the lease.
 #[derive(Clone, Copy)]
 enum Change {
     Put,
@@ -84,7 +84,7 @@ async fn a_delete_whose_reply_is_lost_is_done_once() {
     site.guard.guard().fenced_get("doc", &header).await.expect(404);
 }
 
-/// The request never arrived: the repeat is the first that the guard hears of it.
+/// The request never arrived: the repeat is the first that reaches the guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_never_arrived_is_done_by_its_repeat() {
     let site = Site::new().await;
@@ -102,10 +102,10 @@ async fn a_write_that_never_arrived_is_done_by_its_repeat() {
     assert_eq!(found.body.as_ref(), b"mine");
 }
 
-/// It was applied, then the lock passed on, then it is repeated: the holder is told that it is out,
+/// It was applied, then the lock passed on, then it is repeated: the holder learns that it is out,
 /// and that its write was in. What the new holder wrote stays.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_repeat_after_the_lock_passed_on_is_told_both() {
+async fn a_repeat_after_the_lock_passed_on_learns_both() {
     let site = Site::new().await;
     let begun = site.lose_the_reply(Change::Put).await;
     let newer = unsigned(800, "doc", lease_id());
@@ -132,7 +132,7 @@ async fn a_guard_that_goes_away_leaves_the_outcome_open() {
     assert_eq!(error.outcome(), Some(Outcome::Unknown));
 }
 
-/// The same where nobody listens any more: that repeats cannot be sent is certain, and says nothing
+/// The same if no server listens any more: that repeats cannot be sent is certain, and says nothing
 /// about the first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_closed_port_leaves_the_outcome_open() {
@@ -162,8 +162,9 @@ async fn a_lost_lease_repeats_nothing() {
     let (_lease, result) = soon("the write", begun).await.unwrap();
     site.proxy.set(Fault::None);
     let error = result.unwrap_err();
-    let is_told = matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::LeaseLost { .. });
-    assert!(is_told, "{error:?}");
+    let is_reported =
+        matches!(error.kind(), ErrorKind::OutcomeUnknown | ErrorKind::LeaseLost { .. });
+    assert!(is_reported, "{error:?}");
     let header = unsigned(900, "doc", lease_id());
     let seen = site.guard.guard().fenced_get("doc", &header).await;
     assert_eq!(seen.status, 404, "it was sent all the same");

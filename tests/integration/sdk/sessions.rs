@@ -59,7 +59,7 @@ async fn the_end_of_a_session_is_noticed() {
     assert!(matches!(more.kind(), ErrorKind::LeaseLost { .. }), "{more}");
 }
 
-/// A blocked session is trusted no longer than the server lets it live, and nobody gets its lock
+/// A blocked session is trusted no longer than the server lets it live, and no client gets its lock
 /// while it is.
 #[tokio::test]
 async fn a_blocked_session_is_lost_before_its_lock_passes_on() {

@@ -36,14 +36,14 @@ async fn a_superseded_holder_learns_it_and_stops() {
     // What is taken over need not have asked for a takeover itself.
     let lease = old.lock("jobs/1").ttl(TTL).acquire().await.unwrap();
     let first_token = lease.token();
-    let (dropped, told) = oneshot::channel();
+    let (dropped, is_dropped) = oneshot::channel();
     let work = tokio::spawn(lease.run(async move |_| {
         let _work = Dropped(Some(dropped));
         std::future::pending::<()>().await;
     }));
     let successor = new.lock("jobs/1").ttl(TTL).takeover().acquire().await.unwrap();
     assert!(successor.token() > first_token);
-    soon("the work to be dropped", told).await.unwrap();
+    soon("the work to be dropped", is_dropped).await.unwrap();
     assert_eq!(*work.await.unwrap().unwrap_err().kind(), SUPERSEDED);
     // It does not come back, whatever it tries.
     let refused = old.lock("jobs/1").takeover().acquire().await.unwrap_err();
@@ -85,13 +85,13 @@ async fn a_supervisor_names_the_lease_of_the_dead() {
     assert!(matches!(again.kind(), ErrorKind::Contended { .. }), "{again:?}");
 }
 
-/// Every process has an incarnation of its own, without being told to, and an owner that a restart
+/// Every process has an incarnation of its own, without any setting, and an owner that a restart
 /// does not keep is no identity.
 #[tokio::test]
 async fn an_identity_has_to_be_one() {
     let site = Site::new().await;
-    let nobody = Client::builder().lock_server(&site.locks.base).build().unwrap();
-    let refused = nobody.lock("a").takeover().acquire().await.unwrap_err();
+    let unnamed = Client::builder().lock_server(&site.locks.base).build().unwrap();
+    let refused = unnamed.lock("a").takeover().acquire().await.unwrap_err();
     assert_eq!(*refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("owner"), "{refused}");
     let named = || Client::builder().lock_server(&site.locks.base).owner("svc");

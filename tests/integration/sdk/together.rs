@@ -48,8 +48,8 @@ async fn all_are_held_and_freed_together() {
     }
 }
 
-/// A release whose future is dropped goes on, and what a lost one leaves is given back: the session
-/// lives, and nobody has a handle on it any more.
+/// A release whose future is dropped continues, and what a lost one leaves is given back: the
+/// session lives, and no handle to it is left.
 #[tokio::test]
 async fn nothing_is_held_without_a_handle() {
     let site = Site::new().await;
@@ -74,7 +74,7 @@ async fn nothing_is_held_without_a_handle() {
     short.check().unwrap();
 }
 
-/// One of them is held by another: none is kept, and the session goes on without.
+/// One of them is held by another: none is kept, and the session continues without.
 #[tokio::test]
 async fn all_or_nothing() {
     let site = Site::new().await;
@@ -114,7 +114,7 @@ async fn too_many_or_one_twice_is_refused_before_anything_is_sent() {
     assert_eq!(session.locks(all).acquire_all().await.unwrap().len(), 64);
 }
 
-/// Two that want the same locks in opposite orders, again and again: nobody waits for ever.
+/// Two that want the same locks in opposite orders, again and again: none waits for ever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn opposite_orders_never_deadlock() {
     let site = Site::new().await;
@@ -221,7 +221,7 @@ async fn what_is_dropped_is_given_back() {
     assert!(held.check().is_err(), "trusted without a heartbeat");
     until_true("the end of the session", || is_free(&client, "c")).await;
     theirs.release().await.unwrap();
-    until_true("nobody to have waited on", || is_free(&other, "b")).await;
+    until_true("no waiter to be left", || is_free(&other, "b")).await;
 }
 
 /// The limits of a session are those of a lease.

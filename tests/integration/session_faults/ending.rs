@@ -18,8 +18,7 @@ const LEASES: usize = 700;
 /// Short, so that a test sees what is left after it, and longer than one that looks for it takes.
 const RETENTION: [&str; 4] = ["--ended-retention", "2s", "--liveness", "500ms"];
 
-/// What sessions leave behind is told of here, and not that grants wait when Redis may have lost
-/// leases.
+/// Server without the pause after a loss: these tests are about what sessions leave behind.
 fn lock_server(store: &str) -> Setup {
     Setup::lock_server(store).args(&RETENTION).args(&["--after-loss", "grant"])
 }
@@ -56,7 +55,7 @@ impl HalfEnded {
         Self { redis, server, session, leases, uncleared, _proxy: proxy }
     }
 
-    /// Whatever anybody asks of a lock that is not cleared away, its lease has ended.
+    /// Whatever a client asks of a lock that is not cleared away, its lease has ended.
     async fn seen_by(&self, locks: &Locks) {
         let highest = self.leases.iter().map(|lease| lease.token).max().unwrap();
         for (turn, lock) in self.uncleared.iter().enumerate() {
@@ -73,7 +72,7 @@ impl HalfEnded {
                     assert!(locks.acquire(lock, owner).await.lease().token > highest, "{lock}");
                 }
                 4 => assert!(locks.grant(lock, TTL_MS).await.token > highest, "{lock}"),
-                // Nobody asks for it before it is listed.
+                // No client asks for it before it is listed.
                 _ => {}
             }
         }
@@ -100,7 +99,7 @@ impl HalfEnded {
     }
 }
 
-/// Releases a lease, whatever is away meanwhile.
+/// Releases a lease, whatever is unreachable meanwhile.
 async fn let_go(locks: &Locks, lease: &LeaseReply) {
     until_true("a release", || async {
         let reply = locks.release(lease.lock.as_str(), lease.lease_id).await;
@@ -111,7 +110,7 @@ async fn let_go(locks: &Locks, lease: &LeaseReply) {
 }
 
 /// The lease is gone. By the time that a busy machine comes to ask, how it ended may be forgotten,
-/// which is told as `expired`.
+/// which is reported as `expired`.
 fn session_ended(reply: fence_tests::api::Reply) {
     let reason = reply.problem(Code::LeaseLost).extension::<String>("reason").unwrap();
     assert!(["session-ended", "expired"].contains(&reason.as_str()), "{reason}");
@@ -131,7 +130,7 @@ async fn redis_dies_between_two_parts() {
     half.until_nothing_is_left(&other.locks()).await;
 }
 
-/// The lock server dies between two parts, and another one goes on.
+/// The lock server dies between two parts, and another one continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_lock_server_dies_between_two_parts() {
     let mut half = HalfEnded::with_leases(LEASES).await;
@@ -141,8 +140,8 @@ async fn the_lock_server_dies_between_two_parts() {
     half.until_nothing_is_left(&other.locks()).await;
 }
 
-/// Nobody waits for anything and nobody looks: what the dead server left is cleared away all the
-/// same, and soon.
+/// No client waits for anything or looks: what the dead server left is cleared away all the same,
+/// and soon.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_dead_server_left_is_cleared_away_unasked() {
     let mut half = HalfEnded::with_leases(LEASES).await;
@@ -167,7 +166,7 @@ async fn the_id_of_a_half_ended_session_begins_nothing_new() {
     half.seen_by(&locks).await;
 }
 
-/// Who waits for a lock of the session.
+/// Waiters for a lock of the session.
 struct Crowd {
     waiting: Vec<(usize, JoinHandle<Result<LeaseReply, String>>)>,
 }
@@ -180,8 +179,8 @@ impl Crowd {
             let own = locks.clone();
             let lock = format!("{prefix}/{number}");
             let task = async move {
-                // A grant that its server could not claim in time, because Redis was away, is over;
-                // whoever waited for it starts over with another id, as the SDK does.
+                // A grant that its server could not claim in time, because Redis was unreachable,
+                // is over; its waiter starts over with another id, as the SDK does.
                 for _ in 0..5 {
                     let ask = json!({"ttl_ms": TTL_MS, "wait_ms": 60_000});
                     let reply = own.try_acquire(&lock, ask).await?;
@@ -241,7 +240,7 @@ async fn a_death_in_the_middle(test: &str, redis_dies: bool) {
             one.process.kill();
         }
         eprintln!("{} bonds were left", bonds(&redis, session).await.len());
-        // Whether or not it was told: it has ended.
+        // Whether or not there was a reply: it has ended.
         drop(soon("an answer, or none", asked).await);
         let tokens = crowd.all_granted("torn", highest, &locks).await;
         let mut once = tokens.clone();

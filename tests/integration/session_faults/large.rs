@@ -18,10 +18,10 @@ use tokio::task::JoinSet;
 
 use super::TTL_MS;
 
-/// What a session may have by default.
+/// Leases that a session may have by default.
 const LEASES: usize = 10_000;
 const HEARTBEATS: usize = 20;
-/// How many locks somebody waits for.
+/// Locks that have a waiter.
 const WAITERS: usize = 100;
 const AT_ONCE: usize = 64;
 
@@ -83,20 +83,20 @@ async fn hold_all(store: &Store, session: SessionId) -> BTreeMap<usize, LeaseId>
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-/// What is behind the store, and what a write leaves there.
+/// Engine behind the store, with the trace that a write leaves there.
 enum Behind {
     Memory,
     Embedded(DataDir),
     Redis(Redis),
 }
 
-/// What can be counted from outside.
+/// Trace that can be counted from outside.
 #[derive(Debug, PartialEq)]
 enum Trace {
     Nothing,
     /// Every byte on the disk: a commit changes some.
     Files(Vec<Vec<u8>>),
-    /// How often each command ran.
+    /// Number of runs of each command.
     Commands(BTreeMap<String, u64>),
 }
 
@@ -118,7 +118,7 @@ impl Behind {
     }
 }
 
-/// What every file in the folder holds.
+/// Contents of every file in the folder.
 fn files(folder: &Path) -> Vec<Vec<u8>> {
     let mut paths: Vec<PathBuf> =
         std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -137,7 +137,7 @@ fn heartbeats_cost_one_step(before: &Trace, after: &Trace) {
                 let at = |stats: &BTreeMap<String, u64>| stats.get(command).copied().unwrap_or(0);
                 usize::try_from(at(after) - at(before)).unwrap()
             };
-            // What goes on beside it, a look at what is due now and then, writes nothing.
+            // Work beside it, a look at what is due now and then, writes nothing.
             assert_eq!((ran("set"), ran("zcard")), (HEARTBEATS, HEARTBEATS));
             let scripts = ran("evalsha");
             assert!((HEARTBEATS..HEARTBEATS + 5).contains(&scripts), "{scripts} scripts");

@@ -37,8 +37,8 @@ async fn repeated(locks: &Locks, lock: &str, ask: &Value) -> LeaseReply {
     .await
 }
 
-/// The takeover was carried out and nobody heard of it. The repeats, wherever they go, get that
-/// grant, and nobody takes over from the one who took over.
+/// The takeover was carried out and its reply was lost. The repeats, wherever they go, get that
+/// grant, and no client takes over from the one that took over.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_takeover_whose_reply_is_lost_is_one_grant() {
     let redis = Redis::start().await;
@@ -123,10 +123,10 @@ async fn a_takeover_outlives_the_server_that_was_asked() {
         let first = tokio::spawn(async move { at.try_acquire(&name, asked).await });
         tokio::time::sleep(seed.time_ms(0, 6)).await;
         dying.process.kill();
-        let heard = soon("an answer, or none", first).await.unwrap();
+        let reply = soon("an answer, or none", first).await.unwrap();
         let new = repeated(&locks, &lock, &ask).await;
         assert!(new.token > old.token);
-        if let Ok(reply) = heard {
+        if let Ok(reply) = reply {
             assert_eq!(reply.lease().token, new.token, "{lock}: an answered grant is another");
         }
         superseded_once(&locks, &old).await;

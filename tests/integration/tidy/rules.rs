@@ -8,9 +8,9 @@ pub(super) struct Finding {
     pub(super) what: String,
 }
 
-pub(super) struct Rule {
-    pub(super) name: &'static str,
-    pub(super) instead: &'static str,
+pub(crate) struct Rule {
+    pub(crate) name: &'static str,
+    pub(crate) instead: &'static str,
     find: Find,
 }
 
@@ -25,7 +25,7 @@ const fn word(name: &'static str, instead: &'static str) -> Rule {
     Rule { name, instead, find: Find::Phrase }
 }
 
-pub(super) const RULES: [Rule; 28] = [
+pub(crate) const RULES: [Rule; 28] = [
     word("told", "Write: notified, replied, reported, given."),
     word("tell", "Write: notify, reply, report; for \"tell apart\": distinguish."),
     word("tells", "Write: notifies, replies, reports."),
@@ -196,7 +196,9 @@ fn homonyms(text: &str) -> Vec<Finding> {
     lines(text, |line| {
         let mut words = line.split(|c: char| !(c.is_alphanumeric() || c == '_'));
         let is_type = words.any(|word| matches!(word, "struct" | "enum" | "type" | "trait"));
-        let is_code = !line.trim_start().starts_with("//");
+        // An associated type has the name that its trait gives it.
+        let is_associated = line.starts_with("    type ") && line.contains(" = ");
+        let is_code = !line.trim_start().starts_with("//") && !is_associated;
         is_type && is_code && words.next().is_some_and(|name| HOMONYMS.contains(&name))
     })
 }

@@ -9,9 +9,9 @@
 //! | file | role |
 //! | --- | --- |
 //! | `run.rs` | one seed: servers, clients and faults for 60 simulated seconds |
-//! | `records.rs`, `store.rs` | [`SimRecords`]: an engine of records behind a network that delays and loses |
+//! | `records.rs`, `store.rs` | [`SimRecords`]: record engine behind a bad network |
 //! | `faults.rs` | how often what fails, drawn from the seed |
-//! | `server.rs`, `client.rs` | processes that stop and start; clients that hang up, retry and stall |
+//! | `server.rs`, `client.rs` | processes that restart; clients that hang up, retry and stall |
 //! | `audit.rs`, `audit/` | the invariants, over commits and over replies |
 #![expect(
     clippy::unwrap_used,

@@ -13,7 +13,7 @@ use fence_tests::campaign::{self, Row};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinError, JoinSet};
 
-/// Breaks real engines under load, judges what their clients were told, and prints a table.
+/// Breaks real engines under load, judges the replies that their clients got, and prints a table.
 ///
 /// Each row starts its engine and two lock servers, sets twelve clients with short leases on four
 /// locks to work, and hurts the engine once a round. Build the servers first: cargo build
@@ -30,14 +30,19 @@ struct Args {
     /// Only rows whose flags of lock-server contain this text; - for those without any.
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     flags: Option<String>,
-    /// How often the engine of a row is hurt.
+    /// Faults that each row gets.
     #[arg(long, value_name = "N", default_value_t = 20)]
     rounds: usize,
     /// Repeats the choices of an earlier run; the scheduling of processes is not repeated.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How many rows run at the same time.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
+    /// Rows that run at the same time.
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=16),
+    )]
     jobs: u16,
     /// Print JSON with every finding in place of the table.
     #[arg(long)]
@@ -52,10 +57,12 @@ Examples:
   The whole table, three rows at a time:
     cargo run -p fence-tests --bin campaign -- --jobs 3
   One row, as it was run before:
-    cargo run -p fence-tests --bin campaign -- --engine sentinel --fault kill-master --flags - --seed 7
+    cargo run -p fence-tests --bin campaign -- \
+            --engine sentinel --fault kill-master --flags - --seed 7
   What exactly was broken:
     cargo run -p fence-tests --bin campaign -- --engine sentinel --fault split-network --json
-Exit codes: 0 done, 1 L1 is broken where the engine promises it, 2 a row could not be run to its end, 64 bad arguments.";
+Exit codes: 0 done, 1 L1 is broken where the engine promises it, 2 a row could not be run to its\
+\x20end, 64 bad arguments.";
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -129,7 +136,7 @@ async fn all(args: &Args, rows: Vec<Row>) -> ExitCode {
             }
             Err(error) => {
                 failed = true;
-                eprintln!("a row failed: {}", told(error));
+                eprintln!("a row failed: {}", panic_text(error));
             }
         }
         if let Some((at, row)) = waiting.next() {
@@ -148,16 +155,16 @@ async fn all(args: &Args, rows: Vec<Row>) -> ExitCode {
 }
 
 async fn one(at: usize, row: Row, rounds: usize, seed: u64) -> (usize, Result<Counts, String>) {
-    let tell = |text: String| eprintln!("{}: {text}", name(&row));
-    let told = campaign::run(&row, rounds, seed, tell).await;
-    (at, told.map(|told| campaign::judge(&row, &told)))
+    let report = |text: String| eprintln!("{}: {text}", name(&row));
+    let record = campaign::run(&row, rounds, seed, report).await;
+    (at, record.map(|record| campaign::judge(&row, &record)))
 }
 
 fn name(row: &Row) -> String {
     format!("{} {} {}", row.engine, row.fault, row.flags_text())
 }
 
-fn told(error: JoinError) -> String {
+fn panic_text(error: JoinError) -> String {
     match error.try_into_panic() {
         Ok(panic) => match panic.downcast::<String>() {
             Ok(text) => *text,

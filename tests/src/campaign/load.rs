@@ -1,4 +1,4 @@
-//! Clients with short leases on few locks, which note what they were told.
+//! Clients with short leases on few locks, which record the replies that they got.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,11 +19,11 @@ use crate::seed::Seed;
 const LOCKS: [&str; 4] = ["orders/1", "orders/2", "orders/3", "orders/4"];
 /// The shortest lease, and the bound of the longest.
 const TTL_MS: (u64, u64) = (200, 1_000);
-/// How long an acquire queues.
+/// Longest time that an acquire queues.
 const WAIT_MS: u64 = 1_000;
 /// Between two tries of a request that was not answered.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How long nothing may be granted before the run gives up.
+/// Time without any grant after which the run fails.
 const STUCK: Duration = Duration::from_secs(60);
 
 /// Clients at work.
@@ -34,7 +34,7 @@ pub struct Clients {
     workers: Vec<JoinHandle<()>>,
 }
 
-/// What the clients were told.
+/// Record of the replies that the clients got.
 #[derive(Debug, Default)]
 pub struct Notes {
     /// Grants, and how long each was kept.
@@ -52,7 +52,7 @@ impl Notes {
         self.gone.lock().unwrap().clone()
     }
 
-    /// How many grants there were so far.
+    /// Number of grants so far.
     pub fn grants(&self) -> u64 {
         self.grants.load(Ordering::SeqCst)
     }
@@ -77,7 +77,7 @@ impl Clients {
         Self { notes, stop, workers }
     }
 
-    /// What they were told so far.
+    /// Record of the replies so far.
     pub fn notes(&self) -> &Notes {
         &self.notes
     }
@@ -104,7 +104,7 @@ impl Clients {
         Ok(())
     }
 
-    /// Lets every client finish, and returns what they were told.
+    /// Lets every client finish, and returns the record of their replies.
     ///
     /// # Panics
     /// If a client panicked.
@@ -125,7 +125,7 @@ struct Client {
     seed: Seed,
 }
 
-/// What a request that is repeated until it is answered got in the end.
+/// Final reply to a request that is retried until it is answered.
 struct Answer {
     reply: Reply,
     /// Before the try that was answered.
@@ -173,7 +173,7 @@ impl Client {
                          "owner": format!("client {}", self.number)});
         let invoked_ns = self.notes.history.now_ns();
         let answer = self.answered(lock, "acquire", ask, u64::MAX).await?;
-        // 423: somebody else has it. 410: an earlier try was granted, and taken back or over.
+        // 423: another client has it. 410: an earlier try was granted, and rolled back or over.
         let granted: LeaseReply = (answer.reply.status == 200).then(|| answer.reply.read())?;
         self.notes.history.granted(Granted {
             lock: lock.to_owned(),
@@ -199,13 +199,13 @@ impl Client {
         let Some(answer) = self.answered(lock, "renew", ask, until_ns).await else { return false };
         if answer.reply.status != 200 {
             let reason = answer.reply.json()["reason"].as_str().unwrap_or_default().to_owned();
-            self.told_gone(lease, reason);
+            self.record_gone(lease, reason);
             return false;
         }
         let renewed: LeaseReply = answer.reply.read();
         if renewed.token != lease.token {
             // The engine forgot the grant, and an earlier try of the same request was granted anew.
-            self.told_gone(lease, format!("granted anew with token {}", renewed.token));
+            self.record_gone(lease, format!("granted anew with token {}", renewed.token));
             return false;
         }
         self.notes.history.kept(lease.lease_id, answer.asked_ns, renewed.ttl_ms);
@@ -221,13 +221,13 @@ impl Client {
             && !answer.is_repeat
         {
             let reason = answer.reply.json()["reason"].as_str().unwrap_or_default().to_owned();
-            self.told_gone(lease, reason);
+            self.record_gone(lease, reason);
         }
     }
 
-    fn told_gone(&self, lease: &LeaseReply, reason: String) {
-        let told_ns = self.notes.history.now_ns();
-        let gone = Gone { lease: lease.lease_id, told_ns, reason };
+    fn record_gone(&self, lease: &LeaseReply, reason: String) {
+        let reported_ns = self.notes.history.now_ns();
+        let gone = Gone { lease: lease.lease_id, reported_ns, reason };
         self.notes.gone.lock().unwrap().push(gone);
     }
 
@@ -243,7 +243,7 @@ impl Client {
                 }
                 // Nothing was done.
                 Ok(reply) if reply.status == 503 => {}
-                // Nobody knows.
+                // The outcome is unknown.
                 Ok(reply) if reply.status == 504 => is_repeat = true,
                 Ok(reply) => panic!("{verb} {lock}: {reply:?}"),
                 Err(_) => is_repeat = true,

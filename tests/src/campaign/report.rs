@@ -1,15 +1,15 @@
-//! What a row came to, as a table and as JSON.
+//! Counts of a row, as a table and as JSON.
 
 use serde_json::{Value, json};
 
 use super::Row;
 
-/// What was counted in one row.
+/// Counts of one row.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// How often the engine was hurt.
+    /// Faults that the engine got.
     pub rounds: usize,
-    /// Grants that a client was told of.
+    /// Grants that reached a client.
     pub grants: usize,
     /// L1: grants whose token is another's, or not above an earlier one.
     pub token_breaks: Vec<String>,
@@ -19,7 +19,7 @@ pub struct Counts {
     pub lost_leases: Vec<String>,
     /// The longest time without a grant after a fault, of the middle one of all faults.
     pub gap_median_ms: u64,
-    /// The same, of the worst fault.
+    /// The longest time without a grant after a fault, of the worst fault.
     pub gap_longest_ms: u64,
 }
 

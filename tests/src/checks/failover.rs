@@ -1,5 +1,5 @@
-//! What a run over failovers came to, counted: some engines promise less than others, and how often
-//! they break what they do not promise is told. Pure: no I/O, no clock.
+//! Counts of a run over failovers: some engines promise less than others, and this reports how
+//! often they break what they do not promise. Pure: no I/O, no clock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,10 +19,10 @@ pub enum Scope {
 /// A server said that a lease is gone, which its holder had not given back.
 #[derive(Clone, Debug)]
 pub struct Gone {
-    /// The lease.
+    /// Lease that ended early.
     pub lease: LeaseId,
     /// When the answer was there.
-    pub told_ns: u64,
+    pub reported_ns: u64,
     /// The reason that the server gave.
     pub reason: String,
 }
@@ -69,7 +69,7 @@ pub fn lost_leases(grants: &[Granted], gone: &[Gone]) -> Vec<String> {
     let known: HashMap<LeaseId, &Granted> = grants.iter().map(|g| (g.lease, g)).collect();
     let lost = gone.iter().filter_map(|gone| {
         let grant = known.get(&gone.lease)?;
-        (gone.told_ns < grant.until_ns()).then(|| format!("{gone:?} of {grant:?}"))
+        (gone.reported_ns < grant.until_ns()).then(|| format!("{gone:?} of {grant:?}"))
     });
     lost.collect()
 }
@@ -77,11 +77,11 @@ pub fn lost_leases(grants: &[Granted], gone: &[Gone]) -> Vec<String> {
 /// For each fault, the longest time without any grant from the fault until the next one, in
 /// nanoseconds. What is after the last grant does not count.
 pub fn longest_gaps(grants: &[Granted], faults_ns: &[u64]) -> Vec<u64> {
-    let mut told: Vec<u64> = grants.iter().map(|grant| grant.span.returned_ns).collect();
-    told.sort_unstable();
+    let mut granted_ns: Vec<u64> = grants.iter().map(|grant| grant.span.returned_ns).collect();
+    granted_ns.sort_unstable();
     let until = faults_ns.iter().skip(1).copied().chain([u64::MAX]);
     let gaps = faults_ns.iter().zip(until).map(|(fault, next)| {
-        let within = told.iter().filter(|at| (*fault..next).contains(*at));
+        let within = granted_ns.iter().filter(|at| (*fault..next).contains(*at));
         let mut last = *fault;
         within.map(|at| at - std::mem::replace(&mut last, *at)).max().unwrap_or(0)
     });
@@ -114,7 +114,7 @@ mod tests {
         assert!(token_breaks(&rising, Scope::Namespace).is_empty());
         let repeated = [grant("a", 1, 0, 1), grant("a", 2, 2, 3), grant("a", 2, 4, 5)];
         assert_eq!(token_breaks(&repeated, Scope::Lock).len(), 1);
-        // Even where nobody can say which was first.
+        // Even if the order is unknown.
         let at_once = [grant("a", 2, 0, 5), grant("a", 2, 1, 4)];
         assert_eq!(token_breaks(&at_once, Scope::Lock).len(), 1);
         let fallen = [grant("a", 9, 0, 1), grant("a", 4, 2, 3), grant("a", 5, 4, 5)];
@@ -130,16 +130,16 @@ mod tests {
     #[test]
     fn a_lease_that_is_gone_too_early_is_found() {
         let lease = grant("a", 1, 0, 1);
-        let told = |at_ms: u64| Gone {
+        let gone = |at_ms: u64| Gone {
             lease: lease.lease,
-            told_ns: at_ms * MS,
+            reported_ns: at_ms * MS,
             reason: "expired".to_owned(),
         };
-        assert_eq!(lost_leases(std::slice::from_ref(&lease), &[told(99)]).len(), 1);
-        assert!(lost_leases(std::slice::from_ref(&lease), &[told(100)]).is_empty());
+        assert_eq!(lost_leases(std::slice::from_ref(&lease), &[gone(99)]).len(), 1);
+        assert!(lost_leases(std::slice::from_ref(&lease), &[gone(100)]).is_empty());
         let kept = Granted { kept_ns: Some(150 * MS), ..lease.clone() };
-        assert_eq!(lost_leases(&[kept], &[told(149)]).len(), 1);
-        assert!(lost_leases(&[], &[told(1)]).is_empty(), "nobody was told of it");
+        assert_eq!(lost_leases(&[kept], &[gone(149)]).len(), 1);
+        assert!(lost_leases(&[], &[gone(1)]).is_empty(), "no holder was notified");
     }
 
     #[test]

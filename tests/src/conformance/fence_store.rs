@@ -108,7 +108,7 @@ macro_rules! fence_store_suite {
     ($store:expr) => {
         $crate::fence_store_suite!(@cases $store;
             the_first_token_makes_the_mark
-            the_holder_of_the_mark_goes_on
+            the_holder_of_the_mark_continues
             a_stale_token_changes_nothing
             a_collision_changes_nothing
             reads_raise_the_mark

@@ -185,15 +185,15 @@ macro_rules! lock_store_suite {
             revoking_ends_whatever_is_live
             history_is_newest_first_and_bounded
             waiters_are_served_in_order
-            nobody_overtakes_the_queue
+            no_waiter_overtakes_the_queue
             expiry_wakes_the_next_waiter
             revoking_wakes_the_next_waiter
             a_waiter_that_leaves_is_skipped
-            a_grant_that_reached_nobody_is_rolled_back
+            an_undelivered_grant_is_rolled_back
             a_grant_that_was_asked_for_again_is_not_rolled_back
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
-            a_revoked_holder_is_told_why
+            a_revoked_holder_learns_the_reason
         );
     };
     (@namespace $store:expr) => {
@@ -203,7 +203,7 @@ macro_rules! lock_store_suite {
             a_minimum_lifts_all_locks
             many_tasks_on_many_locks_keep_the_tokens_unique
             minted_tokens_rise_with_the_granted
-            a_grant_that_was_taken_back_has_ended
+            a_grant_that_was_rolled_back_has_ended
         );
     };
     (@takeover $store:expr) => {
@@ -233,7 +233,7 @@ macro_rules! lock_store_suite {
             readers_and_writers_never_meet
             shared_leases_are_bounded
             one_of_several_leases_ends_alone
-            the_refusal_tells_who_goes_first
+            the_refusal_names_who_goes_first
             permits_are_as_many_as_the_size
             permits_never_exceed_the_size
             a_permit_is_waited_for_in_order
@@ -262,14 +262,14 @@ macro_rules! lock_store_suite {
             a_group_that_is_released_frees_those_behind_it
             a_group_whose_session_ends_frees_those_behind_it
             a_group_of_a_session_is_bound_to_it
-            a_groups_grant_that_reached_nobody_is_taken_back
-            a_groups_grant_that_was_asked_for_again_is_not_taken_back
+            an_undelivered_grant_of_a_group_is_rolled_back
+            a_retried_grant_of_a_group_is_not_rolled_back
             crossing_groups_wait_in_one_order
             philosophers_never_starve
             groups_and_single_waiters_get_on
             a_group_has_modes
             a_large_group_is_one_step
-            a_revoked_part_of_a_group_is_told_why
+            the_holder_of_a_revoked_part_of_a_group_learns_the_reason
         );
     };
     (@delays $store:expr) => {

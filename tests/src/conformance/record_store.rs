@@ -88,7 +88,7 @@ macro_rules! record_store_suite {
     };
 }
 
-/// A lock.
+/// Key of the records of a lock.
 pub fn lock(name: &str) -> Key {
     Key::Lock(LockName::new(name).unwrap())
 }
@@ -171,7 +171,7 @@ pub async fn must_put(store: &Store, over: Version, put: Write) -> Version {
     version
 }
 
-/// Commits.
+/// Commits a batch that must not fail.
 pub async fn commit(store: &Store, batch: Batch) -> Committed {
     let groups = batch.groups.len();
     let committed = store.commit(batch).await.unwrap();

@@ -65,12 +65,12 @@ impl EtcdCluster {
         &self.nodes[index]
     }
 
-    /// The same, to stop and start it.
+    /// One node, to stop and start it.
     pub fn node_mut(&mut self, index: usize) -> &mut Etcd {
         &mut self.nodes[index]
     }
 
-    /// Which node leads, as it says itself and a majority agrees.
+    /// Index of the leader, as it says itself and a majority agrees.
     pub async fn leader(&self) -> usize {
         until("a leader", || async {
             let mut votes = vec![0; self.nodes.len()];

@@ -45,7 +45,7 @@ impl Etcd {
         etcdctl(&words).await;
     }
 
-    /// The same, as a node of a cluster with another token: its cluster id is another.
+    /// Restores the file as a node of a cluster with another token: its cluster id is another.
     ///
     /// # Panics
     /// If the file cannot be restored.
@@ -63,7 +63,7 @@ impl Etcd {
         self.lose();
     }
 
-    /// The same, and the new one has another cluster id.
+    /// Kills it as [`Self::empty`] does; started again it has another cluster id.
     ///
     /// # Panics
     /// If it had nothing.

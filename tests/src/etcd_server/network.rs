@@ -27,7 +27,7 @@ struct Ways {
     proxies: BTreeMap<(usize, usize), FaultProxy>,
     /// The nodes' process ids, once they are started.
     pids: watch::Sender<Vec<u32>>,
-    /// How many connections each way has carried.
+    /// Number of connections that each way has carried.
     carried: Mutex<BTreeMap<(usize, usize), usize>>,
 }
 
@@ -107,7 +107,7 @@ async fn accept(listener: TcpListener, to: usize, ways: Arc<Ways>) {
     }
 }
 
-/// Carries a connection, unless it is closed before anybody can say whose it is.
+/// Carries a connection, unless it is closed before its owner can be found.
 async fn carry(mut client: TcpStream, port: u16, to: usize, ways: Arc<Ways>) {
     let mut started = ways.pids.subscribe();
     let Ok(pids) = started.wait_for(|pids| !pids.is_empty()).await.map(|pids| pids.clone()) else {
@@ -123,7 +123,7 @@ async fn carry(mut client: TcpStream, port: u16, to: usize, ways: Arc<Ways>) {
     }
 }
 
-/// Which of the processes has a connection from this port of 127.0.0.1, as the kernel tells.
+/// Index of the process that has a connection from this port of 127.0.0.1, as the kernel reports.
 fn owner(pids: &[u32], port: u16) -> Option<usize> {
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
     // number, local address, remote address, state (01: established), …, and the inode in tenth

@@ -91,10 +91,10 @@ fn lists_and_switches_come_from_every_layer() {
 }
 
 #[test]
-fn every_wrong_setting_is_told_with_its_origin() {
+fn every_wrong_setting_is_reported_with_its_origin() {
     let (_dir, path) = file("rule = 'one'\nlog-format = 'xml'\nunsinged = true\n[table]\nx = 1");
     let env = env(&[("TTL_MAX_MS", "soon"), ("UNSIGNED", "maybe"), ("TOKEN", "-1")]);
-    let told = errors(&format!("--listen nowhere --config {path}"), &env);
+    let found = errors(&format!("--listen nowhere --config {path}"), &env);
     for part in [
         "command line: \"nowhere\" is not valid for --listen: invalid socket address syntax",
         "variable SRV_TTL_MAX_MS: \"soon\" is not valid for --ttl-max-ms: invalid digit",
@@ -107,9 +107,9 @@ fn every_wrong_setting_is_told_with_its_origin() {
         &format!("file {path}, key table: there is no such setting; --help lists them all"),
         "--store is missing: give the flag, the variable SRV_STORE, or the key store",
     ] {
-        assert!(told.iter().any(|error| error.contains(part)), "{part}\nis not in\n{told:#?}");
+        assert!(found.iter().any(|error| error.contains(part)), "{part}\nis not in\n{found:#?}");
     }
-    assert_eq!(told.len(), 8, "{told:#?}");
+    assert_eq!(found.len(), 8, "{found:#?}");
 }
 
 #[test]
@@ -151,21 +151,21 @@ fn a_flag_whose_name_ends_in_file_keeps_its_variable() {
 }
 
 #[test]
-fn settings_that_exclude_each_other_are_told_with_origins() {
+fn settings_that_exclude_each_other_are_reported_with_origins() {
     let env_ = env(&[("TOKEN_KEY_FILE", "/etc/keys")]);
-    let told = errors("--store s --unsigned", &env_);
-    assert_eq!(told.len(), 1, "{told:?}");
-    assert!(told[0].contains("cannot be used with"), "{told:?}");
+    let found = errors("--store s --unsigned", &env_);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].contains("cannot be used with"), "{found:?}");
     assert!(
-        told[0].contains("--token-key-file comes from variable SRV_TOKEN_KEY_FILE"),
-        "{told:?}"
+        found[0].contains("--token-key-file comes from variable SRV_TOKEN_KEY_FILE"),
+        "{found:?}"
     );
     let both = env(&[("TOKEN_KEY_FILE", "/etc/keys"), ("TTL_MAX_MS", "x")]);
     assert_eq!(errors("--store s --unsigned", &both).len(), 2);
 }
 
 #[test]
-fn files_that_cannot_be_used_are_told() {
+fn files_that_cannot_be_used_are_reported() {
     let gone = errors("--store s --config /nowhere/server.toml", &env(&[]));
     assert!(gone[0].starts_with("file /nowhere/server.toml: No such file"), "{gone:?}");
     let (_dir, path) = file("store = ");
@@ -199,9 +199,9 @@ fn help_and_version_pass_and_unknown_flags_do_not() {
     for words in ["--help", "--version", "init --help"] {
         assert_eq!(parse_words(words, &env(&[])).unwrap_err().exit_code(), 0, "{words}");
     }
-    let told = errors("--stoer s", &env(&[]));
-    assert!(told[0].contains("unexpected argument '--stoer'"), "{told:?}");
-    assert!(told[0].contains("--store"), "{told:?}");
+    let found = errors("--stoer s", &env(&[]));
+    assert!(found[0].contains("unexpected argument '--stoer'"), "{found:?}");
+    assert!(found[0].contains("--store"), "{found:?}");
 }
 
 #[derive(Debug, Parser, PartialEq)]

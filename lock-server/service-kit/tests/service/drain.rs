@@ -9,7 +9,7 @@ use crate::harness::{SOON, get_request, in_time, patient, start};
 async fn a_request_in_flight_is_finished_and_then_the_server_stops() {
     let server = start(patient()).await;
     let mut resting = server.connect().await;
-    assert_eq!(resting.ask(&get_request("/hello")).await.status, 200);
+    assert_eq!(resting.request(&get_request("/hello")).await.status, 200);
     let mut waiting = server.connect().await;
     waiting.send(&get_request("/wait")).await;
     in_time("the request", server.arrived.notified()).await;
@@ -41,7 +41,7 @@ async fn what_is_not_done_at_the_deadline_is_cut() {
     waiting.send(&get_request("/wait")).await;
     in_time("the request", server.arrived.notified()).await;
     server.kit.tasks.begin_shutdown();
-    assert_eq!(waiting.closed().await, "", "nobody opened the gate");
+    assert_eq!(waiting.closed().await, "", "the gate was never opened");
     let report = in_time("the end of the drain", server.serving).await.unwrap();
     assert_eq!(report, DrainReport { open: 1, cut: 1 });
     assert!(server.kit.tasks.drained(SOON).await, "the connection's task has ended");

@@ -55,7 +55,7 @@ pub(crate) struct Server {
     pub(crate) kit: Kit,
     /// Lets one request at `/wait` go on.
     pub(crate) gate: Arc<Notify>,
-    /// Told whenever a request at `/wait` has arrived.
+    /// Notified whenever a request at `/wait` has arrived.
     pub(crate) arrived: Arc<Notify>,
     pub(crate) serving: JoinHandle<DrainReport>,
 }
@@ -114,7 +114,8 @@ pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
 
 /// Starts a server that has this kit.
 pub(crate) async fn start_kit(options: ListenOptions, more: Router, kit: Kit) -> Server {
-    let (gate, arrived) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let gate = Arc::new(Notify::new());
+    let arrived = Arc::new(Notify::new());
     let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
     let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
     let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
@@ -139,16 +140,16 @@ impl Server {
     }
 
     /// One request on a connection of its own.
-    pub(crate) async fn ask(&self, request: &str) -> Reply {
-        self.connect().await.ask(request).await
+    pub(crate) async fn request(&self, request: &str) -> Reply {
+        self.connect().await.request(request).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Reply {
-        self.ask(&get_request(path)).await
+        self.request(&get_request(path)).await
     }
 
     pub(crate) async fn post(&self, path: &str, headers: &str, body: &str) -> Reply {
-        self.ask(&post_request(path, headers, body)).await
+        self.request(&post_request(path, headers, body)).await
     }
 }
 
@@ -177,7 +178,7 @@ impl Client {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    pub(crate) async fn ask(&mut self, request: &str) -> Reply {
+    pub(crate) async fn request(&mut self, request: &str) -> Reply {
         self.send(request).await;
         self.reply().await
     }

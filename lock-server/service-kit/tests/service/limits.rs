@@ -48,7 +48,7 @@ async fn a_silent_new_connection_is_cut() {
 async fn a_resting_connection_is_cut_by_the_idle_timeout() {
     let server = start(ListenOptions { idle_timeout: SOON, ..patient() }).await;
     let mut client = server.connect().await;
-    assert_eq!(client.ask(&get_request("/hello")).await.status, 200);
+    assert_eq!(client.request(&get_request("/hello")).await.status, 200);
     assert_eq!(client.closed().await, "");
 }
 
@@ -56,10 +56,10 @@ async fn a_resting_connection_is_cut_by_the_idle_timeout() {
 async fn rest_is_not_part_of_the_next_head() {
     let server = start(ListenOptions { header_timeout: SOON, ..patient() }).await;
     let mut resting = server.connect().await;
-    assert_eq!(resting.ask(&get_request("/hello")).await.status, 200);
+    assert_eq!(resting.request(&get_request("/hello")).await.status, 200);
     // One that began later is cut for its head; the resting one is still there.
     assert_eq!(server.connect().await.closed().await, "");
-    assert_eq!(resting.ask(&get_request("/hello")).await.status, 200);
+    assert_eq!(resting.request(&get_request("/hello")).await.status, 200);
     // But its next head has the same deadline.
     resting.send("GET /hello").await;
     resting.reply().await.detail(408, "request-timeout");
@@ -123,15 +123,15 @@ async fn a_body_that_stops_is_answered_408_however_much_has_arrived() {
 #[tokio::test]
 async fn a_client_that_reads_nothing_is_cut() {
     let gone = Arc::new(Notify::new());
-    struct TellDrop(Arc<Notify>);
-    impl Drop for TellDrop {
+    struct NotifyDrop(Arc<Notify>);
+    impl Drop for NotifyDrop {
         fn drop(&mut self) {
             self.0.notify_one();
         }
     }
-    let told = gone.clone();
+    let notify = gone.clone();
     let flood = async move || {
-        let alive = TellDrop(told.clone());
+        let alive = NotifyDrop(notify.clone());
         Body::from_stream(stream::repeat_with(move || {
             let _alive = &alive;
             Ok::<_, Infallible>(Bytes::from_static(&[b'x'; 16 * 1024]))
@@ -161,7 +161,7 @@ async fn heads_that_are_no_http_or_too_large_are_refused() {
     let server = start(patient()).await;
     for (request, status) in cases {
         let mut client = server.connect().await;
-        let reply = client.ask(&request).await;
+        let reply = client.request(&request).await;
         let start = &request[..request.len().min(30)];
         assert_eq!(reply.status, status, "{start:?}");
         assert_eq!(reply.body, "", "{start:?}");
@@ -193,18 +193,19 @@ async fn pipelined_requests_are_answered_in_order() {
 #[tokio::test]
 async fn connections_over_the_limit_wait_for_their_turn() {
     let server = start(ListenOptions { max_connections: 2, ..patient() }).await;
-    let (mut one, mut two) = (server.connect().await, server.connect().await);
+    let mut one = server.connect().await;
+    let mut two = server.connect().await;
     for client in [&mut one, &mut two] {
-        assert_eq!(client.ask(&get_request("/hello")).await.status, 200);
+        assert_eq!(client.request(&get_request("/hello")).await.status, 200);
     }
     let mut three = server.connect().await;
     three.send(&get_request("/wait")).await;
     // A server that had accepted the third would have handled it by the end of these.
     for _ in 0..50 {
-        assert_eq!(one.ask(&get_request("/hello")).await.status, 200);
+        assert_eq!(one.request(&get_request("/hello")).await.status, 200);
         assert!(three.stream.try_read(&mut [0; 1]).is_err(), "the third must wait");
     }
-    let metrics = two.ask(&get_request("/metrics")).await.body;
+    let metrics = two.request(&get_request("/metrics")).await.body;
     assert!(!metrics.contains("route=\"/wait\""), "the third was accepted over the limit");
     assert!(metrics.contains("http_requests_in_flight 1\n"), "only this one: {metrics}");
     drop(one);

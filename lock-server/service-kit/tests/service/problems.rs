@@ -14,7 +14,10 @@ async fn unknown_paths_and_methods_are_problems() {
     let detail = reply.detail(405, "method-not-allowed");
     assert_eq!(detail, "/hello does not know the method POST");
     assert_eq!(reply.header("allow"), Some("GET,HEAD"));
-    server.ask("BREW /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n").await.detail(404, "not-found");
+    server
+        .request("BREW /nowhere HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .await
+        .detail(404, "not-found");
 }
 
 #[tokio::test]
@@ -59,7 +62,7 @@ async fn large_bodies_are_refused_with_the_limit() {
     let reply = server.post("/order", "content-type: application/json\r\n", &json).await;
     assert!(reply.detail(413, "payload-too-large").contains("1000 bytes"));
     let declared = post_request("/bytes", "", "").replace("length: 0", "length: 200001");
-    let reply = server.ask(&declared).await;
+    let reply = server.request(&declared).await;
     assert!(reply.detail(413, "payload-too-large").contains("200000 bytes"));
     let fits = server.post("/bytes", "", &"x".repeat(200_000)).await;
     assert_eq!((fits.status, fits.body.as_str()), (200, "200000"));
@@ -74,11 +77,11 @@ async fn a_body_of_unknown_length_is_counted() {
             "POST {path} HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n"
         );
         let fits = format!("{head}{}0\r\n\r\n", chunk.repeat(3));
-        assert_eq!(server.ask(&fits).await.body, "180000");
+        assert_eq!(server.request(&fits).await.body, "180000");
         let too_large = format!("{head}{}0\r\n\r\n", chunk.repeat(4));
-        server.ask(&too_large).await.detail(413, "payload-too-large");
+        server.request(&too_large).await.detail(413, "payload-too-large");
         let broken = format!("{head}zz\r\n");
-        server.ask(&broken).await.detail(400, "invalid-request");
+        server.request(&broken).await.detail(400, "invalid-request");
     }
 }
 
@@ -91,7 +94,7 @@ async fn a_client_that_is_still_sending_gets_to_read_its_refusal() {
             // The kernel holds little of what is sent, so most is unsent when the reply comes.
             SockRef::from(&client.stream).set_send_buffer_size(8 * 1024).unwrap();
         }
-        let reply = client.ask(&post_request("/bytes", "", &"x".repeat(bytes))).await;
+        let reply = client.request(&post_request("/bytes", "", &"x".repeat(bytes))).await;
         reply.detail(413, "payload-too-large");
     }
 }
@@ -114,11 +117,11 @@ async fn queries_and_names_are_checked() {
 }
 
 #[tokio::test]
-async fn a_panic_is_a_500_and_the_process_goes_on() {
+async fn a_panic_is_a_500_and_the_process_continues() {
     let server = start(patient()).await;
     let mut client = server.connect().await;
-    client.ask(&get_request("/panic")).await.detail(500, "internal");
-    assert_eq!(client.ask(&get_request("/hello")).await.body, "hello", "the same connection");
+    client.request(&get_request("/panic")).await.detail(500, "internal");
+    assert_eq!(client.request(&get_request("/hello")).await.body, "hello", "the same connection");
     let metrics = server.get("/metrics").await.body;
     assert!(metrics.contains("http_handler_panics_total 1\n"), "{metrics}");
     let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();

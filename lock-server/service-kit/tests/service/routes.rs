@@ -9,7 +9,7 @@ async fn a_sane_request_id_is_kept_and_others_are_replaced() {
     let server = start(patient()).await;
     let ask = async |id: &str| {
         let request = format!("GET /id HTTP/1.1\r\nhost: localhost\r\nx-request-id: {id}\r\n\r\n");
-        let reply = server.ask(&request).await;
+        let reply = server.request(&request).await;
         assert_eq!(reply.header("x-request-id"), Some(reply.body.as_str()), "what handlers see");
         reply.body
     };
@@ -19,14 +19,15 @@ async fn a_sane_request_id_is_kept_and_others_are_replaced() {
         assert_ne!(id, bad);
         assert_eq!(id.len(), 21, "{id}");
     }
-    let (one, two) = (server.get("/id").await, server.get("/id").await);
+    let one = server.get("/id").await;
+    let two = server.get("/id").await;
     assert_ne!(one.body, two.body);
     let request = "GET /none HTTP/1.1\r\nhost: localhost\r\nx-request-id: mine\r\n\r\n";
-    assert_eq!(server.ask(request).await.problem()["request_id"], "mine");
+    assert_eq!(server.request(request).await.problem()["request_id"], "mine");
 }
 
 #[tokio::test]
-async fn every_service_tells_how_it_is() {
+async fn every_service_reports_its_health() {
     let server = start(patient()).await;
     assert_eq!(server.get("/livez").await.body, "ok\n");
     assert_eq!(server.get("/readyz").await.body, "ok\n");
@@ -72,7 +73,7 @@ async fn requests_are_counted_by_route_and_not_by_path() {
         server.get(path).await;
     }
     server
-        .ask("BREW /hello HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        .request("BREW /hello HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
         .detail(405, "method-not-allowed");
     let reply = server.get("/metrics").await;

@@ -27,23 +27,25 @@ async fn connections_are_spread_and_each_stays_on_its_thread() {
     let mut connections: BTreeMap<String, usize> = BTreeMap::new();
     for _ in 0..3 * THREADS {
         let mut client = server.connect().await;
-        let thread = client.ask(&get_request("/thread")).await.body;
+        let thread = client.request(&get_request("/thread")).await.body;
         assert!(thread.starts_with("http-"), "{thread}");
         *connections.entry(thread.clone()).or_default() += 1;
         clients.push((client, thread));
     }
     assert_eq!(connections.into_values().collect::<Vec<_>>(), [3; THREADS]);
     for (client, thread) in &mut clients {
-        assert_eq!(client.ask(&get_request("/thread")).await.body, *thread);
+        assert_eq!(client.request(&get_request("/thread")).await.body, *thread);
     }
 }
 
 #[tokio::test]
 async fn a_request_that_was_abandoned_is_finished_before_its_thread_ends() {
-    let (arrived, finished) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let arrived = Arc::new(Notify::new());
+    let finished = Arc::new(Notify::new());
     let kit = Kit::new("test-service");
     let work = {
-        let (arrived, finished) = (arrived.clone(), finished.clone());
+        let arrived = arrived.clone();
+        let finished = finished.clone();
         let tasks = kit.tasks.clone();
         async move || {
             tasks
@@ -80,7 +82,7 @@ async fn without_threads_connections_are_served_by_the_callers_runtime() {
     let serving = tokio::runtime::Handle::current().spawn(serving);
     let stream = TcpStream::connect(addr).await.unwrap();
     let mut client = Client::new(stream);
-    assert_eq!(client.ask(&get_request("/thread")).await.body, thread_name());
+    assert_eq!(client.request(&get_request("/thread")).await.body, thread_name());
     kit.tasks.begin_shutdown();
     in_time("the end of the drain", serving).await.unwrap();
 }

@@ -250,7 +250,7 @@ mod tests {
     use fence_protocol::{Owner, Ttl};
     use service_kit::ids;
 
-    /// Each as the node tells it that holds this lease with this token, or none.
+    /// View of lock `n` by nodes that each report a holder's lease and token, or none.
     fn view(n: usize, seen_by: &[Option<(LeaseId, u64)>]) -> LockView {
         let seen = |(lease, token): (LeaseId, u64)| SeenLease {
             lease,
@@ -270,18 +270,20 @@ mod tests {
     }
 
     fn request(lease: LeaseId) -> Acquire {
-        let (owner, ttl) = (Owner::new("me").unwrap(), Ttl::from_ms(1_000).unwrap());
+        let owner = Owner::new("me").unwrap();
+        let ttl = Ttl::from_ms(1_000).unwrap();
         Acquire::new(LockName::new("l").unwrap(), lease, owner, ttl)
     }
 
     /// Two leases, the first with the higher id.
     fn two() -> (LeaseId, LeaseId) {
-        let (one, other) = (ids::lease_id(), ids::lease_id());
+        let one = ids::lease_id();
+        let other = ids::lease_id();
         (one.max(other), one.min(other))
     }
 
     #[test]
-    fn a_node_that_does_not_answer_counts_for_nobody() {
+    fn a_node_that_does_not_answer_counts_for_no_holder() {
         let (l, m) = two();
         let seen = view(3, &[Some((l, 5)), Some((m, 6))]);
         assert_eq!(seen.live(), None);

@@ -185,9 +185,9 @@ impl Report {
 
     pub(super) fn table(&self) -> String {
         let mut out = format!(
-            "{} rounds of {} ms, the sides in turns; medians. × is the median of the rounds' own ratios \
-             to the first side, with the lowest and the highest. CPU: microseconds an operation; its \
-             ratio is that of all processes except the load generator.\n\n\
+            "{} rounds of {} ms, the sides in turns; medians. × is the median of the rounds' own \
+             ratios to the first side, with the lowest and the highest. CPU: microseconds an \
+             operation; its ratio is that of all processes except the load generator.\n\n\
              {:<32}{:>8}{:>9}{:>9}{:>7}{:>13}{:>7}{:>7}{:>7}  CPU\n",
             self.rounds,
             self.time_ms,

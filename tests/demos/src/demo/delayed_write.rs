@@ -12,10 +12,10 @@ use fence_terminal::exit::Failure;
 
 pub(super) const TITLE: &str = "An old write is on the wire while the new one arrives";
 pub(super) const EXPLANATION: &str = "\
-A datastore that knows nothing of tokens, a plain HTTP server, holds worker A's write, and meanwhile \
-the lease passes to B. A proxy that compares the token and then forwards (a naive one, written for this \
-comparison) lets A's write land on top of B's; the guard's lane waits for the reply to A before it lets \
-anything of B through.";
+A datastore that knows nothing of tokens, a plain HTTP server, holds worker A's write, and \
+meanwhile the lease passes to B. A proxy that compares the token and then forwards (a naive one, \
+written for this comparison) lets A's write land on top of B's; the guard's lane waits for the \
+reply to A before it lets anything of B through.";
 
 /// Runs it with the naive proxy and with the guard's.
 pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {

@@ -10,8 +10,8 @@ use fence_terminal::exit::Failure;
 pub(super) const TITLE: &str = "A worker stalls past its lease";
 pub(super) const EXPLANATION: &str = "\
 Two workers update one account under a lock: read, compute, write. Worker A is stopped (SIGSTOP) \
-after its read, as by a long garbage collection, and wakes up after its lease has passed to B; it is \
-naive and writes without checking the clock, which would only make the gap smaller.";
+after its read, as by a long garbage collection, and wakes up after its lease has passed to B; \
+it is naive and writes without checking the clock, which would only make the gap smaller.";
 
 /// Runs it unguarded and guarded: over HTTP, or on a Redis with an ordinary Redis driver.
 pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {

@@ -17,9 +17,9 @@ use fence_terminal::exit::Failure;
 
 pub(super) const OVERLAP_TITLE: &str = "A slow write is in flight when the lease passes on";
 pub(super) const OVERLAP_EXPLANATION: &str = "\
-Worker A is never stopped and begins its write in time, but its connection is slow: half of the body \
-is sent when the lease ends and passes to B. No check before the write could have helped, and \
-what has been sent cannot be recalled.";
+Worker A is never stopped and begins its write in time, but its connection is slow: half of the \
+body is sent when the lease ends and passes to B. No check before the write could have helped, \
+and what has been sent cannot be recalled.";
 
 /// Cause of the delay of A's write.
 #[derive(Clone, Copy, Debug)]

@@ -21,11 +21,11 @@ use fence_terminal::exit::{Failure, code};
 
 pub(super) const TITLE: &str = "Redis forgets everything while a lease is held";
 pub(super) const EXPLANATION: &str = "\
-Worker A holds the lock and has written with its token when Redis is emptied (FLUSHALL) and worker B \
-gets the lock; the guard keeps its marks on a disk of its own. Where the counter simply starts again, \
-the guard takes the old holder for the new one; the lock server detects that its lineage is gone, and \
-continues above every token that it may have issued. Grants would wait for A's lease, unless \
---after-loss grant lets them continue at once, as it does here.";
+Worker A holds the lock and has written with its token when Redis is emptied (FLUSHALL) and \
+worker B gets the lock; the guard keeps its marks on a disk of its own. Where the counter simply \
+starts again, the guard takes the old holder for the new one; the lock server detects that its \
+lineage is gone, and continues above every token that it may have issued. Grants would wait for \
+A's lease, unless --after-loss grant lets them continue at once, as it does here.";
 
 const NAIVE: &str = "naive locks";
 /// Longer than the story, in milliseconds.

@@ -26,8 +26,8 @@ pub(super) fn page(record: &Record) -> String {
          <main>\n<header>\n<p class=\"over\">fence demo {demo}</p>\n<h1>{title}</h1>\n\
          <p class=\"lead\">{explanation}</p>\n{legend}</header>\n{stories}\
          <footer>Store: {store}. Every line comes from a reply, a report of a process, or a file \
-         that was read back. Between two events the time axis is stretched so that all can be seen; \
-         the times are below.</footer>\n</main>\n</body>\n</html>\n",
+         that was read back. Between two events the time axis is stretched so that all can be \
+         seen; the times are below.</footer>\n</main>\n</body>\n</html>\n",
         legend = svg::legend(&record.stories),
     )
 }

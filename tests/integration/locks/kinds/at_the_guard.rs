@@ -1,5 +1,4 @@
-//! What a guard does with the tokens of leases that share a lock: as docs/concepts/kinds-of-lock.md
-//! says.
+//! Tokens of leases that share a lock, at the guard: as docs/concepts/kinds-of-lock.md says.
 
 use fence_tests::api::Guard;
 
@@ -19,7 +18,8 @@ async fn guard_with(args: &[&str]) -> (Server, Guard) {
 /// refused, their reads too, though their leases live.
 #[tokio::test]
 async fn of_several_shared_leases_the_newest_that_came_is_served() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let (one, two, three) =
         (shared(&locks, "doc").await, shared(&locks, "doc").await, shared(&locks, "doc").await);
@@ -64,11 +64,12 @@ async fn reads_without_a_token_are_served_side_by_side() {
     assert_eq!(guard.get("doc").await.expect(200).body, "2");
 }
 
-/// Whoever comes later is above all of them: a writer that has been at the guard shuts late readers
-/// and late writers out, and so does a reader.
+/// A later token is above all of them: a writer that has been at the guard shuts late readers and
+/// late writers out, and so does a reader.
 #[tokio::test]
 async fn a_writer_that_comes_after_is_protected_from_late_readers() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let readers = [shared(&locks, "doc").await, shared(&locks, "doc").await];
     guard.put("doc", &readers[1].fencing_token, "draft").await.expect(201);
@@ -91,7 +92,8 @@ async fn a_writer_that_comes_after_is_protected_from_late_readers() {
 /// presents; the slot's next holder is protected from the last one.
 #[tokio::test]
 async fn a_permit_with_a_slot_of_its_own_is_fenced() {
-    let (server, (_guard, guard)) = (memory().await, guard_with(&[]).await);
+    let server = memory().await;
+    let (_guard, guard) = guard_with(&[]).await;
     let locks = server.locks();
     let wish = |slot: &str| {
         let pool = json!({"lock": "pool", "mode": "permit", "size": 2});

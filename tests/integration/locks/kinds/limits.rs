@@ -128,7 +128,7 @@ async fn sizes_belong_to_permits_and_have_a_range() {
     locks.release("edge/1", edge.lease_id).await.expect(200);
 }
 
-/// One lock as two kinds, by whoever comes second, at once or after waiting.
+/// One lock as two kinds, by the client that comes second, at once or after waiting.
 #[tokio::test]
 async fn one_lock_as_two_kinds() {
     let witness = Witness::new().await;
@@ -147,7 +147,7 @@ async fn one_lock_as_two_kinds() {
     witness.check().await;
 }
 
-/// As many share a lock as the server was told, and the next one is refused like any other.
+/// As many share a lock as the server allows, and the next one is refused like any other.
 #[tokio::test]
 async fn shared_leases_are_as_many_as_the_server_allows() {
     let server = Setup::lock_server("memory:").args(&["--max-shared-per-lock", "2"]).start().await;

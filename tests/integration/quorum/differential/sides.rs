@@ -15,34 +15,34 @@ use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 use redis_link::LinkError;
 
-use super::steps::{Answer, Step, World};
+use super::steps::{Answer, NodeStep, World};
 
-/// A Redis with the scripts, to which the test tells the time.
+/// A Redis with the scripts; the test sets its time.
 pub(super) struct RealNode {
     connection: MultiplexedConnection,
     scripts: Scripts,
-    /// The SHA-1 of each script, and of the one that is told the time.
-    told: BTreeMap<Vec<u8>, String>,
+    /// The SHA-1 of each script, and of its copy that reads the set time.
+    timed: BTreeMap<Vec<u8>, String>,
 }
 
 const ASKS: &str = "redis.call('TIME')";
-const IS_TOLD: &str = "redis.call('HMGET', 'clock', 'seconds', 'microseconds')";
+const READS: &str = "redis.call('HMGET', 'clock', 'seconds', 'microseconds')";
 
 impl RealNode {
     pub(super) async fn new(redis: &Redis) -> Self {
         let mut connection = redis.connect().await.unwrap();
         let scripts =
             Scripts::new(Keys::new(&"app1:".parse().unwrap(), &"default".parse().unwrap()));
-        let mut told = BTreeMap::new();
+        let mut timed = BTreeMap::new();
         for script in scripts.all() {
-            let text = script.text().replace(ASKS, IS_TOLD);
+            let text = script.text().replace(ASKS, READS);
             assert!(!text.contains("'TIME'"), "a script asks for the time in another way");
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(text);
             let sha1: String = load.query_async(&mut connection).await.unwrap();
-            told.insert(script.sha1().as_bytes().to_vec(), sha1);
+            timed.insert(script.sha1().as_bytes().to_vec(), sha1);
         }
-        Self { connection, scripts, told }
+        Self { connection, scripts, timed }
     }
 
     /// Forgets everything.
@@ -52,22 +52,22 @@ impl RealNode {
     }
 
     /// The step, at the time of the world.
-    pub(super) async fn take(&mut self, step: &Step, world: &World) -> Answer {
-        self.tell(world).await;
+    pub(super) async fn take(&mut self, step: &NodeStep, world: &World) -> Answer {
+        self.set_time(world).await;
         let scripts = self.scripts.clone();
         let call = match step {
-            Step::Batch(to, operations) => {
+            NodeStep::Batch(to, operations) => {
                 let replies = self.batch(to.addressee(), operations).await;
                 let read = |reply: Result<Value, _>| read_reply(reply.unwrap()).unwrap();
                 return Answer::Nodes(replies.into_iter().map(read).collect());
             }
-            Step::Init(init) => scripts.init(init),
-            Step::Doubt(run_id, seen, fresh) => scripts.doubt(run_id, seen.as_ref(), fresh),
-            Step::Adopt(old, new) => scripts.adopt(old, new),
-            Step::Bump(view) => scripts.bump(view),
-            Step::Rejoin(rejoin) => scripts.rejoin(rejoin),
-            Step::Ready(view, id) => scripts.ready(view, id),
-            Step::Advance(view) => scripts.advance(view),
+            NodeStep::Init(init) => scripts.init(init),
+            NodeStep::Doubt(run_id, seen, fresh) => scripts.doubt(run_id, seen.as_ref(), fresh),
+            NodeStep::Adopt(old, new) => scripts.adopt(old, new),
+            NodeStep::Bump(view) => scripts.bump(view),
+            NodeStep::Rejoin(rejoin) => scripts.rejoin(rejoin),
+            NodeStep::Ready(view, id) => scripts.ready(view, id),
+            NodeStep::Advance(view) => scripts.advance(view),
         };
         Answer::Member(read_member(self.call(&call).await).unwrap())
     }
@@ -88,10 +88,11 @@ impl RealNode {
         read_batch(self.call(&call).await, operations.len()).unwrap()
     }
 
-    /// Whether everything that can be seen of the node is what the one in Rust says.
+    /// Checks that everything that can be seen of the node is what the one in Rust says.
     pub(super) async fn agrees(&mut self, world: &World, log: &[String]) {
-        let (node, now_ms) = (&world.node, world.now_ms);
-        let ours = node.look(now_ms);
+        let node = &world.node;
+        let now_ms = world.now_ms;
+        let ours = node.probe(now_ms);
         let about = ours.meta.as_ref().map(|meta| (meta.view.clone(), meta.node.clone()));
         let (view, own) = about.unwrap_or_else(|| (View::default(), "x".parse().unwrap()));
         let to = Addressee { view: &view, node: &own };
@@ -117,8 +118,8 @@ impl RealNode {
         }
     }
 
-    /// Tells the time, and takes away what Redis would not have any more by now.
-    async fn tell(&mut self, world: &World) {
+    /// Sets the time, and takes away what Redis would not have any more by now.
+    async fn set_time(&mut self, world: &World) {
         let now_ms = world.now_ms;
         let mut pipeline = redis::pipe();
         pipeline.cmd("HSET").arg("clock").arg("seconds").arg(now_ms / 1_000);
@@ -142,7 +143,7 @@ impl RealNode {
         self.calls(std::slice::from_ref(call)).await.remove(0)
     }
 
-    /// Sends the calls to the scripts that are told the time.
+    /// Sends the calls to the scripts that read the set time.
     async fn calls(&mut self, calls: &[Cmd]) -> Vec<Value> {
         let mut pipeline = redis::pipe();
         for call in calls {
@@ -151,7 +152,7 @@ impl RealNode {
                 _ => panic!("a call has no cursor"),
             });
             assert_eq!(words.next().as_deref(), Some(b"EVALSHA".as_slice()));
-            pipeline.cmd("EVALSHA").arg(&self.told[&words.next().unwrap()]);
+            pipeline.cmd("EVALSHA").arg(&self.timed[&words.next().unwrap()]);
             for word in words {
                 pipeline.arg(word);
             }

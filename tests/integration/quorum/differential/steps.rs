@@ -1,4 +1,4 @@
-//! What may happen to a node.
+//! Calls that may reach a node.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
@@ -26,7 +26,7 @@ impl To {
 
 /// One call of a script.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum NodeStep {
     /// Several are one call, at one moment.
     Batch(To, Vec<Operation>),
     Init(Init),
@@ -38,7 +38,7 @@ pub(super) enum Step {
     Advance(View),
 }
 
-/// What a step was answered.
+/// Answer to a step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Answer {
     Nodes(Vec<NodeReply>),
@@ -131,8 +131,8 @@ impl World {
         }
     }
 
-    /// The next step; the clock goes on, or back.
-    pub(super) fn step(&mut self, seed: &mut Seed) -> Step {
+    /// The next step; the clock moves on, or back.
+    pub(super) fn step(&mut self, seed: &mut Seed) -> NodeStep {
         self.now_ms = match seed.below(20) {
             0..9 => self.now_ms,
             9..17 => self.now_ms + seed.below(60),
@@ -141,7 +141,7 @@ impl World {
             _ => self.now_ms - seed.below(80),
         };
         self.node.expire(self.now_ms);
-        let voting = self.node.look(0).meta.is_some_and(|meta| meta.state.as_str() == "ready");
+        let voting = self.node.probe(0).meta.is_some_and(|meta| meta.state.as_str() == "ready");
         let about_locks = if voting { 92 } else { 15 };
         match seed.below(100) < about_locks {
             true => self.about_locks(seed),
@@ -149,10 +149,10 @@ impl World {
         }
     }
 
-    fn about_locks(&mut self, seed: &mut Seed) -> Step {
+    fn about_locks(&mut self, seed: &mut Seed) -> NodeStep {
         let to = To { view: self.view(seed, 24), node: self.node_id(seed) };
         let more = if seed.below(4) == 0 { 1 + seed.below(4) } else { 0 };
-        Step::Batch(to, (0..=more).map(|_| self.operation(seed)).collect())
+        NodeStep::Batch(to, (0..=more).map(|_| self.operation(seed)).collect())
     }
 
     fn operation(&mut self, seed: &mut Seed) -> Operation {
@@ -207,7 +207,8 @@ impl World {
             }
             11..14 => {
                 let ttl_ms = (seed.below(2) == 0).then_some(ttl_ms);
-                let (by, order) = (pick(seed, &["one", "two"]).to_owned(), seed.below(4));
+                let by = pick(seed, &["one", "two"]).to_owned();
+                let order = seed.below(4);
                 Operation::Renew(Renew { lock, bucket, lease, ttl_ms, by, order, retention_ms })
             }
             14..16 => Operation::End { lock, lease, end: End::Drop { attempt }, retention_ms },
@@ -221,8 +222,8 @@ impl World {
         }
     }
 
-    fn about_membership(&mut self, seed: &mut Seed) -> Step {
-        let meta = self.node.look(0).meta;
+    fn about_membership(&mut self, seed: &mut Seed) -> NodeStep {
+        let meta = self.node.probe(0).meta;
         let own = meta.as_ref().map(|meta| meta.node.clone());
         let node = match (seed.below(8), &own) {
             (1.., Some(own)) => own.clone(),
@@ -243,35 +244,36 @@ impl World {
                 let fresh = format!("node-{}", self.fresh_ids).parse().unwrap();
                 let run_id =
                     if seed.below(2) == 0 { run_id } else { format!("run-{}", seed.below(9)) };
-                Step::Doubt(run_id, own.filter(|_| seed.below(9) > 0), fresh)
+                NodeStep::Doubt(run_id, own.filter(|_| seed.below(9) > 0), fresh)
             }
-            1 | 2 => Step::Init(Init { view, node, run_id, floor: seed.below(3) }),
-            3 => Step::Adopt(run_id, format!("run-{}", seed.below(9))),
-            4 => Step::Bump(view),
+            1 | 2 => NodeStep::Init(Init { view, node, run_id, floor: seed.below(3) }),
+            3 => NodeStep::Adopt(run_id, format!("run-{}", seed.below(9))),
+            4 => NodeStep::Bump(view),
             5 | 6 => {
                 let p = (0..seed.below(4)).map(|_| {
                     let bucket = bucket_of(&pick(seed, &self.locks));
                     (bucket, self.token(seed, bucket).get())
                 });
                 let p = p.collect();
-                let (mut floor, wait_ms) = (seed.below(20), seed.below(40));
+                let mut floor = seed.below(20);
+                let wait_ms = seed.below(40);
                 if seed.below(8) == 0 {
                     floor = Token::MAX - seed.below(3);
                 }
                 let accepted = Accepted { floor, p, wait_ms };
-                Step::Rejoin(Rejoin { view, node, run_id, accepted })
+                NodeStep::Rejoin(Rejoin { view, node, run_id, accepted })
             }
             7 | 8 => {
                 let known = meta.map(|meta| meta.view).filter(|_| seed.below(6) > 0);
-                Step::Ready(known.unwrap_or(view), node)
+                NodeStep::Ready(known.unwrap_or(view), node)
             }
-            _ => Step::Advance(view),
+            _ => NodeStep::Advance(view),
         }
     }
 
     /// The node's view, or one time in `odds` another one.
     fn view(&self, seed: &mut Seed, odds: u64) -> View {
-        let known = self.node.look(0).meta.map(|meta| meta.view);
+        let known = self.node.probe(0).meta.map(|meta| meta.view);
         let known = known.filter(|view| !view.cluster.is_empty());
         let mut view = known.unwrap_or_else(first_view);
         match seed.below(odds * 4) {
@@ -286,7 +288,7 @@ impl World {
 
     /// Mostly the node itself.
     fn node_id(&self, seed: &mut Seed) -> NodeId {
-        let own = self.node.look(0).meta.map(|meta| meta.node);
+        let own = self.node.probe(0).meta.map(|meta| meta.node);
         let own = own.filter(|_| seed.below(30) > 0);
         own.unwrap_or_else(|| "x".parse().unwrap())
     }
@@ -312,7 +314,7 @@ impl World {
 
     /// Mostly near to what was accepted, sometimes at the end of all tokens.
     fn token(&self, seed: &mut Seed, bucket: Bucket) -> Token {
-        let look = self.node.look(0);
+        let look = self.node.probe(0);
         let floor = look.meta.map_or(0, |meta| meta.floor);
         let p = look.p.get(&bucket).copied().unwrap_or(0).max(floor);
         let number = match seed.below(400) {
@@ -347,10 +349,11 @@ fn at_node(node: &mut Node, now_ms: u64, to: Addressee<'_>, operation: &Operatio
     }
 }
 
-impl Step {
+impl NodeStep {
     /// The step at the node in Rust.
     pub(super) fn at_rules(&self, world: &mut World) -> Answer {
-        let (node, now_ms) = (&mut world.node, world.now_ms);
+        let node = &mut world.node;
+        let now_ms = world.now_ms;
         match self {
             Self::Batch(to, operations) => {
                 let to = to.addressee();

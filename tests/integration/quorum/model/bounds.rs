@@ -1,49 +1,49 @@
-//! What the checker walks through, and which steps there are from a state.
+//! Bounds of the checker's walk, and the steps that there are from a state.
 
 use super::proposer::{Ask, Phase, Request};
 use super::world::{LOSER, Loss, NODES, World, view_and_p};
 
-/// How a node comes back that lost its memory.
+/// Return of a node that lost its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Recovery {
     /// None does.
     NoLoss,
     /// Under a new view that the others have accepted.
     NewView,
-    /// With the highest token that the others told of: unsound.
+    /// With the highest token that the others reported: unsound.
     Read,
-    /// The same, and the others are raised to it as well: unsound.
+    /// With that token, to which the others are raised as well: unsound.
     ReadAndRaise,
 }
 
-/// What the checker walks through.
+/// Bounds of the checker's walk.
 #[derive(Clone, Debug)]
 pub(super) struct Bounds {
     pub(super) requests: Vec<Request>,
     pub(super) recovery: Recovery,
-    /// Whether the node that comes back waits until all that it may have forgotten is over.
+    /// `true` if the node that comes back waits until all that it may have forgotten is over.
     pub(super) waits: bool,
     /// Tokens from 1 to this one; proposers go above by any number.
     pub(super) tokens: u64,
-    /// Whether a proposer may begin with any token; else each begins with the one after its
+    /// `true` if a proposer may begin with any token; else each begins with the one after its
     /// predecessor's.
     pub(super) guesses: bool,
     /// Rounds of votes a proposer.
     pub(super) rounds: usize,
-    /// How far time goes, in milliseconds.
+    /// End of time, in milliseconds.
     pub(super) time_ms: u64,
     pub(super) releases: bool,
     pub(super) renewals: usize,
-    /// Whether votes are taken back by those that give up.
+    /// `true` if proposers that stop roll their votes back.
     pub(super) drops: bool,
-    /// Whether a vote may be counted and its reply lost. Votes that never arrive, or arrive late,
+    /// `true` if a vote may be counted and its reply lost. Votes that never arrive, or arrive late,
     /// are there in any case.
     pub(super) loses_replies: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
-    /// Time goes on.
+pub(super) enum ModelStep {
+    /// Time advances.
     Tick,
     /// A proposer asks every node to accept this token.
     Propose {
@@ -51,13 +51,13 @@ pub(super) enum Step {
         token: u64,
         view: u64,
     },
-    /// One of its messages arrives, and the answer is heard, or lost.
+    /// One of its messages arrives, and the answer is received, or lost.
     Arrive {
         proposer: usize,
         node: usize,
         view: u64,
         ask: Ask,
-        heard: bool,
+        received: bool,
     },
     /// A proposer awaits nothing more.
     Close {
@@ -78,7 +78,7 @@ pub(super) enum Step {
     RaiseOther {
         node: usize,
     },
-    /// A ready node hears of the new view from a server.
+    /// A ready node learns of the new view from a server.
     Advance {
         node: usize,
     },
@@ -86,7 +86,7 @@ pub(super) enum Step {
     Ready,
 }
 
-impl Step {
+impl ModelStep {
     /// The node at which it happens.
     pub(super) fn node(&self) -> Option<usize> {
         match self {
@@ -101,7 +101,8 @@ impl Step {
 }
 
 impl Bounds {
-    /// Proposers of locks that share a bucket. Time stands still, and the node comes back at once.
+    /// Proposers of locks that share a bucket. Time does not advance, and the node comes back at
+    /// once.
     pub(super) fn other_locks(proposers: usize) -> Self {
         Self {
             requests: (0..proposers).map(|at| Request::new(at, at, at, 10)).collect(),
@@ -145,12 +146,12 @@ impl Bounds {
         }
     }
 
-    /// Whether all requests are one, repeated.
+    /// `true` if all requests are one, repeated.
     pub(super) fn repeats(&self) -> bool {
         self.requests[0].lease == self.requests[1].lease
     }
 
-    pub(super) fn propose_steps(&self, world: &World, at: usize, steps: &mut Vec<Step>) {
+    pub(super) fn propose_steps(&self, world: &World, at: usize, steps: &mut Vec<ModelStep>) {
         let proposer = &world.proposers[at];
         // All are alike before they begin, so the first begins first.
         let in_turn = at == 0 || world.proposers[at - 1].rounds > 0;
@@ -170,20 +171,24 @@ impl Bounds {
         // A request that begins may know of the new view already.
         let newest = if world.knows_new_view() && proposer.rounds == 0 { 2 } else { proposer.view };
         for view in proposer.view..=newest {
-            steps.extend(tokens.clone().map(|token| Step::Propose { proposer: at, token, view }));
+            steps.extend(tokens.clone().map(|token| ModelStep::Propose {
+                proposer: at,
+                token,
+                view,
+            }));
         }
     }
 
-    pub(super) fn proposer_steps(&self, world: &World, at: usize, steps: &mut Vec<Step>) {
+    pub(super) fn proposer_steps(&self, world: &World, at: usize, steps: &mut Vec<ModelStep>) {
         let proposer = &world.proposers[at];
         self.propose_steps(world, at, steps);
         for message in &proposer.messages {
-            let arrive = |heard| Step::Arrive {
+            let arrive = |received| ModelStep::Arrive {
                 proposer: at,
                 node: message.node,
                 view: message.view,
                 ask: message.ask.clone(),
-                heard,
+                received,
             };
             let awaited = proposer.awaits(message);
             if self.loses_replies || !awaited {
@@ -194,49 +199,49 @@ impl Bounds {
             }
         }
         if proposer.is_asking() {
-            steps.push(Step::Close { proposer: at });
+            steps.push(ModelStep::Close { proposer: at });
         }
         if matches!(proposer.phase, Phase::Holds { .. }) && proposer.believes(world.now_ms) {
             if proposer.renewals < self.renewals {
-                steps.push(Step::Renew { proposer: at });
+                steps.push(ModelStep::Renew { proposer: at });
             }
             if self.releases {
-                steps.push(Step::Release { proposer: at });
+                steps.push(ModelStep::Release { proposer: at });
             }
         }
     }
 
-    pub(super) fn recovery_steps(&self, world: &World, steps: &mut Vec<Step>) {
+    pub(super) fn recovery_steps(&self, world: &World, steps: &mut Vec<ModelStep>) {
         let others = 1..NODES;
         match &world.loss {
             // One that has accepted nothing has nothing to lose.
             Loss::Not
                 if self.recovery != Recovery::NoLoss && view_and_p(&world.nodes[LOSER]).1 > 0 =>
             {
-                steps.push(Step::Crash);
+                steps.push(ModelStep::Crash);
             }
             Loss::Not | Loss::Over => {}
             Loss::Lost { asked, .. } => {
                 let left = others.clone().filter(|node| !asked.contains(node));
-                steps.extend(left.map(|node| Step::AskOther { node }));
+                steps.extend(left.map(|node| ModelStep::AskOther { node }));
                 if asked.len() == NODES - 1 && self.recovery != Recovery::ReadAndRaise {
-                    steps.push(Step::Rejoin);
+                    steps.push(ModelStep::Rejoin);
                 }
                 if asked.len() == NODES - 1 && self.recovery == Recovery::ReadAndRaise {
-                    steps.extend(others.clone().map(|node| Step::RaiseOther { node }));
+                    steps.extend(others.clone().map(|node| ModelStep::RaiseOther { node }));
                 }
             }
             Loss::Raising { raised, .. } => {
                 let left = others.clone().filter(|node| !raised.contains(node));
-                steps.extend(left.map(|node| Step::RaiseOther { node }));
+                steps.extend(left.map(|node| ModelStep::RaiseOther { node }));
                 if raised.len() == NODES - 1 {
-                    steps.push(Step::Rejoin);
+                    steps.push(ModelStep::Rejoin);
                 }
             }
-            Loss::Joining => steps.push(Step::Ready),
+            Loss::Joining => steps.push(ModelStep::Ready),
         }
         if world.proposers.iter().any(|proposer| proposer.view == 2) {
-            steps.extend(others.map(|node| Step::Advance { node }));
+            steps.extend(others.map(|node| ModelStep::Advance { node }));
         }
     }
 }

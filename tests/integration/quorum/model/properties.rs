@@ -1,4 +1,4 @@
-//! What must hold in every state.
+//! Properties that hold in every state.
 
 use stateright::Property;
 
@@ -15,13 +15,14 @@ impl Bounds {
         let mut properties = vec![
             Property::always(UNIQUE, |bounds: &Self, world: &World| {
                 pairs(bounds, world).all(|(one, other, same_lease)| {
-                    let (one, other) = (one.granted(), other.granted());
+                    let one = one.granted();
+                    let other = other.granted();
                     same_lease || one.is_none() || one != other
                 })
             }),
             Property::always(ORDERED, |bounds: &Self, world: &World| {
                 world.proposers.iter().all(|proposer| match proposer.granted() {
-                    // A repeat of a request that was granted before is told of the same token.
+                    // A repeat of a request that was granted before gets the same token.
                     Some(token) if bounds.repeats() => Some(token) >= proposer.granted_before,
                     Some(token) => Some(token) > proposer.granted_before,
                     None => true,
@@ -62,7 +63,8 @@ fn pairs<'a>(
     let count = world.proposers.len();
     (0..count).flat_map(move |one| {
         (one + 1..count).map(move |other| {
-            let ((a, a_lease), (b, b_lease)) = (of(one), of(other));
+            let (a, a_lease) = of(one);
+            let (b, b_lease) = of(other);
             (a, b, a_lease == b_lease)
         })
     })

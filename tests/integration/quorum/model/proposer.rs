@@ -1,4 +1,4 @@
-//! One request at one server: what it has asked, what it has heard, what it holds.
+//! One request at one server: its requests to the nodes, their replies, its lease.
 
 use std::hash::{Hash, Hasher};
 
@@ -9,7 +9,7 @@ use lock_server::store::quorum::rules::{Addressee, Bucket, End, NodeReply, Refus
 
 use super::super::reference::Node;
 
-/// What a proposer is at.
+/// Phase of a proposer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// It has asked, or not begun: it may ask (again) with a token above this one.
@@ -55,9 +55,9 @@ impl Eq for RoundState {}
 
 impl Hash for RoundState {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for heard in self.0.answers() {
-            std::mem::discriminant(heard).hash(state);
-            if let NodeAnswer::Replied(reply) = heard {
+        for answer in self.0.answers() {
+            std::mem::discriminant(answer).hash(state);
+            if let NodeAnswer::Replied(reply) = answer {
                 hash_reply(reply, state);
             }
         }
@@ -91,24 +91,24 @@ pub(super) struct Proposer {
     round: RoundState,
     /// When the round began, before anything was sent.
     began_ms: u64,
-    /// The highest token that anybody had been granted when the request began.
+    /// The highest token that had been granted when the request began.
     pub(super) granted_before: Option<u64>,
     pub(super) rounds: usize,
     pub(super) renewals: usize,
-    /// How often its votes were taken back before.
+    /// Number of times that its votes were rolled back before.
     pub(super) attempt: usize,
     /// Under way, in order; those that are lost stay.
     pub(super) messages: Vec<Message>,
 }
 
-/// What does not change of a request.
+/// Constant part of a request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) lock: LockName,
     pub(super) lease: LeaseId,
     pub(super) at: usize,
     pub(super) ttl_ms: u64,
-    /// Unsound: votes after a taking back belong to the attempt that was taken back.
+    /// Unsound: votes after a roll-back belong to the attempt that was rolled back.
     pub(super) keeps_attempt: bool,
 }
 
@@ -157,7 +157,8 @@ impl Request {
                 node.vote(now_ms, to, &self.vote(*token, dead, *attempt))
             }
             Ask::Renew => {
-                let (lock, bucket) = (self.lock.clone(), Bucket::new(0));
+                let lock = self.lock.clone();
+                let bucket = Bucket::new(0);
                 let renew = Renew {
                     lock,
                     bucket,
@@ -196,7 +197,7 @@ impl Proposer {
         }
     }
 
-    /// What it was granted.
+    /// Token of its grant.
     pub(super) fn granted(&self) -> Option<u64> {
         match self.phase {
             Phase::Holds { token, .. } | Phase::Renews { token, .. } | Phase::Held { token } => {
@@ -206,7 +207,7 @@ impl Proposer {
         }
     }
 
-    /// Whether it believes that it holds the lock.
+    /// `true` if it believes that it holds the lock.
     pub(super) fn believes(&self, now_ms: u64) -> bool {
         match self.phase {
             Phase::Holds { until_ms, .. } | Phase::Renews { until_ms, .. } => now_ms < until_ms,
@@ -214,7 +215,7 @@ impl Proposer {
         }
     }
 
-    fn ask(&mut self, now_ms: u64, nodes: usize, ask: &Ask) {
+    fn start_round(&mut self, now_ms: u64, nodes: usize, ask: &Ask) {
         self.round = RoundState(Round::new(self.view, nodes));
         self.began_ms = now_ms;
         self.send(nodes, ask);
@@ -234,18 +235,18 @@ impl Proposer {
         self.token = number;
         self.phase = Phase::Asking;
         let ask = Ask::Vote { token: number, dead: self.dead.clone(), attempt: self.attempt };
-        self.ask(now_ms, nodes, &ask);
+        self.start_round(now_ms, nodes, &ask);
     }
 
     pub(super) fn renew(&mut self, now_ms: u64, nodes: usize) {
         if let Phase::Holds { token, until_ms } = self.phase {
             self.renewals += 1;
             self.phase = Phase::Renews { token, until_ms };
-            self.ask(now_ms, nodes, &Ask::Renew);
+            self.start_round(now_ms, nodes, &Ask::Renew);
         }
     }
 
-    /// The holder lets go at once, and tells the nodes.
+    /// The holder lets go at once, and notifies the nodes.
     pub(super) fn release(&mut self, nodes: usize) {
         if let Some(token) = self.granted() {
             self.finish(Phase::Held { token });
@@ -259,7 +260,7 @@ impl Proposer {
         (self.began_ms, self.dead, self.token) = (0, Vec::new(), 0);
     }
 
-    /// Whether an answer to this message would be heard.
+    /// `true` if an answer to this message would be received.
     pub(super) fn awaits(&self, message: &Message) -> bool {
         let current = match (&self.phase, &message.ask) {
             (Phase::Asking, Ask::Vote { token, attempt, .. }) => {
@@ -277,12 +278,18 @@ impl Proposer {
         matches!(self.phase, Phase::Asking | Phase::Renews { .. })
     }
 
-    pub(super) fn hear(&mut self, now_ms: u64, request: &Request, node: usize, heard: NodeAnswer) {
-        self.round.0.record(node, heard);
+    pub(super) fn receive(
+        &mut self,
+        now_ms: u64,
+        request: &Request,
+        node: usize,
+        answer: NodeAnswer,
+    ) {
+        self.round.0.record(node, answer);
         self.decide(now_ms, request);
     }
 
-    /// Nobody is waited for any more.
+    /// No node is waited for any more.
     pub(super) fn close(&mut self, now_ms: u64, request: &Request) {
         self.round.0.close();
         self.decide(now_ms, request);
@@ -298,7 +305,7 @@ impl Proposer {
                     let until_ms = until_ms.max(self.began_ms + remaining_ms);
                     self.finish(Phase::Holds { token, until_ms });
                 }
-                // It holds on until its time is over; or it was told that it is lost.
+                // It holds on until its time is over; or it was notified that it is lost.
                 RenewDecision::Lost { .. } => self.finish(Phase::Held { token }),
                 _ => self.finish(Phase::Holds { token, until_ms }),
             },
@@ -312,7 +319,8 @@ impl Proposer {
         match self.round.0.vote(&vote) {
             Decision::Undecided => {}
             Decision::Granted { token, remaining_ms } => {
-                let (token, until_ms) = (token.get(), self.began_ms + remaining_ms);
+                let token = token.get();
+                let until_ms = self.began_ms + remaining_ms;
                 match now_ms < until_ms {
                     true => self.finish(Phase::Holds { token, until_ms }),
                     false => self.give_up(),
@@ -327,7 +335,8 @@ impl Proposer {
                 self.dead = numbers(dead);
             }
             Decision::NewView { view, .. } => {
-                let (token, dead) = (self.token, std::mem::take(&mut self.dead));
+                let token = self.token;
+                let dead = std::mem::take(&mut self.dead);
                 self.finish(Phase::Exactly(token));
                 (self.view, self.dead) = (view, dead);
             }
@@ -339,14 +348,14 @@ impl Proposer {
         }
     }
 
-    /// The votes are taken back; drops may be lost as any message.
+    /// Rolls the votes back; drops may be lost as any message.
     fn give_up(&mut self) {
         let nodes = self.round.0.answers().len();
         self.finish(Phase::Over);
         self.send(nodes, &Ask::Drop { attempt: self.attempt });
     }
 
-    /// The same, and what it asks from now on is another attempt.
+    /// Rolls the votes back; the next requests are another attempt.
     fn begin_again(&mut self) {
         let highest = self.round.0.replies().filter_map(|(_, reply)| reply.p()).max().unwrap_or(0);
         self.give_up();

@@ -1,4 +1,4 @@
-//! Nodes, proposers, and whoever brings a node back that lost its memory.
+//! Nodes, proposers, and the recovery of a node that lost its memory.
 
 use std::sync::{Arc, LazyLock};
 
@@ -8,7 +8,7 @@ use lock_server::store::quorum::rules::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
 use super::super::reference::Node;
-use super::bounds::{Bounds, Recovery, Step};
+use super::bounds::{Bounds, ModelStep, Recovery};
 use super::proposer::{Ask, Message, Phase, Proposer};
 
 pub(super) const NODES: usize = 3;
@@ -21,23 +21,23 @@ pub(super) struct World {
     pub(super) nodes: Vec<Arc<Node>>,
     pub(super) proposers: Vec<Proposer>,
     pub(super) loss: Loss,
-    /// Whether anything has happened at one of the nodes that keep their memory.
-    pub(super) told_apart: bool,
+    /// `true` if anything has happened at one of the nodes that keep their memory.
+    pub(super) are_distinct: bool,
 }
 
-/// How far the recovery is.
+/// Progress of the recovery.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Loss {
     Not,
     /// The memory is gone, and these others have been asked.
     Lost {
         asked: Vec<usize>,
-        told: Accepted,
+        accepted: Accepted,
     },
     /// Unsound recoveries: these others have been raised.
     Raising {
         raised: Vec<usize>,
-        told: Accepted,
+        accepted: Accepted,
     },
     /// It has rejoined and does not vote yet.
     Joining,
@@ -85,8 +85,8 @@ impl World {
         self.nodes.iter().any(|node| view_and_p(node).0 == 2)
     }
 
-    /// Forgets messages that nobody awaits an answer to and that do nothing whenever they arrive,
-    /// so that states which differ in nothing else are one.
+    /// Forgets messages whose answer is not awaited and that do nothing whenever they arrive, so
+    /// that states which differ in nothing else are one.
     fn tidy(&mut self, bounds: &Bounds) {
         let attempts_differ = bounds.repeats();
         let forgets = !matches!(self.loss, Loss::Over)
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// The highest token that anybody has been granted.
+    /// The highest token that has been granted.
     fn highest_granted(&self) -> u64 {
         self.proposers.iter().filter_map(Proposer::granted).max().unwrap_or(0)
     }
@@ -118,11 +118,12 @@ impl World {
         Arc::make_mut(&mut self.nodes[at])
     }
 
-    fn arrive(&mut self, bounds: &Bounds, step: &Step) -> Option<()> {
-        let Step::Arrive { proposer: at, node, view: number, ask, heard } = step else {
+    fn arrive(&mut self, bounds: &Bounds, step: &ModelStep) -> Option<()> {
+        let ModelStep::Arrive { proposer: at, node, view: number, ask, received } = step else {
             return None;
         };
-        let (request, now_ms) = (&bounds.requests[*at], self.now_ms);
+        let request = &bounds.requests[*at];
+        let now_ms = self.now_ms;
         let reply = request.arrive(now_ms, self.node(*node), member(*node, *number), ask);
         let proposer = &mut self.proposers[*at];
         let awaited = proposer.awaits(&Message { node: *node, view: *number, ask: ask.clone() });
@@ -131,72 +132,73 @@ impl World {
         let index = proposer.messages.iter().position(same)?;
         proposer.messages.remove(index);
         if awaited {
-            let heard = if *heard { NodeAnswer::Replied(reply) } else { NodeAnswer::Unanswered };
-            proposer.hear(now_ms, request, *node, heard);
+            let answer =
+                if *received { NodeAnswer::Replied(reply) } else { NodeAnswer::Unanswered };
+            proposer.receive(now_ms, request, *node, answer);
         }
         Some(())
     }
 
     fn ask_other(&mut self, bounds: &Bounds, node: usize) -> Option<()> {
         let now_ms = self.now_ms;
-        let accepted = match bounds.recovery {
+        let reported = match bounds.recovery {
             Recovery::NewView => match self.node(node).bump(now_ms, view(2)) {
                 MemberReply::Bumped(accepted) => accepted,
                 _ => return None,
             },
             _ => {
-                let look = self.nodes[node].look(now_ms);
+                let look = self.nodes[node].probe(now_ms);
                 let floor = look.meta.map_or(0, |meta| meta.floor);
                 Accepted { floor, p: look.p, wait_ms: 0 }
             }
         };
-        let Loss::Lost { asked, told } = &mut self.loss else { return None };
-        *told = std::mem::take(told).merge(accepted);
+        let Loss::Lost { asked, accepted } = &mut self.loss else { return None };
+        *accepted = std::mem::take(accepted).merge(reported);
         asked.push(node);
         asked.sort_unstable();
         Some(())
     }
 
     fn raise_other(&mut self, node: usize) -> Option<()> {
-        let (mut raised, told) = match std::mem::replace(&mut self.loss, Loss::Over) {
-            Loss::Lost { told, .. } => (Vec::new(), told),
-            Loss::Raising { raised, told } => (raised, told),
+        let (mut raised, accepted) = match std::mem::replace(&mut self.loss, Loss::Over) {
+            Loss::Lost { accepted, .. } => (Vec::new(), accepted),
+            Loss::Raising { raised, accepted } => (raised, accepted),
             _ => return None,
         };
-        for (bucket, p) in &told.p {
+        for (bucket, p) in &accepted.p {
             // One that is there already stays as it is.
             self.node(node).raise(member(node, 1), *bucket, (*p).try_into().ok()?);
         }
         raised.push(node);
         raised.sort_unstable();
-        self.loss = Loss::Raising { raised, told };
+        self.loss = Loss::Raising { raised, accepted };
         Some(())
     }
 
     fn rejoin(&mut self, bounds: &Bounds) -> Option<()> {
         let now_ms = self.now_ms;
-        let mut told = match std::mem::replace(&mut self.loss, Loss::Joining) {
-            Loss::Lost { told, .. } | Loss::Raising { told, .. } => told,
+        let mut accepted = match std::mem::replace(&mut self.loss, Loss::Joining) {
+            Loss::Lost { accepted, .. } | Loss::Raising { accepted, .. } => accepted,
             _ => return None,
         };
         if bounds.recovery != Recovery::NewView {
-            let floor = told.p.values().copied().fold(told.floor, u64::max);
+            let floor = accepted.p.values().copied().fold(accepted.floor, u64::max);
             self.nodes[LOSER] = Arc::new(ready(LOSER, 1, floor));
             self.loss = Loss::Over;
             return Some(());
         }
         if !bounds.waits {
-            told.wait_ms = 0;
+            accepted.wait_ms = 0;
         }
         let node = self.node(LOSER);
-        assert_eq!(node.rejoin(now_ms, view(2), &id("x2"), "run-2", &told), MemberReply::Done);
+        assert_eq!(node.rejoin(now_ms, view(2), &id("x2"), "run-2", &accepted), MemberReply::Done);
         Some(())
     }
 }
 
 impl Model for Bounds {
     type State = World;
-    type Action = Step;
+    type Action = ModelStep;
 
     fn init_states(&self) -> Vec<World> {
         vec![World {
@@ -204,65 +206,65 @@ impl Model for Bounds {
             nodes: (0..NODES).map(|at| Arc::new(ready(at, 1, 0))).collect(),
             proposers: vec![Proposer::new(); self.requests.len()],
             loss: Loss::Not,
-            told_apart: false,
+            are_distinct: false,
         }]
     }
 
-    fn actions(&self, world: &World, steps: &mut Vec<Step>) {
+    fn actions(&self, world: &World, steps: &mut Vec<ModelStep>) {
         if world.now_ms < self.time_ms {
-            steps.push(Step::Tick);
+            steps.push(ModelStep::Tick);
         }
         for at in 0..world.proposers.len() {
             self.proposer_steps(world, at, steps);
         }
         self.recovery_steps(world, steps);
-        if !world.told_apart {
+        if !world.are_distinct {
             // The nodes that keep their memory are alike until then, so it happens at the first
             // one.
             steps.retain(|step| step.node().is_none_or(|node| node < 2));
         }
     }
 
-    fn next_state(&self, before: &World, step: Step) -> Option<World> {
+    fn next_state(&self, before: &World, step: ModelStep) -> Option<World> {
         let mut world = before.clone();
         let now_ms = world.now_ms;
         match &step {
-            Step::Tick => {
+            ModelStep::Tick => {
                 world.now_ms += 1;
                 for at in 0..NODES {
                     world.node(at).expire(now_ms + 1);
                 }
             }
-            Step::Propose { proposer, token, view } => {
+            ModelStep::Propose { proposer, token, view } => {
                 let granted = world.highest_granted();
                 let proposer = &mut world.proposers[*proposer];
                 proposer.view = *view;
                 proposer.propose(now_ms, NODES, *token, granted);
             }
-            Step::Arrive { .. } => world.arrive(self, &step)?,
-            Step::Close { proposer } => {
+            ModelStep::Arrive { .. } => world.arrive(self, &step)?,
+            ModelStep::Close { proposer } => {
                 world.proposers[*proposer].close(now_ms, &self.requests[*proposer]);
             }
-            Step::Renew { proposer } => world.proposers[*proposer].renew(now_ms, NODES),
-            Step::Release { proposer } => world.proposers[*proposer].release(NODES),
-            Step::Crash => {
+            ModelStep::Renew { proposer } => world.proposers[*proposer].renew(now_ms, NODES),
+            ModelStep::Release { proposer } => world.proposers[*proposer].release(NODES),
+            ModelStep::Crash => {
                 let mut node = Node::default();
                 node.doubt("run-2", None, &id("x2"));
                 world.nodes[LOSER] = Arc::new(node);
-                world.loss = Loss::Lost { asked: Vec::new(), told: Accepted::default() };
+                world.loss = Loss::Lost { asked: Vec::new(), accepted: Accepted::default() };
             }
-            Step::AskOther { node } => world.ask_other(self, *node)?,
-            Step::RaiseOther { node } => world.raise_other(*node)?,
-            Step::Advance { node } => {
+            ModelStep::AskOther { node } => world.ask_other(self, *node)?,
+            ModelStep::RaiseOther { node } => world.raise_other(*node)?,
+            ModelStep::Advance { node } => {
                 world.node(*node).advance(view(2));
             }
-            Step::Rejoin => world.rejoin(self)?,
-            Step::Ready => match world.node(LOSER).ready(now_ms, view(2), &id("x2")) {
+            ModelStep::Rejoin => world.rejoin(self)?,
+            ModelStep::Ready => match world.node(LOSER).ready(now_ms, view(2), &id("x2")) {
                 MemberReply::Done => world.loss = Loss::Over,
                 _ => return None,
             },
         }
-        world.told_apart |= step.node().is_some_and(|node| node != LOSER);
+        world.are_distinct |= step.node().is_some_and(|node| node != LOSER);
         world.tidy(self);
         (world != *before).then_some(world)
     }

@@ -5,7 +5,7 @@ use fence_protocol::{LeaseId, Owner};
 use super::record::{Live, Record};
 use lock_server::store::quorum::rules::NodeReply;
 
-/// What a script about a lock works on.
+/// Working state of a script about a lock.
 pub(super) struct Desk {
     pub(super) now_ms: u64,
     pub(super) retention_ms: u64,

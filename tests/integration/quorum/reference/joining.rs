@@ -1,4 +1,4 @@
-//! How a node comes into a quorum, into newer views, and back.
+//! Transitions of a node into a quorum, into newer views, and back.
 
 use super::Node;
 use lock_server::store::quorum::rules::view::{
@@ -14,7 +14,7 @@ fn stranger(meta: &Meta) -> MemberReply {
     MemberReply::Stranger(Some(meta.node.clone()))
 }
 
-/// Whether the node belongs to the quorum of `view`.
+/// Checks that the node belongs to the quorum of `view`.
 fn same_quorum(meta: &Meta, view: &View) -> Result<(), Refusal> {
     if meta.view.cluster.is_empty() {
         Err(Refusal::NoMember)
@@ -32,7 +32,8 @@ fn move_to(meta: &mut Meta, view: &View, may: &[NodeState]) -> Option<MemberRepl
     } else if !may.contains(&meta.state) {
         return Some(MemberReply::Refused(Refusal::NotReady));
     }
-    let (now, then) = (meta.view.view, view.view);
+    let now = meta.view.view;
+    let then = view.view;
     if now > then || (now == then && meta.view.members != view.members) {
         return Some(MemberReply::Refused(other_view(meta)));
     } else if !view.members.contains(&meta.node) {
@@ -52,14 +53,18 @@ impl Node {
         floor: u64,
     ) -> MemberReply {
         let Some(meta) = &mut self.meta else { return MemberReply::Known };
-        let in_doubt = meta.state == NodeState::Doubt;
-        if in_doubt && meta.view.cluster.is_empty() && meta.node == *node && meta.run_id == run_id {
+        let is_unverified = meta.state == NodeState::Doubt;
+        if is_unverified
+            && meta.view.cluster.is_empty()
+            && meta.node == *node
+            && meta.run_id == run_id
+        {
             meta.view.clone_from(view);
             meta.state = NodeState::New;
             meta.floor = floor;
             return MemberReply::Done;
         }
-        match !in_doubt && meta.view == *view && meta.node == *node {
+        match !is_unverified && meta.view == *view && meta.node == *node {
             true => MemberReply::Done,
             false => MemberReply::Known,
         }

@@ -1,11 +1,11 @@
-//! What a node knows of a lock.
+//! A node's record of a lock.
 
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{LeaseId, Owner, Token};
 
 use lock_server::store::quorum::rules::ENDED_MAX;
 
-/// What a node knows of a lock.
+/// A node's record of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Record {
     pub(super) live: Option<Live>,
@@ -75,7 +75,8 @@ impl Live {
         at_ms: u64,
         why: Option<Owner>,
     ) -> Ended {
-        let (token, owner) = (Some(self.token), Some(self.owner));
+        let token = Some(self.token);
+        let owner = Some(self.owner);
         Ended { lease: self.lease, token, reason, held_ms, at_ms, owner, why }
     }
 }

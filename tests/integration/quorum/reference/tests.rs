@@ -11,7 +11,8 @@ fn view() -> View {
 
 /// Node `a`, which votes.
 fn ready() -> Node {
-    let (mut node, own) = (Node::default(), "a".parse().unwrap());
+    let mut node = Node::default();
+    let own = "a".parse().unwrap();
     node.doubt("run", None, &own);
     node.init(&view(), &own, "run", 0);
     node.ready(0, &view(), &own);
@@ -38,22 +39,26 @@ fn vote(attempt: &str) -> Vote {
 /// node.
 #[test]
 fn a_copy_of_a_node_does_not_answer_for_another() {
-    let (view, other) = (view(), "b".parse().unwrap());
+    let view = view();
+    let other = "b".parse().unwrap();
     let to = Addressee { view: &view, node: &other };
-    let (mut copy, vote) = (ready(), vote("1"));
+    let mut copy = ready();
+    let vote = vote("1");
     let stranger = Refusal::Stranger { node: "a".parse().unwrap() };
     assert_eq!(copy.vote(1, to, &vote), NodeReply::Refused(stranger.clone()));
     assert_eq!(copy.read(1, to, &vote.lock), Err(stranger));
     assert_eq!(copy.p(vote.bucket), 0, "nothing was accepted");
 }
 
-/// What arrives behind a later renewal of the same server says how the lease is; another server's
-/// is a renewal of its own.
+/// A request that arrives behind a later renewal of the same server gets the state of the lease;
+/// another server's is a renewal of its own.
 #[test]
 fn a_renewal_that_was_overtaken_takes_no_time_away() {
-    let (view, own) = (view(), "a".parse().unwrap());
+    let view = view();
+    let own = "a".parse().unwrap();
     let to = Addressee { view: &view, node: &own };
-    let (mut node, vote) = (ready(), vote("1"));
+    let mut node = ready();
+    let vote = vote("1");
     node.vote(0, to, &vote);
     let renewed = |by: &str, order, ttl_ms| Renew {
         lock: vote.lock.clone(),

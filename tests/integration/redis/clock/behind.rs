@@ -1,5 +1,5 @@
 //! A new lineage begins where the clocks say. One clock that is behind does no harm; two that are
-//! both behind, while nobody remembers a token, do.
+//! both behind, while no server or guard remembers a token, do.
 
 use fence_tests::redis_clock::OwnClock;
 
@@ -9,12 +9,13 @@ use crate::locks::guards::{guard_at, raise};
 /// More than the hour that a beginning leaves between the clock and itself.
 const BACK: i64 = -2 * HOUR;
 
-/// What is told here is tokens; nobody waits for leases.
+/// Server without the pause after a loss: these tests are about tokens, and grants do not wait for
+/// leases.
 fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&["--after-loss", "grant"])
 }
 
-/// The next token, as soon as somebody grants again.
+/// The next token, as soon as a server grants again.
 async fn next(server: &Server, lock: &str) -> u64 {
     let locks = server.locks();
     until("a grant", || async {
@@ -36,7 +37,8 @@ async fn issued_and_forgotten(redis: &SteppedRedis) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_clock_that_is_behind_lowers_no_token() {
     for (of_redis, ours) in [(BACK, 0), (0, BACK)] {
-        let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(ours));
+        let redis = SteppedRedis::start().await;
+        let clock = OwnClock::at(ours);
         let last = issued_and_forgotten(&redis).await;
         redis.step(of_redis);
         let server = clock.applied_to(setup(&redis.url())).start().await;
@@ -45,10 +47,11 @@ async fn one_clock_that_is_behind_lowers_no_token() {
     }
 }
 
-/// The hole: both clocks are behind, and nobody who saw a token is left.
+/// The hole: both clocks are behind, and no server that saw a token is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_clocks_behind_may_lower_tokens() {
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(BACK));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(BACK);
     let last = issued_and_forgotten(&redis).await;
     redis.step(BACK);
     let server = clock.applied_to(setup(&redis.url())).start().await;
@@ -56,10 +59,11 @@ async fn two_clocks_behind_may_lower_tokens() {
     assert!(token < last, "{token} after {last}: is the hole closed? Then the docs are wrong");
 }
 
-/// Whoever saw a token closes it: a server that goes on, and a guard.
+/// A process that saw a token closes it: a server that continues, and a guard.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(0));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(0);
     let server = clock.applied_to(setup(&redis.url())).start().await;
     let last = next(&server, "a").await;
     redis.step(BACK);
@@ -68,7 +72,8 @@ async fn who_saw_a_token_is_a_witness_where_both_clocks_are_behind() {
     let token = next(&server, "b").await;
     assert!(token > last, "{token} after {last}, at a server that saw it");
 
-    let (redis, clock) = (SteppedRedis::start().await, OwnClock::at(BACK));
+    let redis = SteppedRedis::start().await;
+    let clock = OwnClock::at(BACK);
     let last = issued_and_forgotten(&redis).await;
     let guard = guard_at(1).await;
     raise(&guard, last).await;

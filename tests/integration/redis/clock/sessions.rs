@@ -20,7 +20,8 @@ async fn store(redis: &SteppedRedis) -> Arc<dyn LockStore> {
 async fn whatever_lives_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let store = store(&redis).await;
-    let (owner, ttl) = (request("a", 100, 0).owner, Ttl::from_ms(4_000).unwrap());
+    let owner = request("a", 100, 0).owner;
+    let ttl = Ttl::from_ms(4_000).unwrap();
     let session = session_id();
     let new = NewSession { session_id: session, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();

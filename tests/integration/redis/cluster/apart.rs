@@ -17,7 +17,7 @@ async fn takes_over(cluster: &RedisCluster, new: usize) {
     until_true("the replica to take over", || cluster.claims(new, slot())).await;
 }
 
-/// The next grant of a lock, where somebody grants.
+/// The next grant of a lock, as soon as a server grants.
 async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
     until("a grant", || async {
         let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
@@ -27,8 +27,9 @@ async fn granted(locks: &Locks, lock: &str) -> LeaseReply {
 }
 
 /// The hole: the old master does not know yet that it is cut off, and the others have replaced it.
-/// Whoever is connected to it goes on there, below the new one and beside it. All nodes wait for as
-/// long before they believe it, more or less; here it is more, so that there is time to look.
+/// A client that is connected to it continues there, below the new one and beside it. All nodes
+/// wait for as long before they believe it, more or less; here it is more, so that there is time to
+/// look.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_does_not_know_yet_grants_beside_the_new_one() {
     let (mut cluster, old, new) = with_a_replica().await;
@@ -67,14 +68,15 @@ async fn a_node_that_does_not_know_yet_grants_beside_the_new_one() {
     here.locks().renew("a", first.lease_id).await.problem(Code::LeaseLost);
 }
 
-/// One that hears nobody either stops by itself, and its lock server goes on at the new one.
+/// A node that receives nothing either stops by itself, and its lock server continues at the new
+/// one.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_is_cut_off_stops_by_itself() {
     let (cluster, old, new) = with_a_replica().await;
     let server = server(&cluster, &[]).await;
-    let told = Told::by(server.locks());
+    let recorded = RecordedLocks::by(server.locks());
     cluster.cut_off(old);
-    let first = told.granted("a", 7_000).await;
+    let first = recorded.granted("a", 7_000).await;
     takes_over(&cluster, new).await;
     until_true("the old one to stop", || async {
         let outcome = cluster.node(old).try_run::<u64>(&["INCR", "{fence:default}:any"]).await;
@@ -82,22 +84,23 @@ async fn a_node_that_is_cut_off_stops_by_itself() {
     })
     .await;
     assert!(cluster.claims(old, slot()).await, "it does not know of the new one");
-    let second = told.granted("a", 300).await;
+    let second = recorded.granted("a", 300).await;
     assert!(second.token > first.token, "{second:?} after {first:?}");
     cluster.heal();
     cluster.follows(old, new).await;
-    let third = told.granted("a", 300).await;
+    let third = recorded.granted("a", 300).await;
     assert!(third.token > second.token, "{third:?} after {second:?}");
-    told.is_sound();
+    recorded.is_sound();
 }
 
-/// The replica has not heard of a grant when its master dies. The same id asks again, and nobody
+/// The replica has not received a grant when its master dies. The same id asks again, and no node
 /// knows it: it is granted once more, above the first time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_a_failed_over_node_forgot_is_granted_anew() {
     let (mut cluster, old, new) = with_a_replica().await;
     let server = server(&cluster, GRANT).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = async || locks.acquire("a", json!({"lease_id": lease, "ttl_ms": 60_000})).await;
     cluster.starve(old);
     let first = ask().await.lease();
@@ -117,28 +120,28 @@ async fn an_id_that_a_failed_over_node_forgot_is_granted_anew() {
 /// A lock that is held when its node fails over to one with another clock.
 async fn held_at_a_node_with_another_clock(
     seconds: i64,
-) -> (RedisCluster, Server, Told, LeaseReply) {
+) -> (RedisCluster, Server, RecordedLocks, LeaseReply) {
     let mut cluster = RedisCluster::start().await;
     let old = cluster.owner(slot()).await;
     let new = cluster.add_replica_with_clock(old, seconds).await;
     cluster.settled().await;
     let server = server(&cluster, &[]).await;
-    let told = Told::by(server.locks());
-    let held = told.granted("held", 6_000).await;
+    let recorded = RecordedLocks::by(server.locks());
+    let held = recorded.granted("held", 6_000).await;
     has_all(cluster.node(old), 1).await;
     cluster.node_mut(old).kill();
     takes_over(&cluster, new).await;
-    (cluster, server, told, held)
+    (cluster, server, recorded, held)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_node_whose_clock_is_ahead_lets_nobody_beside_a_holder() {
-    let (_cluster, _server, told, held) = held_at_a_node_with_another_clock(3_600).await;
-    told.is_forgotten_and_waited_for("held", &held).await;
+async fn a_new_node_whose_clock_is_ahead_lets_no_client_beside_a_holder() {
+    let (_cluster, _server, recorded, held) = held_at_a_node_with_another_clock(3_600).await;
+    recorded.is_forgotten_and_waited_for("held", &held).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_node_whose_clock_is_behind_keeps_the_time_of_leases() {
-    let (_cluster, _server, told, held) = held_at_a_node_with_another_clock(-3_600).await;
-    told.keeps_its_time("held", &held).await;
+    let (_cluster, _server, recorded, held) = held_at_a_node_with_another_clock(-3_600).await;
+    recorded.keeps_its_time("held", &held).await;
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Both servers grant again after a failover by command, and are ready. The old node goes on
-/// answering `PING` on the connection that was open before.
+/// Both servers grant again after a failover by command, and are ready. The old node continues to
+/// answer `PING` on the connection that was open before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_that_replicas_must_have_go_on_after_a_failover() {
     let mut cluster = RedisCluster::start().await;

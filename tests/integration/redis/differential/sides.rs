@@ -13,17 +13,17 @@ use lock_server::store::{
 use service_kit::Kit;
 use tokio::task::JoinHandle;
 
-use super::steps::{SHORT_MS, Step, World};
+use super::steps::{SHORT_MS, StoreStep, World};
 
-type Outcome = Result<Vec<Grant>, StoreError>;
+type GrantResult = Result<Vec<Grant>, StoreError>;
 
-/// How long the two may take to agree: far more than waking a waiter takes.
+/// Longest time that the two may take to agree: far more than waking a waiter takes.
 const PATIENCE: Duration = Duration::from_secs(8);
 
 struct Caller {
     parts: Vec<Acquire>,
     server: usize,
-    task: JoinHandle<Outcome>,
+    task: JoinHandle<GrantResult>,
     said: Option<String>,
 }
 
@@ -47,7 +47,8 @@ impl Side {
         let options = StoreOptions { limits, ..fence_tests::store_options::patient() };
         let mut servers = Vec::new();
         for url in urls {
-            let (url, kit) = (url.parse().unwrap(), Kit::new(what));
+            let url = url.parse().unwrap();
+            let kit = Kit::new(what);
             servers.push(lock_server::store::open(&url, &options, &kit).await.unwrap());
         }
         Self { what, servers, callers: Vec::new(), tokens: HashMap::new() }
@@ -57,36 +58,38 @@ impl Side {
         &self.servers[server % self.servers.len()]
     }
 
-    /// Does it; what the caller was told, without times and tokens.
-    pub(super) async fn apply(&mut self, step: &Step) -> String {
+    /// Runs a step; returns the caller's reply, without times and tokens.
+    pub(super) async fn apply(&mut self, step: &StoreStep) -> String {
         let plain = |refusal: StoreError| said(&Err(refusal));
         match step {
-            Step::Acquire(parts, server) => {
-                let (mut parts, mut server) = (parts.clone(), *server);
+            StoreStep::Acquire(parts, server) => {
+                let mut parts = parts.clone();
+                let mut server = *server;
                 let id = parts[0].lease_id;
                 if self.callers.iter().any(|c| c.said.is_none() && c.parts[0].lease_id == id) {
-                    // In Redis a question without patience does not cost the place of one who
-                    // waits, nor does another server tell it.
+                    // In Redis a question without patience does not cost the place of a waiter, and
+                    // is not answered by another server.
                     server = 0;
                     for part in &mut parts {
                         part.wait_ms = SHORT_MS;
                     }
                 }
-                let outcome = soon("an answer", ask(self.at(server).clone(), parts.clone())).await;
-                self.note(&parts, &outcome);
+                let outcome =
+                    soon("an answer", acquire(self.at(server).clone(), parts.clone())).await;
+                self.record(&parts, &outcome);
                 said(&outcome)
             }
-            Step::Wait(parts, server) => self.wait(parts.clone(), *server).await,
-            Step::HangUp(at) => self.hang_up(*at).await,
-            Step::Renew(lock, lease, ttl, server) => {
+            StoreStep::Wait(parts, server) => self.wait(parts.clone(), *server).await,
+            StoreStep::HangUp(at) => self.hang_up(*at).await,
+            StoreStep::Renew(lock, lease, ttl, server) => {
                 let outcome = self.at(*server).renew(lock, *lease, *ttl).await;
                 outcome.map_or_else(plain, |grant| said(&Ok(vec![grant])))
             }
-            Step::Release(lock, lease, server) => {
+            StoreStep::Release(lock, lease, server) => {
                 let outcome = self.at(*server).release(lock, *lease).await;
                 outcome.map_or_else(plain, |ended| format!("{:?}", (ended.lease_id, ended.reason)))
             }
-            Step::Revoke(lock, revoke, server) => {
+            StoreStep::Revoke(lock, revoke, server) => {
                 let outcome = self.at(*server).revoke(lock, revoke.clone()).await;
                 let ids = |ended: Vec<_>| {
                     let ids =
@@ -95,19 +98,19 @@ impl Side {
                 };
                 outcome.map_or_else(plain, ids)
             }
-            Step::Begin(new) => {
+            StoreStep::Begin(new) => {
                 let outcome = self.at(0).create_session(new.clone()).await;
                 outcome.map_or_else(plain, |reply| format!("{:?}", reply.principal))
             }
-            Step::Beat(id) => {
+            StoreStep::Beat(id) => {
                 let outcome = self.at(1).heartbeat(*id).await;
                 outcome.map_or_else(plain, |reply| reply.lease_count.to_string())
             }
-            Step::End(id) => {
+            StoreStep::End(id) => {
                 let outcome = self.at(1).end_session(*id).await;
                 outcome.map_or_else(plain, |reply| reply.lease_count.to_string())
             }
-            Step::Block(id) => {
+            StoreStep::Block(id) => {
                 let reason = "*blocked, so".parse().unwrap();
                 let outcome = self.at(0).block_session(*id, reason).await;
                 outcome.map_or_else(plain, |reply| format!("{:?}", reply.blocked))
@@ -120,7 +123,7 @@ impl Side {
         let known = self.callers.iter().any(|caller| caller.parts[0].lease_id == id);
         let own = self.at(server).clone();
         let asked = parts.clone();
-        let task = tokio::spawn(async move { ask(own, asked).await });
+        let task = tokio::spawn(async move { acquire(own, asked).await });
         if known {
             // Nothing shows that a repeat has arrived: it stands where it stood.
             let began = Instant::now();
@@ -146,7 +149,7 @@ impl Side {
         let waiting: Vec<usize> =
             (0..self.callers.len()).filter(|at| self.callers[*at].said.is_none()).collect();
         let Some(at) = waiting.get(at % waiting.len().max(1)).copied() else {
-            return "nobody".to_owned();
+            return "no waiter".to_owned();
         };
         let caller = self.callers.remove(at);
         caller.task.abort();
@@ -168,7 +171,7 @@ impl Side {
     }
 
     /// The token of an id never falls.
-    fn note(&mut self, parts: &[Acquire], outcome: &Outcome) {
+    fn record(&mut self, parts: &[Acquire], outcome: &GrantResult) {
         let Ok(grants) = outcome else { return };
         for (part, grant) in parts.iter().zip(grants) {
             self.seen(&part.lock, part.lease_id, grant.token);
@@ -182,13 +185,13 @@ impl Side {
     }
 
     /// All that can be seen.
-    pub(super) async fn look(&mut self, world: &World) -> String {
+    pub(super) async fn snapshot(&mut self, world: &World) -> String {
         for at in 0..self.callers.len() {
             if self.callers[at].said.is_none() && self.callers[at].task.is_finished() {
                 let outcome = (&mut self.callers[at].task).await.unwrap();
                 self.callers[at].said = Some(said(&outcome));
                 let parts = self.callers[at].parts.clone();
-                self.note(&parts, &outcome);
+                self.record(&parts, &outcome);
             }
         }
         let mut text = String::new();
@@ -273,15 +276,15 @@ impl Side {
     }
 }
 
-async fn ask(store: Arc<dyn LockStore>, parts: Vec<Acquire>) -> Outcome {
+async fn acquire(store: Arc<dyn LockStore>, parts: Vec<Acquire>) -> GrantResult {
     if parts.len() == 1 {
         return store.acquire(parts[0].clone()).await.map(|grant| vec![grant]);
     }
     store.acquire_all(parts).await
 }
 
-/// What a caller was told, without times and tokens.
-fn said(outcome: &Outcome) -> String {
+/// Reply to a caller, without times and tokens.
+fn said(outcome: &GrantResult) -> String {
     match outcome {
         Ok(grants) => {
             let each = grants.iter().map(|grant| (grant.lease_id, &grant.owner, grant.mode));
@@ -310,7 +313,8 @@ fn said(outcome: &Outcome) -> String {
 pub(super) async fn agree(one: &mut Side, two: &mut Side, world: &World, log: &[String]) {
     let began = Instant::now();
     loop {
-        let (ours, theirs) = (one.look(world).await, two.look(world).await);
+        let ours = one.snapshot(world).await;
+        let theirs = two.snapshot(world).await;
         if ours == theirs {
             return;
         }

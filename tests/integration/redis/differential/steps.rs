@@ -1,4 +1,4 @@
-//! What may be done, and to what.
+//! Calls that may be made, and the names that they are about.
 
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
 use fence_tests::key_file::{lease_id, session_id};
@@ -6,12 +6,12 @@ use fence_tests::seed::Seed;
 use lock_server::store::{Acquire, Mode, NewSession, Revoke, Takeover};
 
 const LONG_MS: u64 = 600_000;
-/// The patience of whoever waits until the step is over, and no longer.
+/// The patience of a caller that waits until the step is over, and no longer.
 pub(super) const SHORT_MS: u64 = 20;
 
 /// One call, at one of the servers where there are several.
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(super) enum StoreStep {
     /// Answers at once, or when a short patience is over.
     Acquire(Vec<Acquire>, usize),
     /// Waits in a task.
@@ -104,50 +104,53 @@ impl World {
         let mut parts = Vec::new();
         for _ in 0..2 + seed.below(locks.len() as u64 - 1) {
             let lock = locks.swap_remove(seed.below(locks.len() as u64) as usize);
-            let (mode, takeover) = (Self::mode(&lock, seed), Takeover::Never);
+            let mode = Self::mode(&lock, seed);
+            let takeover = Takeover::Never;
             parts.push(Acquire { lock, mode, takeover, ..first.clone() });
         }
         parts
     }
 
-    pub(super) fn step(&mut self, seed: &mut Seed) -> Step {
-        let (lock, lease) = (Self::one(&self.locks, seed).clone(), *Self::one(&self.leases, seed));
-        let (session, server) = (*Self::one(&self.sessions, seed), seed.below(2) as usize);
+    pub(super) fn step(&mut self, seed: &mut Seed) -> StoreStep {
+        let lock = Self::one(&self.locks, seed).clone();
+        let lease = *Self::one(&self.leases, seed);
+        let session = *Self::one(&self.sessions, seed);
+        let server = seed.below(2) as usize;
         let why = Owner::new("why, *not").unwrap();
         match seed.below(40) {
             0..9 => {
                 let wait_ms = if seed.below(3) == 0 { SHORT_MS } else { 0 };
-                Step::Acquire(self.parts(seed, wait_ms), server)
+                StoreStep::Acquire(self.parts(seed, wait_ms), server)
             }
-            9..20 => Step::Wait(self.parts(seed, LONG_MS), 0),
-            20..22 => Step::HangUp(seed.below(8) as usize),
+            9..20 => StoreStep::Wait(self.parts(seed, LONG_MS), 0),
+            20..22 => StoreStep::HangUp(seed.below(8) as usize),
             22..24 => {
                 let ttl = (seed.below(2) == 0).then(|| Ttl::from_ms(LONG_MS * 2).unwrap());
-                Step::Renew(lock, lease, ttl, server)
+                StoreStep::Renew(lock, lease, ttl, server)
             }
-            24..31 => Step::Release(lock, lease, server),
+            24..31 => StoreStep::Release(lock, lease, server),
             31..34 => {
                 let lease = (seed.below(3) == 0).then_some(lease);
                 let reason = (seed.below(2) == 0).then_some(why);
-                Step::Revoke(lock, Revoke { lease, reason }, server)
+                StoreStep::Revoke(lock, Revoke { lease, reason }, server)
             }
-            34..37 => Step::Begin(NewSession {
+            34..37 => StoreStep::Begin(NewSession {
                 session_id: session,
                 owner: self.owners[usize::from(session == self.sessions[0])].clone(),
                 ttl: Ttl::from_ms(LONG_MS).unwrap(),
                 metadata: None,
                 principal: (seed.below(2) == 0).then(|| "me".to_owned()),
             }),
-            37 => Step::Beat(session),
+            37 => StoreStep::Beat(session),
             38 => {
                 // Its id begins nothing new for a while.
                 let at = self.sessions.iter().position(|id| *id == session).unwrap_or(0);
                 if seed.below(2) == 0 {
                     self.sessions[at] = session_id();
                 }
-                Step::End(session)
+                StoreStep::End(session)
             }
-            _ => Step::Block(session),
+            _ => StoreStep::Block(session),
         }
     }
 }

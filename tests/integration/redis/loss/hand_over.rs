@@ -9,7 +9,8 @@ use crate::redis::kinds::queue_of;
 type Waiting = JoinHandle<Result<Grant, StoreError>>;
 
 async fn wait_for(store: &Store, lock: &str) -> Waiting {
-    let (own, asked) = (store.clone(), request(lock, 60_000, PATIENT_MS));
+    let own = store.clone();
+    let asked = request(lock, 60_000, PATIENT_MS);
     let waiting = tokio::spawn(async move { own.acquire(asked).await });
     queue_of(store, lock, 1).await;
     waiting
@@ -53,7 +54,7 @@ async fn no_lock_passes_on_in_a_pause() {
     }
 }
 
-/// Nobody held these locks; the queue is what is left to go by, and the server serves it by itself.
+/// No lease held these locks; only the queue is left to go by, and the server serves it by itself.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_queue_is_served_when_the_pause_is_over() {
     let redis = Redis::start().await;
@@ -98,7 +99,8 @@ async fn wait_in_a_pause(redis: &Redis, store: &Store) -> Vec<Waiting> {
     let (end, _) = pause(redis).await;
     let mut waiting = Vec::new();
     for at in 0..LOCKS {
-        let (own, asked) = (store.clone(), request(&format!("l/{at}"), 60_000, 600_000));
+        let own = store.clone();
+        let asked = request(&format!("l/{at}"), 60_000, 600_000);
         waiting.push(tokio::spawn(async move { own.acquire(asked).await }));
     }
     for at in 0..LOCKS {
@@ -108,7 +110,7 @@ async fn wait_in_a_pause(redis: &Redis, store: &Store) -> Vec<Waiting> {
     waiting
 }
 
-/// How many scripts Redis has run.
+/// Number of scripts that Redis has run.
 async fn scripts_run(redis: &Redis) -> u64 {
     let stats: String = redis.run(&["INFO", "commandstats"]).await;
     let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));

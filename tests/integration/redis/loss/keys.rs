@@ -9,7 +9,8 @@ const TTL_MS: u64 = 1_500;
 /// not granted before the first lease's time is over, and tokens rise.
 async fn survives(what: &str, commands: &[&[&str]]) {
     let redis = Redis::start().await;
-    let (store, history) = (server(&redis).await, History::new());
+    let store = server(&redis).await;
+    let history = History::new();
     let ask = async |ttl_ms| {
         let invoked_ns = history.now_ns();
         let grant = store.acquire(request("a", ttl_ms, 0)).await?;

@@ -11,7 +11,7 @@ use crate::locks::guards::readiness;
 /// A server that knows of nothing begins the lineage; one that knows more makes the pause longer,
 /// for both.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_knows_of_more_makes_the_pause_longer() {
+async fn a_server_that_knows_of_more_makes_the_pause_longer() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let url = format!("redis://{}", proxy.address());
@@ -20,7 +20,7 @@ async fn whoever_knows_of_more_makes_the_pause_longer() {
     proxy.set(Fault::Refuse);
     forget(&redis).await;
     let begins = server(&redis).await;
-    begins.acquire(request("nobody/waited", 100, 0)).await.unwrap();
+    begins.acquire(request("unused/waited", 100, 0)).await.unwrap();
     assert_eq!(pause(&redis).await.0, 0);
     proxy.set(Fault::None);
     let left_ms = until("an answer", || async {
@@ -37,7 +37,8 @@ async fn whoever_knows_of_more_makes_the_pause_longer() {
     assert!(same <= left_ms + 10 && same > 15_000, "{same} of {left_ms}");
 }
 
-/// What one server knows, Redis tells the others: the one that granted need not be there any more.
+/// Redis passes the knowledge of one server on to the others: the one that granted need not be
+/// there any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_another_server_granted_is_waited_for() {
     let redis = Redis::start().await;
@@ -46,16 +47,16 @@ async fn what_another_server_granted_is_waited_for() {
     until_true("word of the lease", || async { redis.run::<u64>(&["EXISTS", LIVES]).await == 1 })
         .await;
     granted.process.kill();
-    // It starts while Redis still knows, and goes on when Redis does not.
+    // It starts while Redis still knows, and continues when Redis does not.
     let other = server(&redis).await;
     forget(&redis).await;
     let left_ms = left(other.acquire(request("b", 100, 0)).await);
     assert!((20_000..=34_000).contains(&left_ms), "{left_ms}");
 }
 
-/// What a caller and an operator see.
+/// Replies to a caller and reports to an operator.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_pause_is_told_of() {
+async fn a_pause_is_reported() {
     let redis = Redis::start().await;
     let server = Setup::lock_server(&redis.url()).start().await;
     let locks = server.locks();

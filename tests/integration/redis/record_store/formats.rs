@@ -58,7 +58,8 @@ async fn tokens_go_on_above_those_that_were_deleted() {
 async fn a_namespace_that_is_vouched_for_begins_at_1() {
     let redis = Redis::start().await;
     let StoreUrl::Redis(target) = redis.url().parse().unwrap() else { panic!() };
-    let (namespace, kit) = (fence_protocol::Namespace::default(), Kit::new("records"));
+    let namespace = fence_protocol::Namespace::default();
+    let kit = Kit::new("records");
     let guards = Guards::new(&[], &namespace, &kit.health).unwrap();
     let init = async || init_fresh(&target, &KeyPrefix::default(), &namespace, &guards).await;
     init().await.unwrap();

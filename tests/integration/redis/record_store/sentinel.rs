@@ -7,7 +7,7 @@ use super::*;
 const LINEAGE: &str = "{fence:default}:lineage";
 const META: &str = "{fence:default}:meta";
 
-/// What the new master may lack is waited for, and tokens rise.
+/// Leases that the new master may lack are waited for, and tokens rise.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_failover_is_a_loss() {
     let group = SentinelGroup::start().await;

@@ -5,8 +5,9 @@ use fence_tests::redis_sentinel::MASTER;
 
 use super::*;
 
-/// Nobody can be asked where the master is. The one that is connected goes on, but for grants that
-/// sentinels have to vouch for; and only when that connection is gone as well there is none.
+/// No sentinel can be asked where the master is. The one that is connected continues, but for
+/// grants that sentinels have to vouch for; and only when that connection is gone as well there is
+/// none.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_connected_master_stays_in_use_without_sentinels() {
     let group = SentinelGroup::start().await;
@@ -19,7 +20,8 @@ async fn a_connected_master_stays_in_use_without_sentinels() {
     };
     let server = start(&ways[0], &[]).await;
     let waits = start(&ways[1], &["--wait-replicas", "1"]).await;
-    let (way, locks) = (&ways[0], server.locks());
+    let way = &ways[0];
+    let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     granted(&waits.locks(), "waits").await;
     ways.iter().for_each(|way| way.set(Fault::DropReplies));
@@ -48,8 +50,8 @@ async fn a_connected_master_stays_in_use_without_sentinels() {
     assert!(next.token > last, "{next:?} after {last}");
 }
 
-/// The master lives and reaches nobody: nothing is granted until another one is chosen, which goes
-/// on above it with the leases that it has.
+/// The master lives and reaches no other process: nothing is granted until another one is chosen,
+/// which continues above it with the leases that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_cut_off_is_replaced() {
     let group = WholeGroup::start().await;

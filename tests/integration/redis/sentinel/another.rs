@@ -1,19 +1,20 @@
 //! A new master that differs from the old one: it lacks a lease, or has another clock.
 
 use super::*;
-use crate::redis::told::{Told, has_all};
+use crate::redis::recorded_locks::{RecordedLocks, has_all};
 
 const HOUR: i64 = 3_600;
 /// Less than Redis keeps the record of a lease beyond its time.
 const MOMENT: i64 = 20;
 
-/// The replicas have not heard of a grant when its master dies. The same id asks again, and nobody
-/// knows it: it is granted once more, above the first time.
+/// The replicas have not received a grant when its master dies. The same id asks again, and no
+/// master knows it: it is granted once more, above the first time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_id_that_a_failover_forgot_is_granted_anew() {
     let mut group = WholeGroup::start().await;
     let server = server(&group, &["--after-loss", "grant"]).await;
-    let (locks, lease) = (server.locks(), lease_id());
+    let locks = server.locks();
+    let lease = lease_id();
     let ask = async || locks.acquire("a", json!({"lease_id": lease, "ttl_ms": 60_000})).await;
     locks.grant("before", 60_000).await;
     has_arrived(&group, "before").await;
@@ -31,45 +32,47 @@ async fn an_id_that_a_failover_forgot_is_granted_anew() {
     .await;
     assert_eq!(again.lease_id, first.lease_id);
     assert!(again.token > first.token, "{again:?} after {first:?}");
-    // Whoever believes in the first grant learns from the token that it is gone.
+    // A client that believes in the first grant learns from the token that it is gone.
     assert_eq!(locks.renew("a", lease).await.lease().token, again.token);
     assert_eq!(ask().await.lease().token, again.token);
 }
 
 /// A group whose second Redis has another clock, and a lock that is held at the first one.
-async fn held_before_a_failover(seconds: i64) -> (SentinelGroup, Server, Told, LeaseReply) {
+async fn held_before_a_failover(
+    seconds: i64,
+) -> (SentinelGroup, Server, RecordedLocks, LeaseReply) {
     let group = SentinelGroup::with_clock(seconds).await;
     let server = Setup::lock_server(&group.url()).start().await;
-    let told = Told::by(server.locks());
-    let held = told.granted("held", 6_000).await;
+    let recorded = RecordedLocks::by(server.locks());
+    let held = recorded.granted("held", 6_000).await;
     has_all(group.redis(0), 1).await;
-    (group, server, told, held)
+    (group, server, recorded, held)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_master_whose_clock_is_ahead_lets_nobody_beside_a_holder() {
-    let (mut group, _server, told, held) = held_before_a_failover(HOUR).await;
+async fn a_new_master_whose_clock_is_ahead_lets_no_client_beside_a_holder() {
+    let (mut group, _server, recorded, held) = held_before_a_failover(HOUR).await;
     group.redis_mut(0).kill();
     group.is_master(1).await;
-    told.is_forgotten_and_waited_for("held", &held).await;
+    recorded.is_forgotten_and_waited_for("held", &held).await;
 }
 
 /// The record is still there, and the lease has its whole time again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_master_whose_clock_is_a_little_ahead_ends_no_lease() {
-    let (mut group, _server, told, held) = held_before_a_failover(MOMENT).await;
+    let (mut group, _server, recorded, held) = held_before_a_failover(MOMENT).await;
     group.redis_mut(0).kill();
     group.is_master(1).await;
-    assert_eq!(told.renewed("held", held.lease_id).await.lease().token, held.token);
-    told.release("held", held.lease_id).await.expect(200);
-    let next = told.granted("held", 300).await;
+    assert_eq!(recorded.renewed("held", held.lease_id).await.lease().token, held.token);
+    recorded.release("held", held.lease_id).await.expect(200);
+    let next = recorded.granted("held", 300).await;
     assert!(next.token > held.token, "{next:?} after {held:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_new_master_whose_clock_is_behind_keeps_the_time_of_leases() {
-    let (mut group, _server, told, held) = held_before_a_failover(-HOUR).await;
+    let (mut group, _server, recorded, held) = held_before_a_failover(-HOUR).await;
     group.redis_mut(0).kill();
     group.is_master(1).await;
-    told.keeps_its_time("held", &held).await;
+    recorded.keeps_its_time("held", &held).await;
 }

@@ -43,7 +43,7 @@ async fn an_old_master_that_wants_replicas_stops_by_itself() {
     assert!(last.token > held.token);
     for number in 0..20 {
         let is_idle = does_nothing(&here, &held, format!("idle/{number}")).await;
-        assert!(is_idle, "it goes on beside a new master");
+        assert!(is_idle, "it continues beside a new master");
         let next = granted(&there, &format!("there/{number}")).await;
         assert!(next.token > last.token, "{next:?} after {last:?}");
         last = next;

@@ -8,8 +8,8 @@ use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use serde_json::json;
 
-/// It is the same process with the same replication history, and has not heard of what the master
-/// in between has granted. Nobody who knows is left.
+/// It is the same process with the same replication history, and has not received what the master
+/// in between has granted. No process that knows is left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_where_an_old_master_is_chosen_again() {
     let mut group = WholeGroup::start().await;
@@ -39,7 +39,7 @@ async fn tokens_rise_where_an_old_master_is_chosen_again() {
     assert!(later.token > at_second.token, "{later:?} after {at_second:?}");
 }
 
-/// Whether each sentinel would pass a replica over.
+/// `true` if each sentinel would pass a replica over.
 async fn knows_of_a_priority_of_0(group: &WholeGroup) -> bool {
     let url = group.url();
     let addresses = url.trim_start_matches("redis-sentinel://").split('/').next();

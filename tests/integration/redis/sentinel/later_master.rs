@@ -7,8 +7,8 @@ use fence_tests::wait::until_true;
 use serde_json::json;
 
 /// A sentinel that was cut off with an old master points the replicas of the new one back to it
-/// when it hears of them again, until it has heard of the new master as well. Here it is done by
-/// hand, and the sentinels that know better stand still meanwhile, so that it lasts.
+/// when it learns of them again, until it has learnt of the new master as well. Here it is done by
+/// hand, and the sentinels that know better are paused meanwhile, so that it lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_whose_replica_came_back_grants_nothing() {
     let group = WholeGroup::start().await;

@@ -51,12 +51,14 @@ XINFO STREAM $x | XINFO STREAM $none | XGROUP CREATE $x grp 0 | XINFO GROUPS $x
 XPENDING $x grp | XREADGROUP GROUP grp me COUNT 1 STREAMS $x > | XPENDING $x grp
 XINFO GROUPS $x | XREADGROUP GROUP grp me STREAMS $x 0 | XDEL $x 1-1
 XREADGROUP GROUP grp me STREAMS $x 0 | XACK $x grp 1-1 | XCLAIM $x grp me 0 1-2
-XAUTOCLAIM $x grp me 0 0 | XREADGROUP GROUP grp me STREAMS $x > | XREADGROUP GROUP no me STREAMS $x >
+XAUTOCLAIM $x grp me 0 0 | XREADGROUP GROUP grp me STREAMS $x >
+XREADGROUP GROUP no me STREAMS $x >
 XTRIM $x MAXLEN 0 | XINFO STREAM $x | XINFO CONSUMERS $none
 PFADD $p a b c | PFCOUNT $p | PFADD $p a | LCS $s $s | LCS $s $s LEN | LCS $s $s IDX WITHMATCHLEN
 GET $h | HGET $s f | LPUSH $s x | ZADD $s 1 a | SET $s | NOSUCHCOMMAND $s | GET | SET $s v EX 0
 PING | PING hello | ECHO hello | TIME now | OBJECT HELP | EXPIRE $s nonsense | GETRANGE $s a b
-RESTORE $b 0 garbage | SETRANGE $s 3 abc | GET $s | MSETNX $s 1 $m 2 | STRLEN $none | LOLWUT VERSION 1
+RESTORE $b 0 garbage | SETRANGE $s 3 abc | GET $s | MSETNX $s 1 $m 2 | STRLEN $none
+LOLWUT VERSION 1
 ";
 
 /// A connection that gives back the very bytes of one reply.

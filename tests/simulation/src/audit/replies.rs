@@ -11,9 +11,9 @@ use super::{Audit, Granted, Request};
 /// A reply that names a live lease.
 #[derive(Clone, Debug)]
 pub struct ReportedLease {
-    /// The lock.
+    /// Lock that the reply is about.
     pub lock: LockName,
-    /// The lease.
+    /// Lease that the reply is about.
     pub lease: LeaseId,
     /// Its token.
     pub token: u64,

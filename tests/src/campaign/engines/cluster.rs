@@ -8,7 +8,7 @@ use crate::redis_cluster::RedisCluster;
 use crate::seed::Seed;
 use crate::wait::until;
 
-/// The cluster.
+/// Redis Cluster that the rows break.
 #[derive(Debug)]
 struct Cluster {
     cluster: RedisCluster,

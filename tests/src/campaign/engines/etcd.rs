@@ -40,10 +40,10 @@ async fn started(nodes: usize) -> Box<dyn Engine> {
 }
 
 impl Nodes {
-    /// Waits until the others have a leader of their own. One that is killed or stands still is
-    /// nobody's choice: [`EtcdCluster::leader`] asks only those that are awake.
+    /// Waits until the others have a leader of their own. A node that is dead or paused votes for
+    /// no leader: [`EtcdCluster::leader`] asks only those that run.
     async fn another_leads(&self, old: usize) {
-        assert_ne!(self.0.leader().await, old, "who is dead or stands still leads");
+        assert_ne!(self.0.leader().await, old, "a dead or paused node leads");
     }
 }
 

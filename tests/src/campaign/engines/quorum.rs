@@ -16,11 +16,11 @@ use crate::wait::until_within;
 #[derive(Debug)]
 struct Quorum(QuorumNodes);
 
-/// Who has forgotten waits for leases that it may have forgotten before it votes, and longer than
-/// others are waited for.
+/// Longest wait for a node that has forgotten: before it votes, it waits for leases that it may
+/// have forgotten, and longer than others are waited for.
 const REJOINED: Duration = Duration::from_secs(60);
 
-/// What a node knows of itself.
+/// Record of a node about itself.
 const META: &str = "{fence:default}:q:meta";
 
 /// Its rows: as many nodes are hurt at once as the quorum can do without.

@@ -16,7 +16,7 @@ struct Group {
 }
 
 const ALONE: &[&str] = &[];
-/// Of three Redis two must have a grant before it is told: a master that is cut off grants nothing.
+/// Of three Redis two must have a grant before the reply: a master that is cut off grants nothing.
 const MAJORITY: &[&str] = &["--wait-replicas", "1"];
 const ALL: &[&str] = &["--wait-replicas", "2"];
 const GRANT: &[&str] = &["--after-loss", "grant"];

@@ -14,13 +14,13 @@ pub async fn the_first_token_makes_the_mark(store: &Store) {
 }
 
 /// The same token of the same lease is admitted again and again.
-pub async fn the_holder_of_the_mark_goes_on(store: &Store) {
+pub async fn the_holder_of_the_mark_continues(store: &Store) {
     for body in ["a", "b", "c"] {
-        applied(store, fence("goes-on", 5), put("goes-on", body)).await;
-        assert_eq!(text_at(store, "goes-on").await.as_deref(), Some(body));
+        applied(store, fence("continues", 5), put("continues", body)).await;
+        assert_eq!(text_at(store, "continues").await.as_deref(), Some(body));
     }
-    applied(store, fence("goes-on", 6), put("goes-on", "d")).await;
-    assert_eq!(mark_of(store, "goes-on").await, Some(mark(6, 6)));
+    applied(store, fence("continues", 6), put("continues", "d")).await;
+    assert_eq!(mark_of(store, "continues").await, Some(mark(6, 6)));
 }
 
 /// G1, G2, G6: below the mark nothing is done, whatever is asked.

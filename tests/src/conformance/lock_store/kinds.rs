@@ -233,7 +233,7 @@ pub async fn one_of_several_leases_ends_alone(store: &Store) {
 
 /// Of several holders the refusal names the one whose time is over first: that is the one to wait
 /// for.
-pub async fn the_refusal_tells_who_goes_first(store: &Store) {
+pub async fn the_refusal_names_who_goes_first(store: &Store) {
     take(store, shared("first", LONG_MS, 0)).await;
     let soonest = take(store, shared("first", LONG_MS / 2, 0)).await;
     take(store, shared("first", LONG_MS, 0)).await;

@@ -23,7 +23,7 @@ pub async fn waiters_are_served_in_order(store: &Store) {
 }
 
 /// While a client waits, a newcomer never gets the lock, whatever the moment of its request.
-pub async fn nobody_overtakes_the_queue(store: &Store) {
+pub async fn no_waiter_overtakes_the_queue(store: &Store) {
     let first = grant(store, "barging", LONG_MS).await;
     let waiting = enqueue(store, request("barging", LONG_MS, LONG_MS)).await;
     let own = store.clone();
@@ -143,7 +143,7 @@ async fn holder_is(store: &Store, asked: &Acquire) -> bool {
 
 /// The lock was handed to a waiter whose caller goes away before it looks: it is handed on at once,
 /// not when the lease would end.
-pub async fn a_grant_that_reached_nobody_is_rolled_back(store: &Store) {
+pub async fn an_undelivered_grant_is_rolled_back(store: &Store) {
     let asked = rolled_back(store, "undelivered").await;
     // An engine that takes back the attempt alone does not know its id any more, and the lock is
     // another's by now.
@@ -154,7 +154,7 @@ pub async fn a_grant_that_reached_nobody_is_rolled_back(store: &Store) {
 }
 
 /// On a store that remembers ids once for all nodes, the id of a rolled back grant has ended.
-pub async fn a_grant_that_was_taken_back_has_ended(store: &Store) {
+pub async fn a_grant_that_was_rolled_back_has_ended(store: &Store) {
     let asked = rolled_back(store, "undelivered-ended").await;
     assert_eq!(lost(store.acquire(asked).await), EndReason::Released);
 }

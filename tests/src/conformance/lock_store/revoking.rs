@@ -51,7 +51,7 @@ pub async fn everything_is_revoked_oldest_first(store: &Store) {
 }
 
 /// Every request of its holder gets the operator's reason; so does every reader.
-pub async fn a_revoked_holder_is_told_why(store: &Store) {
+pub async fn a_revoked_holder_learns_the_reason(store: &Store) {
     let lock = name("revoked-why");
     let asked = request("revoked-why", LONG_MS, 0);
     take(store, asked.clone()).await;
@@ -76,7 +76,7 @@ pub async fn a_revoked_holder_is_told_why(store: &Store) {
 }
 
 /// A group of which a part was revoked, and that retries, gets the reason.
-pub async fn a_revoked_part_of_a_group_is_told_why(store: &Store) {
+pub async fn the_holder_of_a_revoked_part_of_a_group_learns_the_reason(store: &Store) {
     let reason = EndReason::Revoked;
     let parts = super::groups::parts(0, &["revoked-why/a", "revoked-why/b"]);
     store.acquire_all(parts.clone()).await.unwrap();

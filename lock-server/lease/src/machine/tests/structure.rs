@@ -45,15 +45,18 @@ fn step() -> impl Strategy<Value = StructureStep> {
             |(lock, id, wait_ms, takeover, bound)|
                 StructureStep::Acquire { lock, id, wait_ms, takeover, bound }
         ),
-        1 => (lock.clone(), number.clone()).prop_map(|(lock, id)| StructureStep::Renew { lock, id }),
-        3 => (lock.clone(), number.clone()).prop_map(|(lock, id)| StructureStep::Release { lock, id }),
+        1 => (lock.clone(), number.clone())
+            .prop_map(|(lock, id)| StructureStep::Renew { lock, id }),
+        3 => (lock.clone(), number.clone())
+            .prop_map(|(lock, id)| StructureStep::Release { lock, id }),
         1 => (lock.clone(), number).prop_map(|(lock, id)| StructureStep::Withdraw { lock, id }),
         1 => lock.prop_map(|lock| StructureStep::Revoke { lock }),
         4 => owner.clone().prop_map(|owner| StructureStep::Begin { owner }),
         3 => owner.clone().prop_map(|owner| StructureStep::Heartbeat { owner }),
         1 => owner.clone().prop_map(|owner| StructureStep::End { owner }),
         1 => owner.prop_map(|owner| StructureStep::Block { owner }),
-        4 => prop_oneof![3 => 1..60_u64, 1 => 60..400_u64].prop_map(|ms| StructureStep::Pass { ms }),
+        4 => prop_oneof![3 => 1..60_u64, 1 => 60..400_u64]
+            .prop_map(|ms| StructureStep::Pass { ms }),
         1 => Just(StructureStep::Restart),
     ]
 }

@@ -28,7 +28,7 @@ fn fault(op: Op, error: ErrorKind) -> Fault {
 }
 
 #[test]
-fn a_full_disk_refuses_a_batch_and_the_log_goes_on() {
+fn a_full_disk_refuses_a_batch_and_the_log_continues() {
     let disk = SimDisk::default();
     let log = quiet(&disk);
     disk.inject(fault(Op::Write, ErrorKind::StorageFull));

@@ -182,7 +182,10 @@ fn pauses() {
     let batches = times.len();
     times.sort_unstable();
     let at = |per_mille: usize| times[batches * per_mille / 1_000];
-    let (p50, p99, p999, max) = (at(500), at(990), at(999), times[batches - 1]);
+    let p50 = at(500);
+    let p99 = at(990);
+    let p999 = at(999);
+    let max = times[batches - 1];
     writeln!(out, "{batches} batches of 64, us: p50 {p50}, p99 {p99}, p99.9 {p999}, max {max}")
         .unwrap();
     drop(log);

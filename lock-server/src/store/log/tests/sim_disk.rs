@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use super::super::disk::{Disk, DiskFile};
 use super::Numbers;
 
-/// What is written whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 const SECTOR: usize = 512;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -69,7 +69,7 @@ struct SimState {
     contents: Vec<Content>,
     names: Names,
     durable_names: Names,
-    /// What changed since the folder was synced; a crash leaves any part of it.
+    /// Changes since the folder was synced; a crash leaves any part of them.
     name_changes: Vec<NameChange>,
     operations: u64,
     /// From this operation on, all fail: the machine lost its power.

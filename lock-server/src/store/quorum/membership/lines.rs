@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_told_in_steps() {
+    fn the_remaining_time_is_reported_in_steps() {
         assert!(joins(700).contains("within 1 s"));
         assert!(joins(15_500).contains("within 20 s"));
         assert!(joins(3_599_000).contains("within 60 min"));
@@ -104,14 +104,14 @@ mod tests {
 
     /// A value that changes slightly at every probe is reported in the same words.
     #[test]
-    fn clocks_are_told_in_round_numbers() {
+    fn clocks_are_reported_in_round_numbers() {
         for (from, to) in [
             ("is 3600003 ms from this machine's", "is 60 min from this machine's"),
             ("is 3599996 ms from this machine's", "is 60 min from this machine's"),
             ("is -61003 ms from this machine's", "is -61 s from this machine's"),
             ("is -60996 ms from this machine's", "is -61 s from this machine's"),
             ("moved by 743 ms against ours", "moved by 700 ms against ours"),
-            ("stands still", "stands still"),
+            ("is paused", "is paused"),
         ] {
             assert_eq!(rounded(from), to);
         }

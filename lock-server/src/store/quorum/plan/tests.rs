@@ -40,7 +40,7 @@ fn of_cluster(cluster: &str, state: NodeState, own: &str, view: u64, ids: &[&str
     NodeReport { found: Some((probe, "run".to_owned())), last_id: Some(id(own)) }
 }
 
-/// In doubt, and without any memory of a quorum.
+/// Report of an unverified node that remembers no quorum.
 fn doubted(own: &str) -> NodeReport {
     of_cluster("", NodeState::Doubt, own, 0, &[])
 }
@@ -69,7 +69,7 @@ fn a_new_quorum_begins_with_the_same_node_for_everybody() {
 }
 
 #[test]
-fn a_quorum_that_was_begun_is_finished_by_whoever_comes() {
+fn a_quorum_that_was_begun_is_finished_by_the_next_server() {
     let begun = node(NodeState::New, "a", 1, &ABC);
     let next = plan(&[begun.clone(), doubted("b"), doubted("c")], None);
     let inits: Vec<usize> = next
@@ -92,7 +92,7 @@ fn a_quorum_that_was_begun_is_finished_by_whoever_comes() {
 }
 
 #[test]
-fn whoever_votes_is_left_alone() {
+fn a_node_that_votes_is_left_alone() {
     let plan = plan(&[ready("a"), ready("b"), silent(Some("c"))], Some(CLUSTER));
     assert_eq!((plan.actions, plan.problem), (vec![], None));
     assert_eq!(plan.standings, [Some(NodeStanding::Votes), Some(NodeStanding::Votes), None]);
@@ -177,7 +177,8 @@ fn a_node_of_another_quorum_has_no_part() {
     assert_eq!(plan.view.unwrap().view, 1);
 }
 
-/// Two places are open and one of them may be that of the silent node: nobody can tell which.
+/// Two places are open and one of them may be that of the silent node: the server cannot
+/// distinguish them.
 #[test]
 fn a_place_is_taken_only_where_it_is_known_whose_it_is() {
     let ids = ["a", "b", "c", "d", "e"];
@@ -222,9 +223,9 @@ fn a_copy_of_a_node_and_the_node_do_not_vote() {
     assert!(matches!(emptied.actions.as_slice(), [Action::Bump { .. }]), "{emptied:?}");
 }
 
-/// A node in doubt could not come back in the view that was made for it: the others stay where they
-/// are, and it comes into that one. One that has forgotten again has another id, and needs a new
-/// view.
+/// An unverified node could not come back in the view that was made for it: the others stay where
+/// they are, and it comes into that one. One that has forgotten again has another id, and needs a
+/// new view.
 #[test]
 fn a_node_that_could_not_come_back_is_waited_for_in_its_view() {
     let moved = |own: &str| node(NodeState::Ready, own, 2, &["a", "c", "x"]);

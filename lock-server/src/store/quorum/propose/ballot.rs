@@ -169,7 +169,7 @@ mod tests {
         assert_eq!(votes.nodes, [true, true, true]);
         assert_eq!(votes.views, [1, 2]);
         run_round(&mut ballot, 2, [low(), low(), low()]);
-        assert!(ballot.may_be_granted(), "and nobody knows whether it was taken back");
+        assert!(ballot.may_be_granted(), "and it is unknown whether it was rolled back");
     }
 
     #[test]

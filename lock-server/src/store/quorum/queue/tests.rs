@@ -19,7 +19,7 @@ fn request() -> Acquire {
     Acquire::new(lock(), ids::lease_id(), owner, ttl)
 }
 
-/// A caller, and what it is told.
+/// Enters a caller; returns its lease id and the receiver of its reply.
 fn enter(queue: &mut Queue, patient: bool) -> (LeaseId, oneshot::Receiver<QueueReply>) {
     let (answer, reply) = oneshot::channel();
     let request = request();
@@ -53,7 +53,7 @@ fn settle(queues: &Queues, lease: LeaseId, outcome: ProposalOutcome) -> NextProp
 }
 
 #[test]
-fn whoever_does_not_wait_is_told_of_no_holder_without_a_majority() {
+fn a_caller_that_does_not_wait_learns_of_no_holder_without_a_majority() {
     let mut queue = Queue { holder: Some(holder(ids::lease_id())), ..Queue::default() };
     let (first, mut one) = enter(&mut queue, false);
     let (_, mut other) = enter(&mut queue, false);
@@ -64,9 +64,9 @@ fn whoever_does_not_wait_is_told_of_no_holder_without_a_majority() {
 }
 
 #[test]
-fn an_end_that_is_heard_of_during_a_proposal_is_not_missed() {
+fn an_end_that_is_received_during_a_proposal_is_not_missed() {
     let mut queue = Queue { holder: Some(holder(ids::lease_id())), ..Queue::default() };
-    let (first, _told) = enter(&mut queue, true);
+    let (first, _reply) = enter(&mut queue, true);
     let queues = proposing(queue);
     let ended = ids::lease_id();
     let other = ids::lease_id();
@@ -98,9 +98,9 @@ fn the_last_word_of_a_refusal_counts_those_who_wait() {
     assert_eq!(queues.shown(&lock(), NOW_MS).0, 2);
 }
 
-/// Where each of those who wait were looked at for each of them, this would take hours.
+/// If every waiter looked at every other one, this would take hours.
 #[test]
-fn a_long_queue_is_told_of_each_outcome_in_one_go() {
+fn a_long_queue_is_notified_of_each_outcome_at_once() {
     let mut queue = Queue::default();
     let mut replies: Vec<_> = (0..20_000).map(|_| enter_unchecked(&mut queue)).collect();
     let first = queue.entries[0].request.lease_id;

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn every_start_is_a_doubt_unless_somebody_vouches() {
+    fn every_start_is_unverified_unless_a_server_vouches() {
         let now = header(7, 120);
         for (fresh, expected) in [(false, Some(Doubt::Start)), (true, None)] {
             let meta = meta(fresh);
@@ -241,7 +241,9 @@ mod tests {
         /// Whatever came before, the next token is above it, and the offset did not fall.
         #[test]
         fn a_lift_is_above_and_never_down(
-            offset in 0..Token::MAX, revision in 0..Token::MAX / PER_REVISION, above in 0..Token::MAX,
+            offset in 0..Token::MAX,
+            revision in 0..Token::MAX / PER_REVISION,
+            above in 0..Token::MAX,
         ) {
             match lifted(offset, revision, above) {
                 Some(lifted) => {

@@ -65,7 +65,10 @@ mod tests {
     #[test]
     fn headers_are_read_as_they_were_written() {
         for lives_ms in [None, Some(0), Some(7)] {
-            let (version, offset, writer, at_ms) = (Version(1 << 60), 3, u32::MAX, 9);
+            let version = Version(1 << 60);
+            let offset = 3;
+            let writer = u32::MAX;
+            let at_ms = 9;
             let header = Header { version, offset, writer, at_ms, lives_ms };
             let bytes = header.with(b"value");
             assert_eq!(Header::read(&bytes), Some((header, &b"value"[..])));

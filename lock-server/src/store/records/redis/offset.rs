@@ -66,9 +66,9 @@ mod tests {
     const REDIS: u64 = 1_795_000_000_000;
 
     #[test]
-    fn a_jump_is_told_from_a_slow_answer() {
+    fn a_jump_is_distinguished_from_a_slow_answer() {
         let before = Offset::measured(REDIS, 1_000, 1_002);
-        for (redis_ms, sent, heard, step) in [
+        for (redis_ms, sent, received, step) in [
             (REDIS + 5_000, 6_000, 6_002, ClockJump::Steady),
             // The answer, or the question, took four seconds.
             (REDIS + 5_000, 6_000, 10_000, ClockJump::Steady),
@@ -78,14 +78,14 @@ mod tests {
             (REDIS - 3_595_000, 6_000, 6_002, ClockJump::Backward(3_600_004)),
             (REDIS + 6_100, 6_000, 6_002, ClockJump::Forward(1_102)),
         ] {
-            let now = Offset::measured(redis_ms, sent, heard);
+            let now = Offset::measured(redis_ms, sent, received);
             let found = now.since(before, 1_000);
             match (found, step) {
                 (ClockJump::Forward(found), ClockJump::Forward(wanted))
                 | (ClockJump::Backward(found), ClockJump::Backward(wanted)) => {
                     assert!(found.abs_diff(wanted) <= 4, "{found} {wanted}");
                 }
-                (found, step) => assert_eq!(found, step, "{redis_ms} {sent} {heard}"),
+                (found, step) => assert_eq!(found, step, "{redis_ms} {sent} {received}"),
             }
         }
     }

@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortfall_is_told_with_its_numbers() {
+    fn a_shortfall_is_reported_with_its_numbers() {
         let few = Shortfall::Few { have: 1, need: 2, within_ms: 500 };
         assert_eq!(few.to_string(), "1 of 2 replicas have the grant after 500 ms");
         let moved = Shortfall::Unconfirmed("the sentinels moved the master".to_owned());

@@ -263,10 +263,10 @@ mod tests {
         let (clock, time) = time();
         let mut stored = 0;
         for _ in 0..80 {
-            let tell_ms = time.promise(80_000);
-            assert!(tell_ms == 0 || tell_ms == 90_000, "{tell_ms}");
-            stored += u64::from(tell_ms > 0);
-            time.promised(80_000, (tell_ms, time.monotonic_ms()), Ok(()));
+            let promise_ms = time.promise(80_000);
+            assert!(promise_ms == 0 || promise_ms == 90_000, "{promise_ms}");
+            stored += u64::from(promise_ms > 0);
+            time.promised(80_000, (promise_ms, time.monotonic_ms()), Ok(()));
             clock.advance(1_000);
         }
         assert_eq!(stored, 8);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_told_again() {
+    fn a_failed_promise_is_made_again() {
         let (_, time) = time();
         assert_eq!(time.promise(8_000), 9_000);
         let sent_ms = time.monotonic_ms();

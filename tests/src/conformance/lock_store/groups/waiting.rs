@@ -228,7 +228,7 @@ async fn has_all(store: &Store, asked: &[Acquire]) -> bool {
 
 /// The grants were made, and their caller went away before it looked: every one of them is handed
 /// on at once.
-pub async fn a_groups_grant_that_reached_nobody_is_taken_back(store: &Store) {
+pub async fn an_undelivered_grant_of_a_group_is_rolled_back(store: &Store) {
     let locks = ["undelivered/a", "undelivered/b", "undelivered/c"];
     let busy = grant(store, locks[1], LONG_MS).await;
     let asked = parts(LONG_MS, &locks);
@@ -247,7 +247,7 @@ pub async fn a_groups_grant_that_reached_nobody_is_taken_back(store: &Store) {
 
 /// The caller lost its connection, retried and got the grants: the late notice that the first
 /// call is gone takes none of them away.
-pub async fn a_groups_grant_that_was_asked_for_again_is_not_taken_back(store: &Store) {
+pub async fn a_retried_grant_of_a_group_is_not_rolled_back(store: &Store) {
     let locks = ["received/a", "received/b"];
     let busy = grant(store, locks[1], LONG_MS).await;
     let asked = parts(LONG_MS, &locks);

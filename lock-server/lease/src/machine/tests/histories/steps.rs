@@ -124,7 +124,8 @@ pub(super) fn step() -> impl Strategy<Value = HistoryStep> {
         4 => of_a_lease.clone().prop_map(|(lock, id)| HistoryStep::Release { lock, id }),
         2 => of_a_lease.prop_map(|(lock, id)| HistoryStep::Withdraw { lock, id }),
         1 => Just(HistoryStep::WithdrawGroup),
-        2 => (lock, proptest::option::of(number)).prop_map(|(lock, id)| HistoryStep::Revoke { lock, id }),
+        2 => (lock, proptest::option::of(number))
+            .prop_map(|(lock, id)| HistoryStep::Revoke { lock, id }),
         1 => Just(HistoryStep::Mint),
         1 => Just(HistoryStep::Restart),
         3 => (0..3_u8).prop_map(|session| HistoryStep::Begin { session }),

@@ -84,7 +84,7 @@ fn a_majority_grants_without_the_laggard() {
     assert_eq!(round(5, &[held(1, 9), ok(5), ok(5), ok(5)]).vote(&vote(5)), granted);
 }
 
-/// What the shortest of the majority has left, and not what a node outside it has.
+/// The remaining time is the shortest in the majority; a node outside it does not count.
 #[test]
 fn what_remains_is_what_remains_at_a_majority() {
     let accepted = |remaining_ms| NodeReply::Accepted { p: 5, remaining_ms };
@@ -134,9 +134,9 @@ fn an_earlier_token_is_helped_or_dead() {
     assert_eq!(closed(3, &replies[..2]).vote(&vote(8)), Decision::TooFew);
 }
 
-/// A holder of 6 has accepted 9 since: a mint, or a grant of another lock. Whoever asked before
-/// that was told of no 6, so a majority that is free of it takes a new token; where none is, nobody
-/// knows.
+/// A holder of 6 has accepted 9 since: a mint, or a grant of another lock. A caller that asked
+/// before that got no reply about 6, so a majority that is free of it takes a new token; without
+/// such a majority the outcome is unknown.
 #[test]
 fn a_token_that_its_holder_has_passed_is_not_helped() {
     let above = Decision::GoAbove { above: 9, dead: Vec::new() };
@@ -178,7 +178,7 @@ fn too_few_is_said_when_a_majority_is_out_of_reach() {
 }
 
 #[test]
-fn a_newer_view_is_told() {
+fn a_newer_view_is_reported() {
     let newer = closed(3, &[in_view(4), ok(5)]).vote(&vote(5));
     assert!(matches!(newer, Decision::NewView { view: 4, .. }), "{newer:?}");
     let older = closed(3, &[in_view(0), ok(5)]).vote(&vote(5));
@@ -239,7 +239,7 @@ fn raising_needs_a_majority() {
 
 /// The first word about a node counts: a late one, or a second, changes nothing.
 #[test]
-fn a_node_is_heard_once() {
+fn a_node_counts_once() {
     let mut round = closed(3, &[ok(5)]);
     round.record(1, NodeAnswer::Replied(ok(5)));
     round.record(7, NodeAnswer::Replied(ok(5)));
@@ -271,7 +271,7 @@ fn any_replies() -> impl Strategy<Value = Vec<(usize, NodeReply)>> {
     })
 }
 
-/// Whether it is what a majority says, so that no other answer can come of it.
+/// `true` if a majority says it, so that no other answer can follow.
 fn is_final(decision: &Decision) -> bool {
     matches!(decision, Decision::Granted { .. } | Decision::Held { .. })
 }
@@ -293,7 +293,10 @@ proptest! {
                     prop_assert!(same, "{before:?} became {now:?}");
                 }
                 (Some(Decision::Held { holder }), now) => {
-                    let same = matches!(now, Decision::Held { holder: now } if now.token == holder.token);
+                    let same = matches!(
+                        now,
+                        Decision::Held { holder: now } if now.token == holder.token
+                    );
                     prop_assert!(same, "{before:?} became {now:?}");
                 }
                 _ => {}
@@ -304,7 +307,7 @@ proptest! {
         }
     }
 
-    /// When nothing more will come, something is decided; and a grant was heard from a majority.
+    /// When no more replies come, the decision is made; and a grant has a majority of the replies.
     #[test]
     fn everything_is_decided_in_the_end(replies in any_replies(), answer in 0_usize..6) {
         let n = replies.len();
@@ -328,9 +331,9 @@ proptest! {
         }
     }
 
-    /// Where a proposer goes above, a token that another attempt may have counted is dead, because
-    /// more than f nodes are above it without holding it; or it is left alone, where one of its
-    /// holders is above it, and a majority takes the new one without it.
+    /// If a proposer goes above, a token that another attempt may have counted is dead, because
+    /// more than f nodes are above it without holding it; or it is left alone if one of its holders
+    /// is above it, and a majority takes the new one without it.
     #[test]
     fn going_above_harms_no_token_that_may_be_counted(replies in any_replies()) {
         let n = replies.len();
@@ -345,14 +348,16 @@ proptest! {
                     && dead.contains(earlier)
                 {
                     let cannot = |reply: &NodeReply| {
-                        let holds = matches!(reply, NodeReply::Yours { token, .. } if token == earlier);
+                        let holds =
+                            matches!(reply, NodeReply::Yours { token, .. } if token == earlier);
                         reply.p().is_some_and(|p| p >= earlier.get()) && !holds
                     };
                     let count = round.replies().filter(|(_, reply)| cannot(reply)).count();
                     prop_assert!(count > n / 2, "{count} of {n} are above {earlier}");
                 } else if let NodeReply::Yours { token: earlier, .. } = reply {
                     let passed = |reply: &NodeReply| {
-                        matches!(reply, NodeReply::Yours { token, p, .. } if token == earlier && *p > token.get())
+                        let NodeReply::Yours { token, p, .. } = reply else { return false };
+                        token == earlier && *p > token.get()
                     };
                     prop_assert!(round.replies().any(|(_, reply)| passed(reply)));
                     let takes = |reply: &NodeReply| match reply {

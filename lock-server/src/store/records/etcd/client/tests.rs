@@ -98,7 +98,7 @@ fn client(members: &[&Fake]) -> EtcdClient {
     EtcdClient::new(&target, &StoreLogin::default(), connect, reply).unwrap()
 }
 
-async fn ask(client: &EtcdClient, effect: Effect) -> Result<TxnReply, CallError> {
+async fn request(client: &EtcdClient, effect: Effect) -> Result<TxnReply, CallError> {
     client.call(PATH, &StatusRequest {}, effect).await
 }
 
@@ -107,12 +107,12 @@ async fn what_one_member_refuses_another_may_have_done() {
     let silent = member(Said::Silence).await;
     let refusing = member(REFUSES).await;
     let gone = client(&[&silent, &refusing]);
-    let outcome = ask(&gone, Effect::Compared).await;
+    let outcome = request(&gone, Effect::Compared).await;
     assert!(matches!(&outcome, Err(CallError::Unknown(why)) if why.contains("lease not found")));
     // The next request does not wait for the silent one again.
     assert_eq!(gone.current(), 1);
-    assert!(ask(&gone, Effect::Compared).await.unwrap_err().is_no_lease());
-    let harmless = ask(&client(&[&silent, &refusing]), Effect::Harmless).await;
+    assert!(request(&gone, Effect::Compared).await.unwrap_err().is_no_lease());
+    let harmless = request(&client(&[&silent, &refusing]), Effect::Harmless).await;
     assert!(harmless.unwrap_err().is_no_lease());
 }
 
@@ -121,11 +121,11 @@ async fn what_one_member_refuses_another_may_have_done() {
 async fn a_full_etcd_may_have_done_what_it_refuses() {
     let silent = member(Said::Silence).await;
     let full = member(IS_FULL).await;
-    let outcome = ask(&client(&[&full]), Effect::Compared).await;
+    let outcome = request(&client(&[&full]), Effect::Compared).await;
     assert!(matches!(&outcome, Err(CallError::Full(why)) if why.contains("NOSPACE")));
-    let outcome = ask(&client(&[&silent, &full]), Effect::Compared).await;
+    let outcome = request(&client(&[&silent, &full]), Effect::Compared).await;
     assert!(matches!(&outcome, Err(CallError::Unknown(why)) if why.contains("NOSPACE")));
-    let harmless = ask(&client(&[&silent, &full]), Effect::Harmless).await;
+    let harmless = request(&client(&[&silent, &full]), Effect::Harmless).await;
     assert!(matches!(harmless, Err(CallError::Down(why)) if why.contains("NOSPACE")));
 }
 
@@ -135,13 +135,13 @@ async fn a_connection_is_kept_until_a_reply_is_late() {
     let silent = member(Said::Silence).await;
     let client = client(&[&well, &silent]);
     for _ in 0..3 {
-        ask(&client, Effect::Compared).await.unwrap();
+        request(&client, Effect::Compared).await.unwrap();
     }
     assert_eq!(well.connections.load(Ordering::Relaxed), 1);
     client.current.store(1, Ordering::Relaxed);
-    ask(&client, Effect::Harmless).await.unwrap();
+    request(&client, Effect::Harmless).await.unwrap();
     client.current.store(1, Ordering::Relaxed);
-    ask(&client, Effect::Harmless).await.unwrap();
+    request(&client, Effect::Harmless).await.unwrap();
     assert_eq!(silent.connections.load(Ordering::Relaxed), 2);
 }
 
@@ -151,7 +151,7 @@ async fn a_connection_that_a_member_closes_loses_nothing() {
     let closing = member(Said::Once).await;
     let client = client(&[&closing]);
     for _ in 0..2 {
-        ask(&client, Effect::Compared).await.unwrap();
+        request(&client, Effect::Compared).await.unwrap();
         client.members[0].until_closed().await;
     }
     assert_eq!(closing.connections.load(Ordering::Relaxed), 2);
@@ -161,8 +161,8 @@ async fn a_connection_that_a_member_closes_loses_nothing() {
 async fn a_reply_that_is_none_of_etcds_leaves_it_open() {
     let gone = member(Said::Http(404)).await;
     let broken = member(Said::Http(502)).await;
-    let outcome = ask(&client(&[&gone]), Effect::Compared).await;
+    let outcome = request(&client(&[&gone]), Effect::Compared).await;
     assert!(matches!(outcome, Err(CallError::Down(why)) if why.contains("is it an etcd?")));
-    let outcome = ask(&client(&[&broken]), Effect::Compared).await;
+    let outcome = request(&client(&[&broken]), Effect::Compared).await;
     assert!(matches!(outcome, Err(CallError::Unknown(why)) if why.contains("502")));
 }

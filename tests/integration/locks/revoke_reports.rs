@@ -1,4 +1,4 @@
-//! What people are told of a revocation: the audit log, the log and the command.
+//! Reports of a revocation: the audit log, the log and the command.
 
 use fence_protocol::wire::lock::RevokedReply;
 use fence_tests::key_file::text;
@@ -9,9 +9,9 @@ use serde_json::Value;
 use super::revoke::mark;
 use super::site::{Kind, Site, revoked};
 
-/// What an operator did is in the audit log, with what each guard said.
+/// A revocation is in the audit log, with what each guard said.
 #[tokio::test]
-async fn the_audit_log_tells_what_the_guards_said() {
+async fn the_audit_log_has_what_the_guards_said() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("audit.jsonl");
     let mut site = Site::new(Kind::Embedded, 2, &["--audit-log", text(&file)]).await;
@@ -34,9 +34,9 @@ async fn the_audit_log_tells_what_the_guards_said() {
     assert!(log.await.contains("sealed at 2"));
 }
 
-/// The command tells of each guard, in a table and as JSON.
+/// The command reports each guard, in a table and as JSON.
 #[tokio::test]
-async fn the_command_tells_what_the_guards_said() {
+async fn the_command_prints_what_the_guards_said() {
     let mut site = Site::new(Kind::Embedded, 2, &[]).await;
     let locks = site.locks();
     let leases = [locks.grant("job", 60_000).await, locks.grant("other", 60_000).await];

@@ -1,4 +1,4 @@
-//! What callers were told while Redis was replaced under their lock server.
+//! Requests while Redis is replaced under its lock server, with a record of the grants.
 
 use std::ops::Deref;
 
@@ -11,13 +11,13 @@ use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
 use serde_json::json;
 
-/// One lock server, and what its callers were told of leases.
-pub(super) struct Told {
+/// One lock server, with a record of the leases that it granted.
+pub(super) struct RecordedLocks {
     locks: Locks,
     history: History,
 }
 
-impl Deref for Told {
+impl Deref for RecordedLocks {
     type Target = Locks;
 
     fn deref(&self) -> &Locks {
@@ -25,13 +25,13 @@ impl Deref for Told {
     }
 }
 
-impl Told {
+impl RecordedLocks {
     pub(super) fn by(locks: Locks) -> Self {
         Self { locks, history: History::new() }
     }
 
-    /// Asks once for a lease that nobody gives back.
-    pub(super) async fn ask(&self, lock: &str, ttl_ms: u64) -> Option<LeaseReply> {
+    /// Asks once for a lease that is not given back.
+    pub(super) async fn acquire_once(&self, lock: &str, ttl_ms: u64) -> Option<LeaseReply> {
         let invoked_ns = self.history.now_ns();
         let reply = self.locks.acquire(lock, json!({"ttl_ms": ttl_ms})).await;
         if reply.status != 200 {
@@ -53,10 +53,10 @@ impl Told {
 
     /// Asks until it is granted.
     pub(super) async fn granted(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
-        until("a grant", || self.ask(lock, ttl_ms)).await
+        until("a grant", || self.acquire_once(lock, ttl_ms)).await
     }
 
-    /// What is answered to a renewal, once Redis can be asked.
+    /// Reply to a renewal, once Redis can be asked.
     pub(super) async fn renewed(&self, lock: &str, lease: LeaseId) -> Reply {
         until("an answer about the lease", || async {
             let reply = self.locks.renew(lock, lease).await;
@@ -65,7 +65,7 @@ impl Told {
         .await
     }
 
-    /// Nobody was granted a lock beside its holder, and tokens rose.
+    /// Checks that no client was granted a lock beside its holder, and that tokens rose.
     pub(super) fn is_sound(&self) {
         let grants = self.history.grants();
         assert_eq!(overlaps(&grants), Vec::<String>::new());
@@ -73,7 +73,7 @@ impl Told {
     }
 
     /// The clock of a new master is far ahead: it takes the lease for one that ended long ago, and
-    /// has dropped it. Nobody is granted the lock while its holder may believe.
+    /// has dropped it. No client is granted the lock while its holder may believe.
     pub(super) async fn is_forgotten_and_waited_for(&self, lock: &str, held: &LeaseReply) {
         self.renewed(lock, held.lease_id).await.problem(Code::LeaseLost);
         let next = self.granted(lock, 300).await;

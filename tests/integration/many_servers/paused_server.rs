@@ -1,4 +1,4 @@
-//! A lock server that stands still for a while, as a suspended machine does, and then goes on.
+//! A lock server that is paused for a while, as a suspended machine is, and then resumes.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use serde_json::json;
 use crate::redis::kinds::servers_of;
 
 const LONG_MS: u64 = 60_000;
-/// A server that is taken for dead soon after it stands still.
+/// A server that is taken for dead soon after it is paused.
 const MORTAL: [&str; 2] = ["--liveness", "400ms"];
 
 async fn two_servers(redis: &Redis) -> (Server, Server) {
@@ -21,8 +21,8 @@ async fn two_servers(redis: &Redis) -> (Server, Server) {
     (setup.start().await, setup.start().await)
 }
 
-/// Its waiter gave up on it and asked another server, with the same id, and was granted there. What
-/// it does about its broken connection when it goes on takes that grant from nobody.
+/// Its waiter left it and asked another server, with the same id, and was granted there. What it
+/// does about its broken connection when it resumes rolls back no grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_does_not_take_back_what_another_server_granted() {
     let redis = Redis::start().await;
@@ -49,8 +49,8 @@ async fn it_does_not_take_back_what_another_server_granted() {
     other.release("moved", held.lease_id).await.expect(200);
     let granted = soon("the grant", again).await.unwrap().unwrap().lease();
     one.process.resume();
-    // It hears that its connection broke, and has withdrawn by the time that it answers this.
-    until_true("the other server to go on", || async {
+    // It learns that its connection broke, and has withdrawn by the time that it answers this.
+    until_true("the other server to resume", || async {
         one.locks().0.get("/readyz").await.status == 200
     })
     .await;
@@ -58,14 +58,14 @@ async fn it_does_not_take_back_what_another_server_granted() {
         one.locks().show("moved").await;
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    let holder = other.show("moved").await.holder.expect("an acknowledged lease was taken back");
+    let holder = other.show("moved").await.holder.expect("an acknowledged lease was rolled back");
     assert_eq!(holder.lease_id, granted.lease_id);
     let renewed = other.renew("moved", granted.lease_id).await.lease();
     assert_eq!(renewed.token, granted.token);
 }
 
-/// While it stood still it was taken for dead and its waiters were passed over. When it goes on
-/// they wait again, and nobody waits for a lock that is free.
+/// While it was paused it was taken for dead and its waiters were passed over. When it resumes they
+/// wait again, and no waiter waits for a lock that is free.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn its_waiters_wait_on() {
     let redis = Redis::start().await;
@@ -110,8 +110,8 @@ async fn its_waiters_wait_on() {
     soon("the waiter behind", behind.remove(1)).await.unwrap().unwrap().lease();
 }
 
-/// Redis goes away while somebody waits, and is away when the patience ends. Whether the waiter is
-/// granted still is not known, and is not told as if nothing had been done.
+/// Redis goes away while a client waits, and is unreachable when the patience ends. Whether the
+/// waiter is still granted the lock is not known, and is not reported as if nothing had been done.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
     let redis = Redis::start().await;
@@ -131,7 +131,7 @@ async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
     answer.problem(Code::OutcomeUnknown);
     proxy.set(Fault::None);
     other.release("away", held.lease_id).await.expect(200);
-    // The repeat finds out, and nobody is left who holds the lock without knowing it.
+    // The repeat finds out, and no client is left that holds the lock without knowing it.
     let repeat = other.acquire("away", ask).await;
     assert!(matches!(repeat.status, 200 | 410), "{repeat:?}");
     if repeat.status == 410 {

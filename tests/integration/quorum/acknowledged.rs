@@ -1,4 +1,4 @@
-//! Who was told of a grant keeps it, and nobody is told of one that no majority has voted for.
+//! An acknowledged grant stays, and none is acknowledged that no majority has voted for.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use lock_server::store::{Acquire, Grant, StoreError};
 use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
 
 const RECORD: &str = "{fence:default}:q:l:";
-/// How long something that is taken back wrongly would be looked for.
+/// Probes for something that is rolled back wrongly.
 const LOOKS: usize = 20;
 
 /// The record of a lock at a node: the lease's id, its token, and what follows.
@@ -26,12 +26,12 @@ async fn holds(nodes: &QuorumNodes, at: usize, lock: &str, lease: LeaseId) -> bo
     record(nodes, at, lock).await.is_some_and(|fields| fields[0] == lease.to_string())
 }
 
-/// Whether the attempt that got a node's vote may take it back: nobody else has asked there.
+/// `true` if the attempt that got a node's vote may roll it back: no other attempt has asked there.
 async fn is_one_attempts(nodes: &QuorumNodes, at: usize, lock: &str) -> bool {
     record(nodes, at, lock).await.is_some_and(|fields| !fields[6].is_empty())
 }
 
-/// Makes a node forget what it knows of a lock, as if a vote had been taken back.
+/// Makes a node forget what it knows of a lock, as if a vote had been rolled back.
 async fn forget(nodes: &QuorumNodes, at: usize, lock: &str) {
     nodes.node(at).run::<()>(&["DEL", &format!("{RECORD}{lock}")]).await;
 }
@@ -54,13 +54,14 @@ async fn it_stays(store: &Store, lock: &str, grant: &Grant) {
 
 /// Two requests, the first with the higher id.
 fn two_requests(lock: &str) -> (Acquire, Acquire) {
-    let (one, other) = (lease_id(), lease_id());
+    let one = lease_id();
+    let other = lease_id();
     let of = |lease_id| Acquire { lease_id, ..request(lock, LONG_MS, 0) };
     (of(one.max(other)), of(one.min(other)))
 }
 
-/// X has a vote at one node, Z has one at another, and the third is away: neither holds the lock,
-/// and a repeat of X that comes behind somebody who waits is not told that it does.
+/// X has a vote at one node, Z has one at another, and the third is unreachable: neither holds the
+/// lock, and a repeat of X that comes behind a waiter gets no grant.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_vote_at_one_node_is_no_grant() {
     let mut nodes = QuorumNodes::start(3).await;
@@ -79,24 +80,24 @@ async fn a_vote_at_one_node_is_no_grant() {
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request("x", LONG_MS, LONG_MS)).await });
     let queued = || async { store.show(&name("x")).await.unwrap().queue_length == 1 };
-    until_true("somebody to wait", queued).await;
+    until_true("a waiter", queued).await;
     nodes.node_mut(1).kill();
-    let told = store.acquire(x).await;
+    let outcome = store.acquire(x).await;
     assert!(!waiting.is_finished());
     waiting.abort();
     assert!(
         matches!(
-            told,
+            outcome,
             Err(StoreError::Unavailable(_) | StoreError::Unknown(_) | StoreError::Held { .. })
         ),
-        "{told:?}"
+        "{outcome:?}"
     );
 }
 
-/// A duplicate of a request whose grant was told, as a proxy makes it, is given up while it is with
-/// the nodes.
+/// A duplicate of a request whose grant was acknowledged, as a proxy makes it, is cancelled while
+/// it is with the nodes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_duplicate_that_gives_up_takes_nothing_back() {
+async fn a_cancelled_duplicate_rolls_nothing_back() {
     let nodes = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
@@ -112,10 +113,10 @@ async fn a_duplicate_that_gives_up_takes_nothing_back() {
     it_stays(&store, "x", &grant).await;
 }
 
-/// The client gives up at one server while its request is with the nodes, and repeats it at
+/// The client cancels its request at one server while it is with the nodes, and repeats it at
 /// another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_given_up_takes_nothing_back_that_another_told() {
+async fn a_cancelled_request_rolls_nothing_back_that_another_server_acknowledged() {
     let nodes = QuorumNodes::start(3).await;
     let (one, kit_one) = store_at(&nodes.url()).await.unwrap();
     let (two, kit_two) = store_at(&nodes.url()).await.unwrap();
@@ -123,26 +124,28 @@ async fn a_server_that_is_given_up_takes_nothing_back_that_another_told() {
     until_all_vote(&kit_two).await;
     let asked = request("x", LONG_MS, LONG_MS);
     stall(&nodes, 300).await;
-    let (first, second) = (asked.clone(), asked);
-    let given_up = tokio::spawn(async move { one.acquire(first).await });
+    let first = asked.clone();
+    let second = asked;
+    let cancelled = tokio::spawn(async move { one.acquire(first).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
     let own = two.clone();
     let repeated = tokio::spawn(async move { own.acquire(second).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
-    given_up.abort();
+    cancelled.abort();
     let grant = soon("the repeat", repeated).await.unwrap().unwrap();
     it_stays(&two, "x", &grant).await;
 }
 
-/// Whoever goes away while its request is with the nodes, and asks nobody else, holds nothing: the
-/// votes are taken back.
+/// A client that cancels its request while it is with the nodes, and sends no other, holds nothing:
+/// the votes are rolled back.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_grant_that_reached_nobody_is_taken_back() {
+async fn an_undelivered_grant_is_rolled_back() {
     let nodes = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     stall(&nodes, 300).await;
-    let (asked, own) = (request("x", LONG_MS, LONG_MS), store.clone());
+    let asked = request("x", LONG_MS, LONG_MS);
+    let own = store.clone();
     let lease = asked.lease_id;
     let gone = tokio::spawn(async move { own.acquire(asked).await });
     tokio::time::sleep(Duration::from_millis(50)).await;
@@ -156,7 +159,7 @@ async fn a_grant_that_reached_nobody_is_taken_back() {
 }
 
 /// A client of one server takes the lock over and over, and so does another one there: one of them
-/// always waits. Whoever waits at another server gets its turn all the same.
+/// always waits. A waiter at another server gets its turn all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn those_who_wait_at_another_server_get_their_turn() {
     let nodes = QuorumNodes::start(3).await;
@@ -173,7 +176,7 @@ async fn those_who_wait_at_another_server_get_their_turn() {
     };
     let clients: Vec<_> = (0..2).map(|_| tokio::spawn(busy(one.clone()))).collect();
     let queued = || async { one.show(&name("x")).await.unwrap().queue_length == 1 };
-    until_true("somebody to wait", queued).await;
+    until_true("a waiter", queued).await;
     for _ in 0..3 {
         let grant = soon("its turn", two.acquire(request("x", LONG_MS, LONG_MS))).await.unwrap();
         two.release(&name("x"), grant.lease_id).await.unwrap();
