@@ -66,9 +66,9 @@ impl Events {
     /// Opens the stream.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) if the server is unreachable or has too many readers,
-    /// [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is not valid, for a missing
-    /// permission, or if the server stores no events.
+    /// [`Unavailable`](ErrorKind::Unavailable) if the server is unreachable or has too many
+    /// readers, [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is not valid, for a
+    /// missing permission, or if the server stores no events.
     pub async fn open(self) -> Result<EventStream, Error> {
         let body = self.connect().await?;
         let parser = Parser::default();
@@ -134,8 +134,8 @@ impl EventStream {
     /// Cancel-safe: no item is lost if the future is dropped.
     ///
     /// # Errors
-    /// As [`Events::open`] if the server refuses to resume, and [`Internal`](ErrorKind::Internal) if it
-    /// sends something that is no event.
+    /// As [`Events::open`] if the server refuses to resume, and [`Internal`](ErrorKind::Internal)
+    /// if it sends something that is no event.
     pub async fn next(&mut self) -> Result<StreamItem, Error> {
         loop {
             match self.parser.next() {

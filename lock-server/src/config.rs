@@ -390,7 +390,8 @@ impl Config {
         let ttl = |name: &str, duration| {
             Ttl::try_from(duration).map_err(|error| format!("--{name}: {error}"))
         };
-        let (min, max) = (ttl("ttl-min", self.ttl_min)?, ttl("ttl-max", self.ttl_max)?);
+        let min = ttl("ttl-min", self.ttl_min)?;
+        let max = ttl("ttl-max", self.ttl_max)?;
         if min > max {
             return Err(format!("--ttl-min ({min}) is above --ttl-max ({max})"));
         }

@@ -258,7 +258,8 @@ impl Events {
     fn gap(&self, missed: Option<u64>, text: &str) {
         let mut event = Event::new(EventKind::Gap).text(text);
         event.missed = missed;
-        let (event, at_ms) = (Arc::new(event), self.now_ms());
+        let event = Arc::new(event);
+        let at_ms = self.now_ms();
         let entry = Entry { id: None, event, at_ms, origin: ServerId::default() };
         self.state().ring.push(entry);
         self.notify(1);

@@ -213,7 +213,8 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
         }
         Command::Revoke(args) => {
             let client = args.connect.client()?;
-            let (locks, lock) = (client.locks(), &args.lock);
+            let locks = client.locks();
+            let lock = &args.lock;
             let reply = match args.lease {
                 Some(lease) => locks.revoke_lease(lock, lease, args.reason).await?,
                 None => locks.revoke(lock, args.reason).await?,

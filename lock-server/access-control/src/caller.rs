@@ -178,7 +178,8 @@ impl Caller {
         takes_over: bool,
     ) -> Result<Hold, Reject> {
         let Some(known) = self.limited() else { return Ok(Hold(None)) };
-        let (key, now_ms) = ((lock.clone(), lease), known.clock.monotonic_ms());
+        let key = (lock.clone(), lease);
+        let now_ms = known.clock.monotonic_ms();
         let until = Life::Until(now_ms.saturating_add(ttl_ms));
         let life = self.session.map_or(until, Life::Of);
         let limits = &known.principal.limits;

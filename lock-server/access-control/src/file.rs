@@ -62,7 +62,8 @@ struct Figures {
 impl Figures {
     fn register(&self, kit: &Kit) {
         self.usable.set(1);
-        let (usable, loads) = (self.usable.clone(), self.loads.clone());
+        let usable = self.usable.clone();
+        let loads = self.loads.clone();
         let rejections = self.rejections.clone();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -114,7 +115,8 @@ impl AccessFile {
 
     /// Adds a principal with this bearer token.
     pub(crate) fn and(self, secret: &str, principal: Principal) -> Self {
-        let (hash, principal) = (SecretHash::of(secret), Arc::new(principal));
+        let hash = SecretHash::of(secret);
+        let principal = Arc::new(principal);
         let own = Own { hash, principal, ledger: Arc::default() };
         Self { own: Some(Arc::new(own)), ..self }
     }

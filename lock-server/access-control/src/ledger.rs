@@ -95,7 +95,8 @@ impl Ledger {
     /// Counts a request.
     pub(crate) fn request(&self, limits: &Limits, now_ms: u64) -> Result<(), Full> {
         let Some(limit) = limits.requests_per_second else { return Ok(()) };
-        let (rate, mut state) = (u64::from(limit), self.state());
+        let rate = u64::from(limit);
+        let mut state = self.state();
         let (left, at_ms) = state.bucket.unwrap_or((rate * WHOLE, now_ms));
         // `limit` requests a second are `limit` thousandths a millisecond.
         let gained = now_ms.saturating_sub(at_ms).saturating_mul(rate);

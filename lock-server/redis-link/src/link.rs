@@ -397,7 +397,8 @@ impl RedisLink {
         connection.set_response_timeout(reply_timeout);
         let limit = reply_timeout * QUESTIONS_MAX + self.inner.verifier.others_take();
         let verified = self.inner.verifier.verify_chosen(&mut connection, choice);
-        let (began, target) = (service_kit::clock::now(), &self.inner.target);
+        let began = service_kit::clock::now();
+        let target = &self.inner.target;
         match tokio::time::timeout(limit, verified).await {
             Ok(Ok(())) => Ok(()),
             // The error of a question that was not answered does not name the Redis.

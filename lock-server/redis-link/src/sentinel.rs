@@ -144,7 +144,8 @@ impl Sentinels {
         };
         let address: Option<(String, u16)> = from_redis_value(address.extract_error()?)?;
         let Some((host, port)) = address else { return Ok(None) };
-        let (before, epoch) = (epoch_of(before)?, epoch_of(after)?);
+        let before = epoch_of(before)?;
+        let epoch = epoch_of(after)?;
         match before == epoch {
             true => Ok(Some(Choice { host, port, epoch })),
             false => Err((ErrorKind::Parse, "it has just made another choice").into()),

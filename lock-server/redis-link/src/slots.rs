@@ -43,7 +43,8 @@ impl SlotOwner {
 
     /// The owner of the slot of another key, which the login may read.
     pub(crate) fn of(&self, key: &[u8]) -> Self {
-        let (slot, key) = (slot_of(key), Some(key.into()));
+        let slot = slot_of(key);
+        let key = Some(key.into());
         Self { slot, key, asked: Arc::default(), ..self.clone() }
     }
 
@@ -131,7 +132,8 @@ fn range(row: Value, asked: &str) -> Option<SlotRange> {
         Value::BulkString(_) | Value::Nil => asked,
         _ => return None,
     };
-    let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+    let first = u16::try_from(*first).ok()?;
+    let last = u16::try_from(*last).ok()?;
     let port = u16::try_from(*port).ok()?;
     let is_range = first <= last && last < SLOTS;
     is_range.then(|| SlotRange { first, last, master: address_text(host, port) })

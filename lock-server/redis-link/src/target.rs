@@ -47,7 +47,8 @@ impl Reached {
     }
 
     fn choice(&self) -> Option<Choice> {
-        let (host, port) = (self.host.clone(), self.port);
+        let host = self.host.clone();
+        let port = self.port;
         self.epoch.map(|epoch| Choice { host, port, epoch })
     }
 }
@@ -162,7 +163,8 @@ impl RedisTarget {
         timeout: Duration,
     ) -> Result<(MultiplexedConnection, Reached), String> {
         let reached = self.resolve(timeout).await?;
-        let (host, port) = (reached.host.clone(), reached.port);
+        let host = reached.host.clone();
+        let port = reached.port;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)

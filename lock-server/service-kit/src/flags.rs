@@ -157,8 +157,8 @@ impl StoreLoginFlags {
     /// Reads the files.
     ///
     /// # Errors
-    /// A sentence that names the flag and the file, where one cannot be used, and where a certificate
-    /// is named without its key.
+    /// A sentence that names the flag and the file, where one cannot be used, and where a
+    /// certificate is named without its key.
     pub fn login(&self) -> Result<StoreLogin, String> {
         let password = |flag: &str, file: &Option<PathBuf>| {
             let read = file.as_deref().map(Password::read).transpose();

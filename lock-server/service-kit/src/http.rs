@@ -62,6 +62,7 @@ async fn not_found(method: Method, uri: Uri) -> Reject {
 }
 
 async fn method_not_allowed(request: Request) -> Reject {
-    let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
+    let method = shown(request.method().as_str());
+    let path = shown(request.uri().path());
     Reject::new(Code::MethodNotAllowed, format!("{path} does not know the method {method}"))
 }

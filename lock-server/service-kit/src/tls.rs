@@ -58,8 +58,8 @@ impl TlsOptions {
     /// Shows this certificate to a server that asks for one.
     ///
     /// # Errors
-    /// A sentence that begins with the file, where one of the two cannot be read or used, or they do
-    /// not belong together.
+    /// A sentence that begins with the file, where one of the two cannot be read or used, or they
+    /// do not belong together.
     pub fn with_client(mut self, certificate: &Path, key: &Path) -> Result<Self, String> {
         let pem = ClientPem {
             certificate: read_bounded(certificate, FILE_BYTES_MAX)?,
@@ -212,7 +212,8 @@ impl fmt::Debug for TlsClient {
 
 impl fmt::Debug for TlsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ca, client) = (self.ca.is_some(), self.client.is_some());
+        let ca = self.ca.is_some();
+        let client = self.client.is_some();
         f.debug_struct("TlsOptions").field("has_ca", &ca).field("has_client", &client).finish()
     }
 }

@@ -72,10 +72,12 @@ async fn run(
 
 /// Records what was revoked, also when a later step failed.
 fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &Done) {
-    let (reason, guards) = (&request.reason, outcomes(&done.guards));
+    let reason = &request.reason;
+    let guards = outcomes(&done.guards);
     for ended in &done.ended {
         service.events.publish_end(ended, Some(reason.to_string()));
-        let (lease_id, token) = (ended.lease_id, ended.token);
+        let lease_id = ended.lease_id;
+        let token = ended.token;
         tracing::info!(target: "audit", %lock, %lease_id, %token, %reason, guards, "a lease was revoked");
     }
     if done.is_delay_lifted {

@@ -42,8 +42,8 @@ enum SealAttempt {
 /// that the guard is not ready.
 ///
 /// # Errors
-/// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all the
-/// same.
+/// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all
+/// the same.
 pub(super) async fn seal(
     client: &reqwest::Client,
     url: &GuardUrl,

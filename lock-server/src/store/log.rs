@@ -115,8 +115,8 @@ impl Log {
     /// Opens the log in `folder`, or makes a new one.
     ///
     /// # Errors
-    /// [`FolderError`], which names the path and what to do, where another process uses the folder, a
-    /// file is damaged or of another version, or the system refuses. Nothing was changed then.
+    /// [`FolderError`], which names the path and what to do, where another process uses the folder,
+    /// a file is damaged or of another version, or the system refuses. Nothing was changed then.
     pub(crate) fn open(
         folder: &Path,
         options: LogOptions,

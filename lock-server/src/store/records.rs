@@ -201,8 +201,8 @@ pub enum Wakeup {
 /// # Errors
 /// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
 /// where it may or may not have been done. Of a batch of groups that takes tokens it is
-/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what begins no
-/// lease can be committed [in the pause](Batch::in_pause).
+/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what
+/// begins no lease can be committed [in the pause](Batch::in_pause).
 #[async_trait]
 pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// What it is, for logs and `/readyz?verbose`.

@@ -36,7 +36,8 @@ impl LocalLinks {
     /// `first` was made on the current runtime.
     pub fn new(first: RedisLink, tasks: &Tasks) -> Self {
         let home = Handle::try_current().ok().map(|runtime| runtime.id());
-        let (tasks, others) = (tasks.clone(), RwLock::default());
+        let tasks = tasks.clone();
+        let others = RwLock::default();
         Self { inner: Arc::new(Inner { first, home, tasks, others }) }
     }
 

@@ -26,7 +26,8 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
             return (Vec::new(), vec![format!("file {name} is not TOML: {}", error.trim_end())]);
         }
     };
-    let (mut found, mut errors): (Vec<Setting>, _) = (Vec::new(), Vec::new());
+    let mut found: Vec<Setting> = Vec::new();
+    let mut errors = Vec::new();
     for (key, value) in &table {
         let is_twice = |spec: &Spec| found.iter().any(|other| other.spec.id == spec.id);
         let setting = match spec_of(key, specs) {

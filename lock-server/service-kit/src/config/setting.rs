@@ -80,7 +80,8 @@ impl Setting {
         if self.is_wrong {
             return None;
         }
-        let (origin, long) = (&self.origin, &self.spec.long);
+        let origin = &self.origin;
+        let long = &self.spec.long;
         if self.spec.kind == Kind::Switch {
             let bad = self.values.iter().find(|value| *value != "true" && *value != "false")?;
             let bad = self.shown_value(&bad.to_string_lossy());

@@ -117,7 +117,8 @@ fn host(request: &Request) -> Result<Option<&str>, Reject> {
             Err(invalid("the request has no Host header, which HTTP/1.1 requires".to_owned()))
         }
         (Some(stated), Some(target)) if !stated.eq_ignore_ascii_case(target) => {
-            let (stated, target) = (shown(stated), shown(target));
+            let stated = shown(stated);
+            let target = shown(target);
             Err(invalid(format!("the target names host \"{target}\", and Host \"{stated}\"")))
         }
         (stated, target) => Ok(stated.or(target)),

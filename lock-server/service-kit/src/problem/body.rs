@@ -39,7 +39,8 @@ pub struct BodyTooSlow {
 
 impl fmt::Display for BodyTooSlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, ms) = (self.received_bytes, self.allowed.as_millis());
+        let bytes = self.received_bytes;
+        let ms = self.allowed.as_millis();
         write!(
             f,
             "only {bytes} bytes of the body arrived, more than {ms} ms behind the minimum rate"

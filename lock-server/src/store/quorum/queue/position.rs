@@ -72,7 +72,8 @@ impl QueuePosition {
         let mut state = self.queues().state();
         let state = &mut *state;
         let Some(queue) = state.locks.get_mut(&self.key.0) else { return };
-        let (number, lease): (u64, LeaseId) = (self.number, self.key.1);
+        let number: u64 = self.number;
+        let lease: LeaseId = self.key.1;
         let at = queue.entries.iter().position(|entry| entry.request.lease_id == lease);
         let Some(at) = at else { return };
         let entry = &mut queue.entries[at];

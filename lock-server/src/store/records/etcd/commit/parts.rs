@@ -63,7 +63,9 @@ fn length_of(key: &Key) -> usize {
 /// and a large group is alone.
 pub(super) fn parts(groups: &[Group]) -> Vec<Vec<usize>> {
     let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
-    let (mut keys, mut bytes, mut is_closed) = (HashSet::<&Key>::new(), 0, false);
+    let mut keys = HashSet::<&Key>::new();
+    let mut bytes = 0;
+    let mut is_closed = false;
     for (at, group) in groups.iter().enumerate() {
         let size = size_of(group);
         let is_large = size.width > SMALL;
