@@ -7,7 +7,9 @@
 //! let mut stream = client.events("orders/").open().await?;
 //! loop {
 //!     match stream.next().await? {
-//!         StreamItem::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
+//!         StreamItem::Event { id, event } => {
+//!             println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock);
+//!         }
 //!         StreamItem::Broken(error) => println!("{error}"),
 //!         _ => {}
 //!     }
@@ -90,12 +92,12 @@ impl Events {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StreamItem {
-    /// An event.
+    /// Something has happened to a lock.
     Event {
         /// Position of the stream, for [`Events::after`]; absent from events about this reader
         /// alone, such as a gap or a reader that is too slow.
         id: Option<String>,
-        /// The event.
+        /// Kind, lock and details.
         event: Box<Event>,
     },
     /// The connection broke and is retried; no events arrive until [`StreamItem::Resumed`].

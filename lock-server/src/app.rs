@@ -25,7 +25,7 @@ const FOLDS: &[Fold] =
 /// Why a lock server could not start: one sentence with the value and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
     /// The stream of events in Redis.
@@ -70,7 +70,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
-    kit.health.set("guarantee", Status::Told(store::guarantee(&settings.store).to_string()));
+    kit.health.set("guarantee", Status::Info(store::guarantee(&settings.store).to_string()));
     let listen = settings.listen;
     let options = settings.listener;
     let router = router(store, settings, kit).await?;

@@ -142,7 +142,7 @@ struct Seal {
 Example:
   fence object show orders/42")]
 struct Show {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     #[command(flatten)]
     output: Output,

@@ -115,7 +115,7 @@ impl AccessFile {
 
     /// Adds a principal with this bearer token.
     pub(crate) fn and(self, secret: &str, principal: Principal) -> Self {
-        let hash = SecretHash::of(secret);
+        let hash = SecretHash::from_secret(secret);
         let principal = Arc::new(principal);
         let own = Own { hash, principal, ledger: Arc::default() };
         Self { own: Some(Arc::new(own)), ..self }
@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     fn text(secret: &str, rest: &str) -> String {
-        let hash = SecretHash::of(secret);
+        let hash = SecretHash::from_secret(secret);
         format!("[principals.a]\ntokens = [\"{hash}\"]\nallow = [\"use *\"]\n{rest}")
     }
 
@@ -248,7 +248,7 @@ mod tests {
         let path = folder.path().join("access.toml");
         std::fs::write(&path, text("s", "max-waiters = 1")).unwrap();
         let (file, kit) = (AccessFile::open(&path).unwrap(), Kit::new("test"));
-        let find = |secret: &str| file.find(&SecretHash::of(secret));
+        let find = |secret: &str| file.find(&SecretHash::from_secret(secret));
         let (principal, ledger) = find("s").unwrap();
         ledger.wait(&principal.limits).unwrap();
         file.adopt(&Ok(text("t", "max-waiters = 1")), &kit, None);

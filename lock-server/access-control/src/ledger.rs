@@ -15,7 +15,7 @@ const WHOLE: u64 = 1_000;
 pub(crate) struct Full {
     /// Name of the limit.
     pub(crate) what: &'static str,
-    /// The limit.
+    /// Leases or sessions that the name may have at once.
     pub(crate) limit: u32,
     /// Shortest time until there is room again, in milliseconds.
     pub(crate) retry_after_ms: u64,

@@ -76,7 +76,7 @@ pub fn parse_at<A: clap::Parser>(
         .map_err(|error| setting::combined(error, &settings))
 }
 
-/// What the layers say, before it is judged.
+/// Settings of all layers, before they are checked.
 struct Layers {
     prefix: String,
     specs: Vec<Spec>,

@@ -1,4 +1,4 @@
-//! What is counted, and how it is told to Prometheus.
+//! Metrics, and their text for Prometheus.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};

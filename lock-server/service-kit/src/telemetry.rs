@@ -6,7 +6,7 @@ use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How a line of the log is written.
+/// Form of a line of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people; in colour on a terminal.
@@ -27,7 +27,7 @@ pub enum TelemetryError {
     Filter {
         /// The filter as it was given.
         filter: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
     /// Logs were set up before.

@@ -20,7 +20,7 @@ pub(crate) enum SealedMark {
 }
 
 impl SealedMark {
-    /// The mark.
+    /// Mark of the guard after the seal.
     pub(crate) fn mark(self) -> Token {
         match self {
             Self::At(mark) | Self::Above(mark) => mark,

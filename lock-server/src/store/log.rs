@@ -97,7 +97,7 @@ impl Future for Ticket {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) entries: Entries,
-    /// Whether the folder held no log.
+    /// True if the folder held no log.
     pub(crate) is_new: bool,
 }
 

@@ -117,7 +117,7 @@ impl QuorumStore {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let mark = guards.ask().await.highest;
+        let mark = guards.marks().await.highest;
         let store = Self::prepare(url, options, guards, false, kit);
         store.majority_answers().await?;
         if let Some(mark) = mark {

@@ -30,7 +30,7 @@ pub struct Event {
     /// Owner of the lease or of the waiting request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The session.
+    /// Session that the lease or request is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Remaining time of the lease at its grant, in milliseconds.
@@ -118,7 +118,7 @@ pub fn cut(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// Kind of event.
+/// Stable word for what has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -247,7 +247,7 @@ pub struct RefusalsReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReportedRefusal {
-    /// The lock.
+    /// Lock of the refused token.
     pub lock: LockName,
     /// The token that was refused.
     pub token: Token,

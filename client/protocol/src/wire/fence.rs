@@ -36,7 +36,7 @@ impl Guarantee {
 /// Outcome of an operation whose reply is not a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It was applied.
     Applied,
     /// It was not applied and will not be.
@@ -48,7 +48,7 @@ pub enum Outcome {
 /// `POST /v1/fences/{lock}/seal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SealReply {
-    /// The lock.
+    /// Lock that was sealed.
     pub lock: LockName,
     /// Mark of the lock: lower tokens are refused from now on.
     pub mark: Token,
@@ -68,7 +68,7 @@ pub struct FloorRequest {
 /// `GET /v1/fences/{lock}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FenceReply {
-    /// The lock.
+    /// Lock of the mark.
     pub lock: LockName,
     /// Highest token seen; absent if none was seen.
     pub mark: Option<Token>,
@@ -121,7 +121,7 @@ pub struct FencePage {
 /// A fence in a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FenceLine {
-    /// The lock.
+    /// Lock of the mark.
     pub lock: LockName,
     /// The highest token seen.
     pub mark: Token,

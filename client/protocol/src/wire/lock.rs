@@ -85,7 +85,7 @@ impl LeaseMode {
 /// The reply to acquire and renew: a live lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeaseReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
@@ -130,7 +130,7 @@ pub struct ReleaseRequest {
 /// The reply to release and revoke.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EndedReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The lease that ended.
     pub lease_id: LeaseId,
@@ -190,7 +190,7 @@ pub enum EndReason {
     /// The same owner took the lock over, or another lease holds the lock and nothing more is
     /// remembered of this one.
     Superseded,
-    /// Its holder released it, or it was taken back because the grant could not be delivered.
+    /// Its holder released it, or it was rolled back because the grant could not be delivered.
     Released,
     /// An operator ended it.
     Revoked,
@@ -234,7 +234,7 @@ pub struct HolderInfo {
 /// `GET /v1/locks/{lock}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LockReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// `free` or `held`.
     pub state: LockState,
@@ -348,7 +348,7 @@ pub struct LockPage {
 /// A held lock in a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LockLine {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// Its live lease.
     #[serde(flatten)]

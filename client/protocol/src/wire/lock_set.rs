@@ -37,7 +37,7 @@ pub struct AcquireAllRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockWish {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]

@@ -25,7 +25,7 @@ pub struct SessionRequest {
 /// The reply to creating, heartbeat, block and `GET /v1/sessions/{id}`: a live session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionReply {
-    /// The session.
+    /// Id of the session.
     pub session_id: SessionId,
     /// Owner of the session.
     pub owner: Owner,
@@ -58,7 +58,7 @@ pub struct SessionReply {
 /// A lease of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionLease {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
@@ -67,7 +67,7 @@ pub struct SessionLease {
 /// The reply to `DELETE /v1/sessions/{id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SessionEndedReply {
-    /// The session.
+    /// Id of the session.
     pub session_id: SessionId,
     /// Reason of the end.
     pub reason: SessionEndReason,

@@ -12,7 +12,7 @@ pub(super) async fn document() -> impl IntoResponse {
 
 #[cfg(test)]
 mod tests {
-    use fence_protocol::wire::fence::{FencePage, Guarantee, Outcome, StoresReply};
+    use fence_protocol::wire::fence::{FencePage, Guarantee, StoresReply, WriteOutcome};
     use serde_json::{Value, json};
 
     use super::*;
@@ -82,7 +82,7 @@ mod tests {
         assert_eq!(words("/components/schemas/Token/maximum"), fence_protocol::Token::MAX);
         let guarantees: Vec<_> = Guarantee::ALL.iter().map(|word| word.as_str()).collect();
         assert_eq!(words("/components/schemas/Guarantee/enum"), json!(guarantees));
-        let outcomes = [Outcome::Applied, Outcome::NotApplied, Outcome::Unknown];
+        let outcomes = [WriteOutcome::Applied, WriteOutcome::NotApplied, WriteOutcome::Unknown];
         let pointer = "/components/schemas/Problem/properties/outcome/enum";
         assert_eq!(words(pointer), json!(outcomes));
         let stores = json!({

@@ -24,7 +24,7 @@ const IN_FLIGHT: u8 = 2;
 /// Rest is measured in quarters of the idle timeout: no clock is read for a request.
 const QUARTERS: u32 = 4;
 
-/// What a connection is doing; the handler writes it and the stream reads it, in one task.
+/// Activity of a connection; the handler writes it and the stream reads it, in one task.
 #[derive(Debug)]
 pub(super) struct Activity {
     phase: AtomicU8,
@@ -90,7 +90,7 @@ impl Stream {
         }
     }
 
-    /// Whether the peer has sent everything it ever will.
+    /// True once the peer has closed its side.
     pub(super) fn peer_closed(&self) -> bool {
         self.peer_closed
     }

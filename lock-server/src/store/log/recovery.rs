@@ -34,7 +34,8 @@ struct Found {
     snapshot: u64,
     /// Numbers of the segments behind the snapshot, rising.
     segments: Vec<u64>,
-    /// What a crash left between two steps: unfinished files, and files that the snapshot replaces.
+    /// Files that a crash left between two steps: unfinished ones, and those that the snapshot
+    /// replaces.
     leftovers: Vec<String>,
 }
 

@@ -13,8 +13,8 @@ use crate::store::{Acquire, Grant, StoreError};
 /// one lease do not all ask at the moment of its end, in milliseconds.
 const SPREAD_MS: u64 = 8;
 
-/// One in so many times the first of a queue gives way when it is woken, because this server hears
-/// of its own releases before others do: whoever waits there would never be first.
+/// One in so many times the first of a queue gives way when it is woken, because this server is
+/// notified of its own releases before others are: a waiter at another server would never be first.
 const GIVES_WAY_ONE_IN: u64 = 8;
 /// For how long: others ask within five milliseconds of hearing, see `wake`.
 const GIVES_WAY: Duration = Duration::from_millis(12);
@@ -79,13 +79,14 @@ impl QuorumStore {
             Ok(LockStanding::Held { holder, queue_length }) if request.wait_ms == 0 => {
                 Some(Err(StoreError::Held { holder, queue_length }))
             }
-            // Whoever is first in the queue is about to learn the same.
+            // The first of the queue is about to learn the same.
             Ok(LockStanding::Held { .. } | LockStanding::Free) | Err(_) => None,
         }
     }
 
-    /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back
-    /// at this moment. A vote for the same token makes them stay, or shows that they are gone.
+    /// Confirms a grant before its caller is notified of it: that nodes were seen to hold it is not
+    /// enough, because those votes may be rolled back at this moment. A vote for the same token
+    /// makes them stay, or shows that they are gone.
     async fn confirmed(&self, request: &Acquire, token: Token) -> Option<QueueReply> {
         let store = self.clone();
         let own = request.clone();

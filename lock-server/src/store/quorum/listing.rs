@@ -66,7 +66,7 @@ impl QuorumStore {
         let mut reasons = self.absent(&current);
         let mut names = BTreeSet::new();
         let mut answered = 0;
-        // Whoever is slower than a majority is not waited for.
+        // Nodes that are slower than a majority are not awaited.
         while answered < majority(self.inner.nodes.len()) {
             match scans.next().await {
                 Some(Ok(found)) => {

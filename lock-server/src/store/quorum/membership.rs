@@ -307,7 +307,7 @@ impl Membership {
         self.probes.send_modify(|count| *count += 1);
     }
 
-    /// Tells `/readyz`.
+    /// Updates `/readyz`.
     fn show(&self) {
         let details = self.details();
         let checks: Vec<(String, Status)> = self

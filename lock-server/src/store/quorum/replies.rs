@@ -8,7 +8,7 @@ use redis_link::{LinkError, text_fields};
 use crate::store::quorum::rules::view::{Accepted, MemberReply, Meta, NodeProbe, NodeState, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
 
-/// What a node said cannot be read: it is another version, or no node.
+/// A node's reply that cannot be read: it is another version, or no node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node's answer \"{answer}\" cannot be read: {why}")]
 pub struct Unreadable {

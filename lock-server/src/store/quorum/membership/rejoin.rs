@@ -24,7 +24,7 @@ pub(super) struct RejoinStep<'a> {
 }
 
 impl RejoinStep<'_> {
-    /// Whether nobody is in that view yet; else it waits for a node that could not come back.
+    /// True if no node is in that view yet; else it waits for a node that could not come back.
     fn is_new(&self) -> bool {
         !metas(self.known).any(|meta| meta.view.view >= self.view.view)
     }
@@ -64,7 +64,7 @@ impl Driver {
         self.noted(node, done)
     }
 
-    /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What
+    /// A new view, in which suspect nodes come back with what `f + 1` others have accepted. What
     /// the others remember is all that any majority can have granted: it has a node among them.
     pub(super) async fn bump(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
@@ -88,8 +88,8 @@ impl Driver {
         self.rejoin(back.view, &due, &accepted).await
     }
 
-    /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a
-    /// lease, so that the longest that was asked for here is waited for too.
+    /// As [`bump`](Self::bump), where most have forgotten: perhaps no node remembers a lease, so
+    /// that the longest time to live that was requested here must pass too.
     pub(super) async fn recover(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,
@@ -132,7 +132,8 @@ impl Driver {
         if due.is_empty() { Err(Done::Wait(pause.unwrap_or(BUSY))) } else { Ok(due) }
     }
 
-    /// Another server is at it too, or a node went away: whoever is quicker, the next look tells.
+    /// Another server does the same, or a node became unreachable: the next probe shows which was
+    /// quicker.
     async fn back_off(&self) -> Done {
         tokio::time::sleep(Duration::from_millis(random_below(40))).await;
         Done::Wait(BUSY)
@@ -182,7 +183,7 @@ impl Driver {
     }
 }
 
-/// What a node still knows, whatever it has forgotten.
+/// Highest tokens that a node still knows, whatever it has forgotten.
 fn remembered(probe: &NodeProbe) -> Accepted {
     let Some(meta) = &probe.meta else { return Accepted::default() };
     Accepted {

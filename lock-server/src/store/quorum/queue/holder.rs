@@ -1,4 +1,4 @@
-//! Who has a lock, by this server's clock.
+//! Holder of a lock, by this server's clock.
 
 use fence_protocol::wire::lock::HolderInfo;
 use fence_protocol::{LeaseId, Owner, Token};
@@ -29,7 +29,7 @@ impl Holder {
         }
     }
 
-    /// A holder as a node tells of it.
+    /// A holder from a node's reply.
     pub(in super::super) fn from_node(lease_id: LeaseId, info: HolderInfo, now_ms: u64) -> Self {
         Self {
             lease_id,

@@ -50,8 +50,8 @@ impl QueuePosition {
         }
     }
 
-    /// The caller has its answer from elsewhere, and gives the place up. A grant that has come
-    /// meanwhile is better than a refusal; one that comes later is taken back after one.
+    /// Leaves the queue, because the caller has its reply from elsewhere. A grant that has come
+    /// meanwhile is better than a refusal; one that comes later is rolled back after one.
     pub(in super::super) fn answered_with(
         mut self,
         answer: QueueReply,
@@ -67,7 +67,7 @@ impl QueuePosition {
         self.store.queues()
     }
 
-    /// Takes the caller out of the queue; after that it is told nothing.
+    /// Takes the caller out of the queue; after that it gets no reply.
     fn leave(&self, was_refused: bool) {
         let mut state = self.queues().state();
         let state = &mut *state;

@@ -1,11 +1,11 @@
-//! Looks at the clock of Redis, and corrections of its jumps.
+//! Measurements of the clock of Redis, and corrections of its jumps.
 //!
 //! Redis measures leases with a clock that people set. A commit under a time that is later than
-//! what this server's monotonic clock allows is refused: the clock has jumped, or the script was
-//! long on its way. A look shows which. A jump is corrected in Redis, for every server: the time of
-//! the records goes on as if there had been none, so no lease looks as if it were over. Redis
-//! itself may have forgotten records meanwhile, so a pause begins in the same step, for as long as
-//! their leases may live.
+//! what this server's monotonic clock allows is refused: the clock has jumped, or the script took
+//! long to arrive. A measurement shows which. A jump is corrected in Redis, for every server: the
+//! time of the records continues as if there had been none, so no lease looks as if it were over.
+//! Redis itself may have forgotten records meanwhile, so a pause begins in the same step, for as
+//! long as their leases may live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -147,7 +147,7 @@ struct Correction {
     pause_ms: u64,
     /// By how much the clock jumped ahead.
     jump_ms: i64,
-    /// How far it was ahead before.
+    /// Milliseconds that it was ahead before.
     ahead_ms: i64,
 }
 

@@ -157,7 +157,7 @@ impl Replicas {
             return last.outcome.clone();
         }
         let covers = self.tickets.load(Ordering::SeqCst);
-        let outcome = self.ask(lineage).await;
+        let outcome = self.wait(lineage).await;
         show(&self.health, &self.link.state(), &outcome);
         *last = Last { covers, lineage: lineage.to_owned(), outcome: outcome.clone() };
         outcome
@@ -181,7 +181,7 @@ impl Replicas {
         });
     }
 
-    async fn ask(&self, lineage: &str) -> Result<(), Shortfall> {
+    async fn wait(&self, lineage: &str) -> Result<(), Shortfall> {
         let within_ms = millis(self.options.timeout);
         let write = self.write(lineage);
         let mut wait = Cmd::new();

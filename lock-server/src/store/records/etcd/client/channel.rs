@@ -324,7 +324,7 @@ impl Member {
         }
     }
 
-    /// What the head of a reply says that has no messages.
+    /// The status of a reply that has a head and no messages.
     fn refusal(&self, response: &Response<RecvStream>) -> Option<Raw> {
         let status = response.status();
         let headers = response.headers();
