@@ -91,7 +91,7 @@ impl Access {
         access
     }
 
-    /// A login without user and password, for a sentinel that may need none.
+    /// This access without user and password, for a sentinel that may need none.
     pub(crate) fn without_login(&self) -> Self {
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
         Self { login, sentinel_password: None, tls: self.tls.clone() }

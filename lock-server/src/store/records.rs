@@ -88,7 +88,7 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// The counter's value that the groups were decided on: the tokens of this batch are above it.
     pub counter: u64,
-    /// Most that this may be above the engine's counter, because of the tokens of batches that are
+    /// Most by which `counter` may be above the engine's, because of the tokens of batches that are
     /// under way; see [`RecordStore::overlap_min`]. An engine whose counter is lower has lost
     /// tokens.
     pub ahead: u64,
@@ -224,9 +224,9 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         usize::MAX
     }
 
-    /// Number of requests that have to wait for a batch to be committed while another one, of
-    /// `under_way` requests, is; they have no record in common. `None` where one is committed after
-    /// the other.
+    /// Least number of waiting requests for which a batch is committed beside another one, of
+    /// `under_way` requests; they have no record in common. `None` where one is committed after the
+    /// other.
     fn overlap_min(&self, under_way: usize) -> Option<usize> {
         let _ = under_way;
         None

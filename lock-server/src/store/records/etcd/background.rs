@@ -261,7 +261,7 @@ fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
     Some((u32::from_str_radix(writer, 16).ok()?, at_ms.parse().ok()?))
 }
 
-/// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
+/// Probes etcd now and then and shows the result in `/readyz`, which logs changes.
 async fn probe(inner: Arc<EtcdInner>, health: Health) {
     let mut was_away = false;
     for looks in 1_u64.. {

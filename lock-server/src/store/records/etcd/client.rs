@@ -8,6 +8,7 @@
 mod access;
 mod calls;
 mod channel;
+mod envelope;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod login;

@@ -60,7 +60,7 @@ pub(super) enum Doubt {
     IndexFell {
         /// Before.
         was: u64,
-        /// Value of the later reply.
+        /// End of the log in the later reply.
         now: u64,
     },
     /// The counter is below a token that was seen.
