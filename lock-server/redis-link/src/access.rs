@@ -81,7 +81,7 @@ impl Access {
         Ok(self)
     }
 
-    /// For a sentinel that wants to know who asks.
+    /// For a sentinel that requires a login.
     pub(crate) fn of_sentinels(&self) -> Self {
         let mut access = self.clone().db(0);
         if let Some(password) = &self.sentinel_password {

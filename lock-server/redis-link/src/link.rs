@@ -20,7 +20,7 @@ pub use pinned::Pinned;
 
 use crate::target::{Reached, RedisTarget};
 
-/// Looks at the process behind a new connection before it is used.
+/// Checks the process behind a new connection before it is used.
 #[async_trait]
 pub trait Verifier: Send + Sync + 'static {
     /// Judges the process, adopts or refuses it, and loads the scripts.
@@ -101,7 +101,7 @@ const NOT_TRIED: &str = "not connected yet";
 /// Readiness of a link for commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// A verified connection is there; the number grows with every verification.
+    /// A verified connection exists; the number grows with every verification.
     Up(u64),
     /// There is none, and why.
     Down(String),

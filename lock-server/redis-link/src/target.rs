@@ -221,7 +221,7 @@ impl RedisTarget {
     /// RESP over TCP itself. With sentinels they are asked, and the role is not verified.
     ///
     /// # Errors
-    /// A sentence where those who should know the address do not say it within `timeout` each.
+    /// A sentence where the sentinels or nodes do not reply with the address within `timeout` each.
     pub async fn tcp_address(&self, timeout: Duration) -> Result<String, String> {
         Ok(self.resolve(timeout).await?.address())
     }

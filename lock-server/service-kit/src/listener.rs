@@ -109,7 +109,7 @@ pub async fn serve(
 ///
 /// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
 /// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections
-/// go on until shutdown.
+/// continue until shutdown.
 pub async fn serve_on(
     threads: &HttpThreads,
     listener: TcpListener,

@@ -141,7 +141,7 @@ impl Stream {
     async fn follow(mut self) {
         let inner = self.events.inner.clone();
         let Some(outbox) = &inner.outbox else { return };
-        // Of more than the stream keeps, the first would be gone before anyone can read them.
+        // Of more than the stream keeps, the first would be removed before a client can read them.
         let most = BATCH.min((inner.options.history / 4).max(1));
         let mut pace = tokio::time::sleep(Duration::ZERO);
         for number in 1.. {

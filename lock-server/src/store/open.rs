@@ -278,7 +278,7 @@ async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Resu
     let begins_at = tokens::after_loss(mark, kit.clock.wall_ms());
     tracing::warn!(
         dir = %dir.display(), mark, begins_at,
-        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens go on above \
+        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens continue above \
          everything that can have been issued"
     );
     Ok(begins_at)

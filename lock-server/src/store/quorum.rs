@@ -211,7 +211,7 @@ impl QuorumStore {
         });
     }
 
-    /// Those who wait ask again whenever a majority is there again.
+    /// Waiters retry whenever a majority is reachable again.
     async fn follow(&self) {
         let mut probes = self.inner.membership.probes();
         let mut before = 0;

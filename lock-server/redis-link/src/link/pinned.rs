@@ -50,7 +50,7 @@ impl Pinned {
         self.link.send(&self.live, command).await
     }
 
-    /// Sends commands one right behind the other, nothing of anyone else between them, and awaits
+    /// Sends commands one right behind the other, no other caller's between them, and awaits
     /// all replies. An error that Redis answers to one of them is a [`Value::ServerError`] in its
     /// place; the others were run all the same.
     ///

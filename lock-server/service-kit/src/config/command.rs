@@ -83,7 +83,7 @@ pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a 
 }
 
 /// The command without demands on which flags must be there; without `typed`, values may be
-/// anything, so that all of them can be looked at before one is refused.
+/// anything, so that all of them can be checked before one is refused.
 pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command {
     let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = groups

@@ -99,7 +99,7 @@ impl Stream {
         self.inner
     }
 
-    /// Nothing to read: is it time to give up?
+    /// Nothing to read: is it time to close the connection?
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.activity.phase() != HEAD {
             return self.poll_rest(cx);
@@ -121,7 +121,7 @@ impl Stream {
     }
 
     /// Counts quarters in which the connection rested all the time. The timer runs on while a
-    /// request is in flight, because hyper need not look at the socket again when that one ends.
+    /// request is in flight, because hyper need not poll the socket again when that one ends.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let quarter = self.idle_quarter;
         let idle = self.idle_timer.get_or_insert_with(|| Idle {

@@ -412,7 +412,7 @@ impl Op for Withdraw {
                 StoreError::Unavailable(format!("{shortfall}; it was rolled back, try again"))
             } else {
                 StoreError::Unknown(format!(
-                    "{shortfall}; it lives, because it was asked for before: ask again with the \
+                    "{shortfall}; it lives, because it was requested before: retry with the \
                      same id"
                 ))
             });

@@ -16,7 +16,7 @@ const SPREAD_MS: u64 = 8;
 /// One in so many times the first of a queue gives way when it is woken, because this server is
 /// notified of its own releases before others are: a waiter at another server would never be first.
 const GIVES_WAY_ONE_IN: u64 = 8;
-/// For how long: others ask within five milliseconds of hearing, see `wake`.
+/// For how long: others ask within five milliseconds of a notification, see `wake`.
 const GIVES_WAY: Duration = Duration::from_millis(12);
 
 impl QuorumStore {
@@ -128,7 +128,7 @@ impl QuorumStore {
     }
 }
 
-/// Lets those who wait at other servers ask first, now and then.
+/// Lets waiters at other servers ask first, now and then.
 async fn give_way() {
     if random_below(GIVES_WAY_ONE_IN) == 0 {
         tokio::time::sleep(GIVES_WAY).await;
@@ -142,7 +142,7 @@ fn drain(wake: &tokio::sync::Notify) {
     notified.as_mut().enable();
 }
 
-/// A seat is dropped with its caller; this says that it may be sent along with it.
+/// A position is dropped with its caller; this says that it may be sent along with it.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<QueuePosition>();

@@ -21,7 +21,7 @@ const SCAN: usize = 500;
 const EXAMINED_MAX: usize = 1_000;
 /// Names that are examined concurrently.
 const AT_ONCE: usize = 64;
-/// After this a page is as long as it is: a node that hangs holds up every look.
+/// After this a page is as long as it is: a node that hangs delays every page.
 const PAGE_TIME: Duration = Duration::from_secs(2);
 
 impl QuorumStore {

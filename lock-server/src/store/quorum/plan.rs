@@ -309,7 +309,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Those who missed a view are taken into it.
+    /// Takes nodes that missed a view into it.
     fn follow(&self, plan: &mut Plan) {
         for at in self.in_view() {
             let Some(meta) = self.meta(at) else { continue };

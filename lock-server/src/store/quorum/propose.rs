@@ -63,7 +63,7 @@ impl QuorumStore {
         Proposal::new(self, request, token, true).run().await
     }
 
-    /// Above everything that is known, and above the client's wish, which must be credible.
+    /// Above everything that is known, and above the client's `min_token`, which must be credible.
     async fn first_token(&self, request: &Acquire) -> Result<Token, StoreError> {
         let lock = &request.lock;
         let wall_ms = self.inner.clock.wall_ms();
@@ -276,7 +276,7 @@ impl<'a> Proposal<'a> {
         }))
     }
 
-    /// Takes back what this attempt has got, in the background. What is asked for afterwards is
+    /// Rolls this attempt back, in the background. Votes that are requested afterwards belong to
     /// another attempt.
     fn drop_votes(&mut self) {
         drop(self.store.roll_back(self.ballot.roll_back()));

@@ -102,7 +102,7 @@ pub(super) enum Entered {
     First,
     /// Others are before it.
     Behind,
-    /// A request with the same id is there already, and it shares its place.
+    /// A request with the same id waits already, and it shares its position.
     Beside,
 }
 
@@ -136,7 +136,7 @@ impl Entry {
 impl Queue {
     /// True if a lease that ended is one that was waited for; votes that a waiter of this queue
     /// rolled back itself free nothing.
-    fn is_in_the_way(&self, ended: LeaseId) -> bool {
+    fn is_blocking(&self, ended: LeaseId) -> bool {
         let own = self.entries.iter().any(|entry| entry.request.lease_id == ended);
         !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
     }
@@ -160,7 +160,7 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. A repeat of a waiting id has the place that it has already.
+    /// Takes a position. A retry of a waiting id gets the position that it has already.
     ///
     /// # Errors
     /// [`StoreError::IdConflict`], [`StoreError::Limit`].
@@ -221,10 +221,10 @@ impl Queues {
         }
     }
 
-    /// As [`wake`](Self::wake), unless the lease that ended is not the one that is in the way.
+    /// As [`wake`](Self::wake), unless the lease that ended is not the one that blocks the queue.
     pub(super) fn wake_after(&self, lock: &LockName, ended: LeaseId) {
         if let Some(queue) = self.state().locks.get(lock)
-            && queue.is_in_the_way(ended)
+            && queue.is_blocking(ended)
         {
             queue.wake.notify_one();
         }
@@ -252,7 +252,7 @@ impl Queues {
         self.subscriptions.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Time after which the first of a queue asks again if no notification arrives; there are `n`
+    /// Time after which the first of a queue retries if no notification arrives; there are `n`
     /// nodes.
     pub(super) fn poll_ms(&self, n: usize) -> u64 {
         if self.subscriptions.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_SUBSCRIBED_MS }
@@ -263,7 +263,7 @@ impl Queues {
         let mut state = self.state();
         let Some(queue) = state.locks.get_mut(lock) else { return false };
         queue.record_end(ended);
-        queue.is_in_the_way(ended)
+        queue.is_blocking(ended)
     }
 
     /// Wake-ups of the drivers, queue by queue.

@@ -16,7 +16,7 @@ pub struct Unreadable {
     why: String,
 }
 
-/// Names of locks and where to go on.
+/// Names of locks and the cursor of the next page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// 0 at the end.
@@ -77,7 +77,7 @@ pub fn read_member(value: Value) -> Result<MemberReply, Unreadable> {
     read(value, member)
 }
 
-/// Reads the answer to look.
+/// Reads the reply to a probe.
 ///
 /// # Errors
 /// [`Unreadable`].

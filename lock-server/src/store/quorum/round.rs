@@ -110,7 +110,7 @@ impl QuorumStore {
         seen.fold(floor, u64::max)
     }
 
-    /// A token above `known`, and above what a client wishes.
+    /// A token above `known`, and above the client's `min_token`.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`].

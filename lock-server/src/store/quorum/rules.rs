@@ -109,7 +109,7 @@ pub struct TopUp {
     pub owner: Owner,
     /// As in [`Vote::metadata`].
     pub metadata: String,
-    /// The attempt that the grant was made for, so that [`End::Drop`] takes it back
+    /// The attempt that the grant was made for, so that [`End::Drop`] rolls it back
     /// here as well; empty after a renewal.
     pub attempt: String,
     /// For how long ended ids are remembered, in milliseconds.
@@ -130,7 +130,7 @@ pub struct Renew {
     /// Lock server that asks.
     pub by: String,
     /// Its renewals in their order: one that comes after a later one of the same server, as from a
-    /// connection that was given up, says how the lease is, and does not take the later time away.
+    /// connection that was closed, says how the lease is, and does not take the later time away.
     pub order: u64,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,

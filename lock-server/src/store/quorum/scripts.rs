@@ -173,7 +173,7 @@ impl Scripts {
     }
 
     /// Asks for names of locks that begin with `prefix` from a cursor on, 0 at first;
-    /// [`read_names`](super::replies::read_names). Looks at about `count` keys of the whole Redis.
+    /// [`read_names`](super::replies::read_names). Visits about `count` keys of the whole Redis.
     pub fn names(&self, to: Addressee<'_>, prefix: &str, cursor: u64, count: usize) -> Cmd {
         let before = format!("{}l:", self.keys.prefix);
         let mut call = addressed(&self.names, &[self.keys.meta()], to);

@@ -1,4 +1,4 @@
-//! Looks at the process behind a new connection to a node before it is used.
+//! Checks the process behind a new connection to a node before it is used.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl NodeVerifier {
         let value = connection
             .send_packed_command(&self.scripts.probe())
             .await
-            .map_err(|error| format!("the node does not refusal_text what it is: {error}"))?;
+            .map_err(|error| format!("the node does not say what it is: {error}"))?;
         read_probe(refuse_errors(value)?).map_err(|error| error.to_string())
     }
 

@@ -1,4 +1,4 @@
-//! Hearing from every node that a lock became free there, whichever lock server freed it.
+//! Notifications from every node that a lock became free there, whichever lock server freed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -111,8 +111,8 @@ fn ping(channel: &str) -> ::redis::Cmd {
     publish
 }
 
-/// Every first asks again, because messages may have been missed or a node is back: a few at a
-/// time, so that nodes are not asked for all locks at the same moment.
+/// The first of every queue retries, because messages may have been missed or a node is back: a few
+/// at a time, so that nodes are not asked for all locks at the same moment.
 pub(super) fn wake_all(store: &QuorumStore) {
     let wakes = store.queues().wakes();
     let stop = store.inner.tasks.shutdown_token();

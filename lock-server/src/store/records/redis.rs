@@ -186,8 +186,8 @@ impl RedisRecords {
     }
 
     /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so
-    /// it is sent again: once after a new verification, a few times after a look at the clock. What
-    /// was long on its way has that much longer.
+    /// it is sent again: once after a new verification, a few times after the clock was measured.
+    /// What was long on its way has that much longer.
     async fn run(
         &self,
         command: impl Fn(&str, u64) -> Cmd + Send + Sync,

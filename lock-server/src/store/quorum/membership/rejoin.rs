@@ -111,14 +111,14 @@ impl Driver {
                 view = back.view.view,
                 floor = accepted.floor,
                 wait_ms = accepted.wait_ms,
-                "most nodes of the quorum have lost their memory: leases may be lost, and tokens go \
-                 on above everything that can have been issued"
+                "most nodes of the quorum have lost their memory: leases may be lost, and tokens \
+                 continue above everything that can have been issued"
             );
         }
         self.rejoin(back.view, &due, &accepted).await
     }
 
-    /// Those whose turn it is to be brought back, or how long none is.
+    /// Suspect nodes whose turn it is to be brought back, or the pause until there is one.
     fn due(&self, back: &RejoinStep<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
         let now_ms = self.now_ms();
         let mut due = Vec::new();

@@ -7,7 +7,7 @@ use crate::store::quorum::rules::view::View;
 use crate::store::quorum::rules::{Members, NodeId, majority};
 
 impl Group<'_> {
-    /// Those who forgot come back under a new view.
+    /// Brings nodes that forgot back under a new view.
     pub(super) fn rejoin_suspects(&self, plan: &mut Plan) {
         if !self.trusted {
             if !self.all_answer() {

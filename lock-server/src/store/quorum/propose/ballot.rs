@@ -1,4 +1,4 @@
-//! The votes of one proposal over all its rounds: what they may have come to, and what takes them
+//! The votes of one proposal over all its rounds: what they may have granted, and what rolls them
 //! back.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) struct Ballot<V = Arc<Current>> {
     possibly_granted: bool,
 }
 
-/// Votes of one attempt, to take them back: no other attempt's, and none that another one has
+/// Votes of one attempt, to roll them back: no other attempt's, and none that another one has
 /// counted.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Votes<V = Arc<Current>> {

@@ -1,4 +1,4 @@
-//! A grant on its way to those who asked for it.
+//! A grant on its way to its callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::store::Grant;
 use crate::store::quorum::QuorumStore;
 use crate::store::quorum::propose::Votes;
 
-/// A grant, for one of those who asked for it.
+/// A grant, for one of its callers.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Granted {
     pub(in super::super) grant: Grant,

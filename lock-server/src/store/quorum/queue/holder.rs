@@ -5,7 +5,7 @@ use fence_protocol::{LeaseId, Owner, Token};
 
 use crate::store::Grant;
 
-/// The lease that is in the way.
+/// The lease that blocks the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Holder {
     pub(in super::super) lease_id: LeaseId,

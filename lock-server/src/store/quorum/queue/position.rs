@@ -1,4 +1,4 @@
-//! A caller's place in a queue.
+//! A caller's position in a queue.
 
 use fence_protocol::LeaseId;
 use tokio::sync::oneshot;
@@ -8,8 +8,8 @@ use super::{Key, QueueReply};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes
-/// with it, see [`Delivery`](super::Delivery).
+/// A caller's position. Dropped, it takes the caller out; a grant that is on its way to it then
+/// goes with it, see [`Delivery`](super::Delivery).
 #[derive(Debug)]
 pub(in super::super) struct QueuePosition {
     store: QuorumStore,

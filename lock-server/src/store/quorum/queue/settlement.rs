@@ -42,7 +42,7 @@ pub(in super::super) enum NextProposal {
     Propose,
     /// Wait so many milliseconds, or until it is woken.
     Wait(u64),
-    /// Take back a grant whose callers have gone, then ask.
+    /// Roll back a grant whose callers have gone, then ask.
     RollBack(Arc<Delivery>),
 }
 
@@ -177,7 +177,7 @@ impl Queue {
         (NextProposal::Wait(RETRY_MS), notified)
     }
 
-    /// Replies to those who do not wait (any longer) with the holder, or with `otherwise` where
+    /// Replies to callers that do not wait (any longer) with the holder, or with `otherwise` where
     /// that is not known. None of them was counted as patient.
     fn refuse_impatient(&mut self, now_ms: u64, otherwise: Option<&StoreError>) {
         if !self.entries.iter().any(Entry::has_impatient) {
@@ -201,7 +201,7 @@ impl Queue {
     }
 }
 
-/// That a holder is in the way of this lease.
+/// Refusal of this lease because another one holds the lock.
 fn refusal(
     holder: &Holder,
     lease: LeaseId,

@@ -84,7 +84,7 @@ pub enum Decision {
         /// The one that has most of the others.
         holder: HolderInfo,
     },
-    /// A node is in a newer view: learn it, and ask again under it.
+    /// A node is in a newer view: learn it, and retry under it.
     NewView {
         /// Its number.
         view: u64,
@@ -168,7 +168,7 @@ pub enum EndDecision {
 #[derive(Clone, Debug, PartialEq)]
 pub enum RaiseDecision {
     /// A majority is there: no request that begins from now on is granted a token up to it. One
-    /// that nodes have voted for already may be, and a repeat of it may hear of that.
+    /// that nodes have voted for already may be, and a retry of it may learn that.
     Raised,
     /// It cannot be reached: propose one above this.
     GoAbove {

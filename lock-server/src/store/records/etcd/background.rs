@@ -274,7 +274,7 @@ async fn probe(inner: Arc<EtcdInner>, health: Health) {
             }
             Err(error) => {
                 was_away = true;
-                // No commit before it was looked at again: it may come back as another one.
+                // No commit before it was probed again: it may come back as another one.
                 inner.lineage.forget();
                 Status::Failing(error.to_string())
             }

@@ -173,8 +173,8 @@ impl Lineage {
         seen.token = seen.token.max(counter);
     }
 
-    /// Notes the state of a member; whether it gives rise to doubt. A member that lags behind the
-    /// others looks like an older state, and then a verification finds none.
+    /// Records the state of a member; returns whether it makes the counter suspect. A member that
+    /// lags behind the others looks like an older state, and then a verification finds none.
     pub(super) fn saw_status(&self, status: &Status) -> bool {
         let seen = &mut self.state().seen;
         let fell = status.raft_index < seen.raft_index;
@@ -306,7 +306,7 @@ impl Lineage {
         let meta: Meta = serde_json::from_slice(&kv.value).map_err(|error| {
             StoreError::Unavailable(format!(
                 "the token counter in etcd, {}, cannot be read ({error}); nothing is granted until \
-                 it is restored, or deleted: tokens then go on above everything that was issued",
+                 it is restored, or deleted: tokens then continue above everything that was issued",
                 kv.name()
             ))
         })?;
@@ -358,12 +358,12 @@ impl Lineage {
             self.lifts.inc();
             let next = offset::counter(lifted, header.revision) + 1;
             if matches!(doubt, Doubt::Start | Doubt::Missing) {
-                tracing::info!(%doubt, next, "tokens go on above everything that can have been issued");
+                tracing::info!(%doubt, next, "tokens continue above everything that can have been issued");
             } else {
                 self.state().doubt = Some(doubt);
                 tracing::warn!(
                     %doubt, next,
-                    "etcd may have lost what it knew; tokens go on above everything that can have \
+                    "etcd may have lost what it knew; tokens continue above everything that can have \
                      been issued"
                 );
             }

@@ -30,7 +30,7 @@ pub(super) struct Seen {
 /// Why tokens may have been issued that the counter does not know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Doubt {
-    /// No counter is there.
+    /// The counter is missing.
     #[error("the namespace is new here, or was deleted")]
     Missing,
     /// A server that was down cannot know whether etcd was restored meanwhile.

@@ -71,7 +71,7 @@ impl Jumps {
 }
 
 impl RedisRecords {
-    /// Looks at the clock unless another task did after `looks`; one at a time.
+    /// Measures the clock unless another task did after `looks`; one at a time.
     pub(super) async fn settle_after(&self, looks: u64) -> Result<(), LinkError> {
         let _one_at_a_time = self.inner.jumps.settling.lock().await;
         if self.inner.time.looks() == looks {
@@ -80,7 +80,7 @@ impl RedisRecords {
         Ok(())
     }
 
-    /// Looks at the clock, and notes that a server lives; returns the servers that do.
+    /// Measures the clock, and records that a server lives; returns the servers that do.
     pub(super) async fn settle(
         &self,
         server: &str,

@@ -150,7 +150,7 @@ impl Replicas {
 
     async fn have(&self, lineage: &str) -> Result<(), Shortfall> {
         let ticket = self.tickets.fetch_add(1, Ordering::SeqCst) + 1;
-        // Those who come while a pipeline is on its way wait here, and the first of them asks for
+        // Callers that come while a pipeline is under way wait here, and the first of them asks for
         // all.
         let mut last = self.last.lock().await;
         if last.covers >= ticket && last.lineage == lineage {

@@ -76,7 +76,7 @@ impl StoreTime {
         let mut state = self.state();
         let earliest_ms = state.at(sent_ms).saturating_sub(self.limit_ms);
         if shown_ms > state.latest_ms(now_ms, self.limit_ms) || shown_ms < earliest_ms {
-            // A clock that jumped is not believed before it was looked at.
+            // A clock that jumped is not believed before it was measured.
             return;
         }
         state.read(shown_ms, sent_ms, now_ms);
@@ -120,7 +120,7 @@ impl StoreTime {
     }
 
     /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was
-    /// corrected since the last look, by this server or by another one.
+    /// corrected since the last measurement, by this server or by another one.
     pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {

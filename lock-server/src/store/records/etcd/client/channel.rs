@@ -244,7 +244,7 @@ impl Member {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No request is sent on the runtime's connection any more; those that are under way go on.
+    /// No request is sent on the runtime's connection any more; those that are under way continue.
     fn forget(&self, runtime: Id) {
         self.connections().remove(&runtime);
     }
@@ -349,7 +349,7 @@ impl Member {
     }
 
     /// A connection that ended without a reply. Behind TLS that is also how a certificate is
-    /// refused: the handshake ends for the client before its own certificate was looked at, and the
+    /// refused: the handshake ends for the client before its own certificate was checked, and the
     /// reason does not always arrive after it.
     fn broken(&self, text: String) -> String {
         if self.tls.is_some() && !text.contains("ertificate") {
