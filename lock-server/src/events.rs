@@ -8,7 +8,7 @@
 //! several lock servers, all of them write to one bounded stream and read it, so that each has the
 //! same events.
 //!
-//! The choices are in docs/decisions/0029-events.md.
+//! The choices are in docs/decisions/0052-events-from-transitions.md.
 
 mod deadlines;
 mod follow;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
-/// docs/decisions/0055-an-allocator.md.
+/// 0055 in docs/decisions/README.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

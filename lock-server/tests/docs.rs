@@ -11,8 +11,8 @@ fn configuration_page_names_every_flag_with_its_variable() {
     let mut flags = 0;
     for long in Config::command().get_arguments().filter_map(clap::Arg::get_long) {
         let variable = format!("{PREFIX}_{}", long.replace('-', "_").to_ascii_uppercase());
-        let begin = format!("| `--{long}` | `{variable}` |");
-        assert!(page.lines().any(|line| line.starts_with(&begin)), "no row begins with {begin}");
+        let begin = format!("- `--{long}`, `{variable}`");
+        assert!(page.lines().any(|line| line.starts_with(&begin)), "no line begins with {begin}");
         flags += 1;
     }
     assert!(flags > 10, "{flags} flags were looked for");

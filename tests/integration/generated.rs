@@ -5,6 +5,7 @@
 mod commands;
 mod errors;
 mod metrics;
+mod openapi;
 mod routes;
 mod settings;
 
@@ -39,7 +40,6 @@ fn pages_have_the_tables_of_the_code() {
     .into_iter()
     .flatten()
     .collect();
-    let regenerate = std::env::var("FENCE_REGENERATE").is_ok_and(|value| value == "1");
     let mut used = Vec::new();
     let mut stale = Vec::new();
     for page in pages() {
@@ -48,7 +48,7 @@ fn pages_have_the_tables_of_the_code() {
         if made == written {
             continue;
         }
-        if regenerate {
+        if regenerates() {
             std::fs::write(&page, made).unwrap();
         } else {
             let differs = made.lines().zip(written.lines()).find(|(made, read)| made != read);
@@ -59,6 +59,10 @@ fn pages_have_the_tables_of_the_code() {
     let unused = tables.iter().filter(|table| !used.contains(&table.name));
     let unused: Vec<_> = unused.map(|table| format!("{BEGIN}{} -->", table.name)).collect();
     assert!(unused.is_empty(), "no page has these markers: {unused:?}");
+}
+
+fn regenerates() -> bool {
+    std::env::var("FENCE_REGENERATE").is_ok_and(|value| value == "1")
 }
 
 /// The page with every table as the code has it; notes the names of those that it has.

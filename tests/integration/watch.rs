@@ -126,7 +126,7 @@ async fn explain_tells_the_state_of_a_lock() {
         "It was renewed once, and expires in ",
         "Its holder says: {\"job\":7}",
         "One waits: two for ",
-        "It waits, at place 1 of 1",
+        "It waits, at position 1 of 1",
     ] {
         assert!(text.contains(sentence), "{sentence:?} is missing in\n{text}");
     }

@@ -25,7 +25,7 @@ use crate::cli::{Cli, Command};
 use fence_terminal::exit::{Failure, code};
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
-/// docs/decisions/0055-an-allocator.md.
+/// 0055 in docs/decisions/README.md.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -15,6 +15,8 @@ mod invalid;
 pub mod lock_name;
 pub mod owner;
 pub mod problem;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod signing;
 pub mod token;
 pub mod ttl;

@@ -37,41 +37,4 @@ mod tests {
         paths.sort_unstable();
         assert_eq!(paths, routes);
     }
-
-    /// Every reference leads somewhere.
-    #[test]
-    fn references_resolve() {
-        fn visit(value: &Value, document: &Value) {
-            match value {
-                Value::Object(members) => {
-                    if let Some(Value::String(reference)) = members.get("$ref") {
-                        let pointer = reference.trim_start_matches('#');
-                        assert!(document.pointer(pointer).is_some(), "{reference}");
-                    }
-                    members.values().for_each(|member| visit(member, document));
-                }
-                Value::Array(items) => items.iter().for_each(|item| visit(item, document)),
-                _ => {}
-            }
-        }
-        let document = document();
-        visit(&document, &document);
-    }
-
-    /// The bounds that are written here are the ones that the types keep.
-    #[test]
-    fn bounds_are_those_of_the_types() {
-        let document = document();
-        let schema = |pointer: &str| document.pointer(pointer).cloned().unwrap();
-        assert_eq!(schema("/components/schemas/Token/maximum"), fence_protocol::Token::MAX);
-        let wait = "/components/schemas/AcquireRequest/properties/wait_ms/maximum";
-        assert_eq!(schema(wait), fence_protocol::wire::lock::MAX_WAIT_MS);
-        let ttl = "/components/schemas/AcquireRequest/properties/ttl_ms";
-        assert_eq!(schema(&format!("{ttl}/maximum")), fence_protocol::Ttl::MAX_MS);
-        assert_eq!(schema(&format!("{ttl}/default")), fence_protocol::Ttl::DEFAULT.ms());
-        let size = schema("/components/schemas/PermitSize/maximum");
-        assert_eq!(size, fence_protocol::wire::lock::PERMITS_MAX);
-        let locks = schema("/components/schemas/AcquireAllRequest/properties/locks/maxItems");
-        assert_eq!(locks, fence_protocol::wire::lock::LOCKS_PER_ACQUIRE_MAX);
-    }
 }

@@ -74,7 +74,7 @@ async fn a_semaphore_is_shown_with_its_size() {
     let text = site.show("pool").await.stdout;
     assert_eq!(columns(&text, "permits"), ["permits", "2 of 3 held"]);
     let told = site.fence(&["lock", "explain", "pool"]).await.stdout;
-    assert!(told.contains("2 of 3 permits") && told.contains("gets one at once"), "{told}");
+    assert!(told.contains("2 of 3 permits") && told.contains("is granted at once"), "{told}");
     let other = site.fence(&["lock", "acquire", "pool", "--permits", "2"]).await;
     assert_eq!(other.code, 64, "{other:?}");
     assert!(other.stderr.contains("semaphore of size 3"), "{}", other.stderr);

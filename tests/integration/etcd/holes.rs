@@ -1,4 +1,4 @@
-//! The holes of docs/decisions/0039-etcd.md and 0051-records-in-etcd.md, shown: an older etcd that
+//! The holes of docs/decisions/0051-records-in-etcd.md, shown: an older etcd that
 //! looks like the newest, so that no running server doubts it. Tokens fall then, as documented,
 //! until a lock server is started or a guard is asked. If one of these tests fails because they
 //! rise, the documents are to be corrected.
@@ -56,12 +56,25 @@ impl Outwitted {
     }
 }
 
+/// The hole, after a token was issued below the highest one.
+///
+/// Etcd may still reply to a request that the server sent before it was stopped: the server then
+/// knows a later revision than the backup has, and notices. So it is tried a few times.
+async fn lowered() -> Outwitted {
+    for _ in 0..5 {
+        let site = Outwitted::new(async |etcd, backup| etcd.restore(&backup.file()).await).await;
+        let token = next_token(&site.locks(), "lower").await;
+        if token < site.highest {
+            return site;
+        }
+    }
+    panic!("the hole did not show in 5 attempts");
+}
+
 /// Cluster id, revision and log are not below what the server has seen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_backup_that_looks_the_same_lowers_tokens_until_a_server_starts() {
-    let site = Outwitted::new(async |etcd, backup| etcd.restore(&backup.file()).await).await;
-    let lower = next_token(&site.locks(), "lower").await;
-    assert!(lower < site.highest, "{lower} is not below {}", site.highest);
+    let site = lowered().await;
     let started = lock_server(&site.etcd).await;
     let next = next_token(&started.locks(), "started").await;
     assert!(next > site.highest, "{next} after {}", site.highest);

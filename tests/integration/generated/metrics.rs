@@ -16,6 +16,14 @@ struct Metric {
     help: String,
 }
 
+impl Metric {
+    fn line(&self) -> String {
+        let Self { name, kind, labels, help } = self;
+        let labels = if labels.is_empty() { String::new() } else { format!("; {labels}") };
+        format!("- `{name}` ({kind}{labels}): {help}\n")
+    }
+}
+
 pub(super) fn tables() -> Vec<Table> {
     let folders = ["lock-server/src", "lock-server/service-kit/src", "fenced-store/src"];
     let mut metrics: Vec<Metric> = folders.iter().flat_map(|folder| registered(folder)).collect();
@@ -23,12 +31,7 @@ pub(super) fn tables() -> Vec<Table> {
     assert!(metrics.len() > 35, "only {} metrics were found", metrics.len());
     let of = |prefixes: &[&str]| {
         let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.name.starts_with(prefix));
-        let rows = metrics
-            .iter()
-            .filter(begins)
-            .map(|m| format!("| `{}` | {} | {} | {} |\n", m.name, m.kind, m.labels, m.help));
-        let head = "| name | type | labels | meaning |\n| --- | --- | --- | --- |\n";
-        format!("{head}{}", rows.collect::<String>()).replace("|  |", "| |")
+        metrics.iter().filter(begins).map(Metric::line).collect::<String>()
     };
     vec![
         Table::new("metrics of both", of(&["http_", "access_file_", "build_"])),

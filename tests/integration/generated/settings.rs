@@ -4,35 +4,61 @@ use clap::CommandFactory as _;
 
 use super::{Table, sentence};
 
+/// A setting as the page shows it.
+struct Setting {
+    flag: String,
+    variable: String,
+    /// Default and meaning.
+    text: String,
+}
+
+impl Setting {
+    fn line(&self) -> String {
+        let Self { flag, variable, text } = self;
+        format!("- `--{flag}`, `{variable}`{text}\n")
+    }
+}
+
 pub(super) fn tables() -> Vec<Table> {
     use {fenced_store::config as guard, lock_server::config as lock_server};
+    let locks = settings(&lock_server::Config::command(), lock_server::PREFIX);
+    let fences = settings(&guard::Config::command(), guard::PREFIX);
+    let is_shared = |setting: &Setting| {
+        locks.iter().any(|other| other.flag == setting.flag && other.text == setting.text)
+    };
+    let (shared, own): (Vec<Setting>, Vec<Setting>) = fences.into_iter().partition(is_shared);
+    let variables: Vec<String> =
+        shared.iter().map(|setting| format!("`{}`", setting.variable)).collect();
+    let own: String = own.iter().map(Setting::line).collect();
     vec![
+        Table::new("lock-server settings", locks.iter().map(Setting::line).collect()),
         Table::new(
-            "lock-server settings",
-            settings(&lock_server::Config::command(), lock_server::PREFIX),
+            "fenced-store settings",
+            format!("{own}- as for lock-server: {}\n", variables.join(", ")),
         ),
-        Table::new("fenced-store settings", settings(&guard::Config::command(), guard::PREFIX)),
     ]
 }
 
-fn settings(command: &clap::Command, prefix: &str) -> String {
-    let mut rows =
-        "| flag | variable | default | meaning |\n| --- | --- | --- | --- |\n".to_owned();
+fn settings(command: &clap::Command, prefix: &str) -> Vec<Setting> {
+    let mut found = Vec::new();
     for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
         let Some(long) = arg.get_long().filter(|long| !["help", "version"].contains(long)) else {
             continue;
         };
         let variable = format!("{prefix}_{}", long.replace('-', "_").to_ascii_uppercase());
         let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let (text, written) = sentence(&help);
+        let (meaning, written) = sentence(&help);
         let values = arg.get_default_values().iter().map(|value| value.to_string_lossy());
         let default: Vec<_> = values.filter(|value| value != "false").collect();
         let default = match default.is_empty() {
             true => written.unwrap_or_default(),
             false => format!("`{}`", default.join(",")),
         };
-        let row = format!("| `--{long}` | `{variable}` | {default} | {text} |\n");
-        rows += &row.replace("|  |", "| |");
+        let text = match default.is_empty() {
+            true => format!(": {meaning}"),
+            false => format!(" ({default}): {meaning}"),
+        };
+        found.push(Setting { flag: long.to_owned(), variable, text });
     }
-    rows
+    found
 }

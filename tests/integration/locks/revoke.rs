@@ -101,7 +101,7 @@ async fn a_guard_that_cannot_be_sealed_is_reported() {
         let dead = problem(&reply, 1);
         let stalled = problem(&reply, 2);
         assert!(dead.contains("refused"), "{dead}");
-        assert!(stalled.contains("no answer within 2000 ms"), "{stalled}");
+        assert!(stalled.contains("no reply within 2000 ms"), "{stalled}");
         assert_eq!(reply.guards[1].guard, site.guards[1].base);
         let next = locks.grant("job", 60_000).await;
         site.write(0, &first).await.problem(Code::StaleToken);

@@ -152,7 +152,7 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     let locks = site.locks();
     site.guards[0].process.pause();
     let detail = unsealed(&locks.acquire("job", json!({})).await);
-    assert!(detail.contains("no answer within 2000 ms"), "{detail}");
+    assert!(detail.contains("no reply within 2000 ms"), "{detail}");
     // A lease that is shorter than the patience is not waited for longer than it lives.
     let detail = unsealed(&locks.acquire("job", json!({"ttl_ms": 100})).await);
     assert!(!detail.contains("2000 ms"), "{detail}");
@@ -200,7 +200,7 @@ async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
     guard.asked().await;
     proxy.set(Fault::Refuse);
     let detail = unsealed(&soon("the refusal", reply).await.unwrap());
-    assert!(detail.contains("is retried"), "{detail}");
+    assert!(detail.contains("is being retried"), "{detail}");
     assert_eq!(other.show("job").await.state, LockState::Held);
     proxy.heal();
     until_true("the lock to be free", || async {

@@ -93,7 +93,7 @@ async fn waiter(
 fn was_taken_back(reply: &Reply, numbers: &str) {
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains(numbers), "{}", problem.detail);
-    assert!(problem.detail.contains("taken back") && problem.retryable, "{}", problem.detail);
+    assert!(problem.detail.contains("back, try again") && problem.retryable, "{}", problem.detail);
 }
 
 async fn is_free(locks: &Locks, lock: &str) {

@@ -12,6 +12,7 @@ pub const TEXT_BYTES_MAX: usize = 256;
 
 /// One event. A member that does not apply to its kind is absent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Kind of event.
     pub kind: EventKind,
@@ -120,6 +121,7 @@ pub fn cut(text: &mut String, bytes_max: usize) {
 
 /// Stable word for what has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum EventKind {
@@ -159,6 +161,7 @@ pub enum EventKind {
     Dropped,
     /// A kind of a newer server.
     #[serde(other)]
+    #[cfg_attr(feature = "schema", schemars(skip))]
     Unknown,
 }
 
@@ -208,6 +211,7 @@ impl EventKind {
 
 /// `GET /v1/locks/{lock}`: the lock, and its recent events.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct ExplainedLock {
     /// Current state in the store.
     #[serde(flatten)]
@@ -219,6 +223,7 @@ pub struct ExplainedLock {
 
 /// Events that a server remembers of a lock, or of one lease on it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RecentEvents {
     /// The newest events, newest first, at most 50. Refusals are among them.
     #[serde(default)]
@@ -234,9 +239,11 @@ pub struct RecentEvents {
 
 /// `POST /v1/refusals`: a guard's report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RefusalsReport {
     /// In the order in which they happened; at most [`REFUSALS_MAX`].
+    #[cfg_attr(feature = "schema", schemars(length(max = REFUSALS_MAX)))]
     pub refusals: Vec<ReportedRefusal>,
     /// Number of further refusals that could not be reported.
     #[serde(default)]
@@ -245,6 +252,7 @@ pub struct RefusalsReport {
 
 /// One refusal of a guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReportedRefusal {
     /// Lock of the refused token.
@@ -267,6 +275,7 @@ pub struct ReportedRefusal {
 
 /// The reply to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RefusalsReply {
     /// Number of refusals recorded.
     pub taken: usize,

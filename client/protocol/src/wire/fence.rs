@@ -9,6 +9,7 @@ use crate::{Invalid, LeaseId, LockName, Namespace, Owner, Token};
 
 /// Guarantee of a guard for a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Guarantee {
     /// The store itself checks the token and applies the operation in one step.
@@ -35,6 +36,7 @@ impl Guarantee {
 
 /// Outcome of an operation whose reply is not a success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum WriteOutcome {
     /// It was applied.
@@ -47,6 +49,7 @@ pub enum WriteOutcome {
 
 /// `POST /v1/fences/{lock}/seal`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SealReply {
     /// Lock that was sealed.
     pub lock: LockName,
@@ -56,6 +59,7 @@ pub struct SealReply {
 
 /// `POST /v1/floor`, and the reply to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FloorRequest {
     /// Lowest token to admit: lower tokens are refused from now on.
@@ -67,6 +71,7 @@ pub struct FloorRequest {
 
 /// `GET /v1/fences/{lock}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FenceReply {
     /// Lock of the mark.
     pub lock: LockName,
@@ -84,6 +89,7 @@ pub struct FenceReply {
 
 /// An operation that was refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
     /// The token that was presented.
     pub token: Token,
@@ -105,6 +111,7 @@ pub struct Refusal {
 
 /// `GET /v1/fences`: fences in the order of their names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FencePage {
     /// One line a fence.
     pub fences: Vec<FenceLine>,
@@ -120,6 +127,7 @@ pub struct FencePage {
 
 /// A fence in a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FenceLine {
     /// Lock of the mark.
     pub lock: LockName,
@@ -133,6 +141,7 @@ pub struct FenceLine {
 
 /// Mode of a guard.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// Operations are refused.
@@ -172,6 +181,7 @@ impl fmt::Display for Mode {
 
 /// `GET /v1/stores`: the datastores behind this guard, with their guarantees.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StoresReply {
     /// The namespace that tokens must belong to.
     pub namespace: Namespace,
@@ -187,6 +197,7 @@ pub struct StoresReply {
 
 /// One store of a guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct StoreLine {
     /// `memory`, `embedded`, `redis`, `http`, …
     pub kind: String,
@@ -206,6 +217,7 @@ pub struct StoreLine {
 
 /// A front door of a guard.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Front {
     /// `objects`, `reverse-proxy`, `redis`, …
     pub kind: String,
@@ -215,6 +227,7 @@ pub struct Front {
 
 /// Operations that a guard in observe mode applied although it would refuse them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WouldRefuse {
     /// Rule that named the lock, as configured; `default` without a rule.
     pub rule: String,

@@ -14,11 +14,13 @@ pub const LOCKS_PER_ACQUIRE_MAX: usize = 64;
 
 /// `POST /v1/locks/{lock}/acquire`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireRequest {
     /// Time to live of the lease unless it is renewed.
     pub ttl_ms: Ttl,
     /// Longest wait in the queue, in milliseconds; 0 for a reply at once.
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_WAIT_MS)))]
     pub wait_ms: u64,
     /// Owner of the lease, for people to read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,11 +52,13 @@ pub struct AcquireRequest {
     pub mode: LeaseMode,
     /// Size of the semaphore, 1 to [`PERMITS_MAX`]; with mode `permit` only.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = PERMITS_MAX)))]
     pub size: Option<u32>,
 }
 
 /// Mode of a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LeaseMode {
     /// The only lease of the lock.
@@ -84,6 +88,7 @@ impl LeaseMode {
 
 /// The reply to acquire and renew: a live lease.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseReply {
     /// Name of the lock.
     pub lock: LockName,
@@ -110,6 +115,7 @@ pub struct LeaseReply {
 
 /// `POST /v1/locks/{lock}/renew`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RenewRequest {
     /// The lease to renew.
@@ -121,6 +127,7 @@ pub struct RenewRequest {
 
 /// `POST /v1/locks/{lock}/release`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReleaseRequest {
     /// The lease to end.
@@ -129,6 +136,7 @@ pub struct ReleaseRequest {
 
 /// The reply to release and revoke.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedReply {
     /// Name of the lock.
     pub lock: LockName,
@@ -142,6 +150,7 @@ pub struct EndedReply {
 
 /// `POST /v1/locks/{lock}/revoke`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RevokeRequest {
     /// Why, for the holder and the audit log: 1 to 256 bytes.
@@ -153,6 +162,7 @@ pub struct RevokeRequest {
 
 /// The reply to [`RevokeRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RevokedReply {
     /// The lease that ended, or the oldest of them; none where only a lock-delay was lifted.
     #[serde(flatten)]
@@ -170,6 +180,7 @@ pub struct RevokedReply {
 
 /// Outcome of sealing one guard.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GuardSeal {
     /// Address of the guard, without credentials.
     pub guard: String,
@@ -183,6 +194,7 @@ pub struct GuardSeal {
 
 /// Reason of a lease's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum EndReason {
     /// Its time to live passed without a renewal.
@@ -220,6 +232,7 @@ impl EndReason {
 
 /// Holder of a lock, as shown to other callers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HolderInfo {
     /// Owner of the lease.
     pub owner: Owner,
@@ -233,6 +246,7 @@ pub struct HolderInfo {
 
 /// `GET /v1/locks/{lock}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockReply {
     /// Name of the lock.
     pub lock: LockName,
@@ -265,6 +279,7 @@ pub struct LockReply {
 
 /// State of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum LockState {
     /// No lease is live.
@@ -277,6 +292,7 @@ pub enum LockState {
 
 /// The live lease of a lock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct HolderReply {
     /// The grant.
     pub lease_id: LeaseId,
@@ -303,6 +319,7 @@ pub struct HolderReply {
 
 /// A waiter in the queue.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct WaiterReply {
     /// The id that its grant will have.
     pub lease_id: LeaseId,
@@ -317,6 +334,7 @@ pub struct WaiterReply {
 
 /// A lease that ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedLease {
     /// The grant.
     pub lease_id: LeaseId,
@@ -337,6 +355,7 @@ pub struct EndedLease {
 
 /// `GET /v1/locks`: held locks in the order of their names.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockPage {
     /// One line a lock.
     pub locks: Vec<LockLine>,
@@ -347,6 +366,7 @@ pub struct LockPage {
 
 /// A held lock in a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockLine {
     /// Name of the lock.
     pub lock: LockName,

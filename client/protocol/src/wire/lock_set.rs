@@ -3,18 +3,23 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+#[cfg(feature = "schema")]
+use super::lock::{LOCKS_PER_ACQUIRE_MAX, MAX_WAIT_MS, PERMITS_MAX};
 use super::lock::{LeaseMode, LeaseReply};
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// `POST /v1/acquire`: all of the locks in one step, or none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields, default)]
 pub struct AcquireAllRequest {
-    /// 1 to [`LOCKS_PER_ACQUIRE_MAX`](super::lock::LOCKS_PER_ACQUIRE_MAX), each once.
+    /// Each lock once; the tokens of their grants rise in this order.
+    #[cfg_attr(feature = "schema", schemars(length(min = 1, max = LOCKS_PER_ACQUIRE_MAX)))]
     pub locks: Vec<LockWish>,
     /// Time to live of the leases unless they are renewed.
     pub ttl_ms: Ttl,
     /// Longest wait in the queues, in milliseconds; 0 for a reply at once.
+    #[cfg_attr(feature = "schema", schemars(range(max = MAX_WAIT_MS)))]
     pub wait_ms: u64,
     /// Owner of the leases, for people to read.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -35,6 +40,7 @@ pub struct AcquireAllRequest {
 
 /// One lock of several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LockWish {
     /// Name of the lock.
@@ -44,6 +50,7 @@ pub struct LockWish {
     pub mode: LeaseMode,
     /// Size of the semaphore; with mode `permit` only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = PERMITS_MAX)))]
     pub size: Option<u32>,
     /// The grant's token must exceed this one: a guard has seen it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -52,6 +59,7 @@ pub struct LockWish {
 
 /// The reply to [`AcquireAllRequest`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeasesReply {
     /// In the order of the request.
     pub leases: Vec<LeaseReply>,

@@ -7,6 +7,7 @@ use crate::{LeaseId, LockName, Owner, SessionId, Ttl};
 
 /// `POST /v1/sessions`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct SessionRequest {
     /// Time to live of the session without a heartbeat.
@@ -24,6 +25,7 @@ pub struct SessionRequest {
 
 /// The reply to creating, heartbeat, block and `GET /v1/sessions/{id}`: a live session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionReply {
     /// Id of the session.
     pub session_id: SessionId,
@@ -57,6 +59,7 @@ pub struct SessionReply {
 
 /// A lease of a session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionLease {
     /// Name of the lock.
     pub lock: LockName,
@@ -66,6 +69,7 @@ pub struct SessionLease {
 
 /// The reply to `DELETE /v1/sessions/{id}`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionEndedReply {
     /// Id of the session.
     pub session_id: SessionId,
@@ -77,6 +81,7 @@ pub struct SessionEndedReply {
 
 /// `POST /v1/sessions/{id}/block`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BlockRequest {
     /// Why, for the audit log and for the client: 1 to 256 bytes.
@@ -85,6 +90,7 @@ pub struct BlockRequest {
 
 /// Reason of a session's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum SessionEndReason {
     /// Its time to live passed without a heartbeat.
@@ -113,6 +119,7 @@ impl SessionEndReason {
 
 /// `GET /v1/sessions`: live sessions in the order of their ids.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionPage {
     /// One entry a session.
     pub sessions: Vec<SessionReply>,

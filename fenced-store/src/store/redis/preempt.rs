@@ -52,7 +52,7 @@ pub(crate) trait Wire: Send {
 #[async_trait]
 impl Wire for Pinned {
     async fn call(&mut self, command: &Cmd) -> Result<Value, Failed> {
-        self.call(command).await.map_err(|error| error.to_string())
+        Pinned::call(self, command).await.map_err(|error| error.to_string())
     }
 
     async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {

@@ -13,43 +13,35 @@ use super::{CommandTable, Handling, KeyAccess};
 const HEAD: &str = "\
 # Redis commands
 
-The Redis port's treatment of every command of Redis 7.0, and of those of later versions that it \
-knows.
-This page is generated from the guard's policy and the COMMAND reply of a real Redis; a test \
-compares them.
+At the Redis port; generated from the guard's policy and the COMMAND reply of Redis 7.0.
 
-The keys of a command are checked against the locks whose tokens the connection holds.
-Numbers are positions of keys, the command's name is 0.
-Wrong arguments are refused in Redis' own words; `HELP` of every command that has subcommands \
-passes.
+A command needs the tokens of its keys' locks. Numbers are positions of keys, the command's name \
+is 0. `HELP` of every command that has subcommands passes.
 
-- *Own names*: keys whose first brace begins `{fence:` are Fencepost's own, and refused in every \
-position. Their names are left out of the replies to KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS, \
-but not of those to KEYS and SCAN inside MULTI, nor of the counts of DBSIZE and PUBSUB NUMPAT.
+- *Own names*: keys whose first brace begins `{fence:` are refused in every position. Replies to \
+KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and SCAN inside MULTI, nor \
+the counts of DBSIZE and PUBSUB NUMPAT.
 - *Names of all keys*: read without a token where no rule protects a key's reads, or with \
-`--allow-unfenced-reads`. A reply with more names than the guard [may \
-hold](redis-connections.md#limits-on-a-client) is `DENIED`: use SCAN.
-- *Writes*: PFCOUNT stores its count, XREADGROUP moves its group; instead of BITFIELD that only \
-reads use BITFIELD_RO.
-- *Channels* are no keys, and no lock protects them. Refused are Fencepost's own (`{fence:…`), \
-patterns that can match one, and notifications of its keys (`__keyspace@0__:{fence:…`); \
-`__keyevent@…` needs what KEYS needs.
+`--allow-unfenced-reads`. A reply beyond the [limit](redis-connections.md#limits-on-a-client) is \
+`DENIED`: use SCAN.
+- *Writes* are PFCOUNT, XREADGROUP, and BITFIELD that only reads: use BITFIELD_RO.
+- *Channels* are no keys. Refused are Fencepost's own (`{fence:…`), patterns that can match one, \
+and notifications of its keys (`__keyspace@0__:{fence:…`); `__keyevent@…` needs what KEYS needs.
 - *MULTI*: ACL WHOAMI, CLIENT GETNAME, ID, INFO and LIST, and MODULE LIST are queued with the \
 reply of that moment; QUIT and RESET work. Everything else that the guard answers, WAIT and \
 PUBSUB CHANNELS are refused, and EXEC replies `EXECABORT`.
-- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own, by a script. They need a token of the \
-lock of every rule, and a default that leaves no key to another lock (`--default-rule open`, or \
-a last rule `**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
+- *FLUSHDB, FLUSHALL* delete all keys but Fencepost's own. They need a token of the lock of every \
+rule, and a default that leaves no key to another lock (`--default-rule open`, or a last rule \
+`**=…`); a rule to `@deny`, or one that makes its lock from the key, refuses them.
 - *SORT*: BY and GET with a `*` need a literal text before it, and the right to read every key \
 that begins so.
 - *CONFIG GET* offers appendonly, databases, maxmemory, maxmemory-policy and save; *CLIENT LIST* \
 and *INFO* show the client's own connection; *CLIENT UNBLOCK* takes the ids of CLIENT ID, of \
 clients with the same tokens.
-- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused \
-without one; so is REDIRECT: use RESP3.
-- *Administration*: clients present fencing tokens, not the rights of an [access \
-file](../operating/access.md), so no client may read or change the whole server; in observe mode \
-[most of it passes](../guides/adopting.md#the-redis-port).
+- *CLIENT TRACKING* with BCAST reads the names of all keys of each PREFIX, and is refused without \
+one; so is REDIRECT: use RESP3.
+- *Administration* is refused; in observe mode [most of it \
+passes](../guides/adopting.md#the-redis-port).
 
 A command passes as
 
@@ -59,15 +51,11 @@ A command passes as
 commands](#not-in-scripts)
 - *guard*: answered by the guard
 
-An unlisted command passes, as *shared*, if Redis reports all its keys by fixed positions or a \
-count, either write or read, and no flags but `denyoom`, `fast` and `movablekeys`; each key of \
-such a write counts as written.
-So plain data commands of later versions (HGETEX, HEXPIRE, MSETEX …) work at once.
-Every other unlisted command is refused: those of modules, and those that block, administer, or \
-do not report their keys.
+An unlisted command (HGETEX, HEXPIRE, MSETEX …) passes, as *shared*, if Redis reports all its \
+keys by fixed positions or a count, either write or read, and no flags but `denyoom`, `fast` and \
+`movablekeys`; each key of such a write counts as written.
+Every other one is refused.
 
-| passes as | keys | commands |
-| --- | --- | --- |
 ";
 
 const NOT_IN_SCRIPTS: &str = "
@@ -76,15 +64,13 @@ const NOT_IN_SCRIPTS: &str = "
 A script or function reaches the keys that the rules give to the tokens of its connection, \
 declared or built:
 
-| rule | reached without declaring |
-| --- | --- |
-| `k:{id}:**=bench/{id}`, with a token of `bench/42` | `k:42` and `k:42:*` |
-| `app:**=jobs`, `app:*:**=jobs`, with a token of `jobs` | `app` and `app:*`; `app:*` |
-| `bull:**=@open` | `bull` and `bull:*` |
-| `--default-rule open` | every key that no rule protects |
-| `--default-rule fenced` | the key that is named like a lock held |
-| `a:*=jobs`, `a:{id}:**=@open`, `a%20b:**=jobs`: one segment, text that must be a lock's name, \
-a blank | none: Redis' ACL has no such pattern |
+- `k:{id}:**=bench/{id}`, with a token of `bench/42`: `k:42` and `k:42:*`
+- `app:**=jobs`, with a token of `jobs`: `app` and `app:*`; `app:*:**=jobs`: `app:*`
+- `bull:**=@open`: `bull` and `bull:*`
+- `--default-rule open`: every key that no rule protects
+- `--default-rule fenced`: the key that is named like a lock held
+- none, as Redis' ACL has no such pattern: `a:*=jobs` (one segment), `a:{id}:**=@open` (text that \
+must be a lock's name), `a%20b:**=jobs` (a blank)
 
 Other keys must be declared in KEYS, and are checked like any others: at most 256, without white \
 space or zero bytes; each change of them costs a round trip.
@@ -95,15 +81,14 @@ Names with a text before `{fence:` (the lock server's `--key-prefix app1:`) are 
 scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default, or a rule that \
 gives such names to a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
 
-A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 (a function: \
-its name) and the tokens of its connection; its earlier writes stay.
-It is [reported](../operating/events.md#what-guards-refused) at the locks of these tokens.
+A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 or name and \
+the tokens of its connection, and is [reported](../operating/events.md#what-guards-refused) at \
+their locks; its earlier writes stay.
 
 ## Not in scripts
 
-Redis' ACL refuses these commands and those of modules to a script (`DENIED`); by themselves, or \
-in a MULTI without a script, they work.
-The list is computed when the guard connects.
+Redis' ACL refuses these commands and those of modules to a script (`DENIED`), as computed when \
+the guard connects; outside a script, and a MULTI with one, they work.
 A script may PUBLISH and SPUBLISH on all channels but Fencepost's own.
 Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 
@@ -112,30 +97,28 @@ Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 const FOOT: &str = "
 ## Refused
 
-| reason | commands |
-| --- | --- |
 ";
 
 /// Makes the text of the page.
 pub(super) fn page(table: &CommandTable) -> String {
-    let mut allowed = Rows::new();
+    let mut allowed = Items::new();
     for entry in table.entries.all() {
         if let Some((passes, keys)) = allowed_as(entry) {
-            allowed.entry(format!("| {passes} | {keys} |")).or_default().push(shown(entry.name()));
+            allowed.entry(format!("- *{passes}*; {keys}:")).or_default().push(shown(entry.name()));
         }
     }
-    let mut denied = Rows::new();
+    let mut denied = Items::new();
     for (verdict, names) in policy::all() {
         let is_known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
         for name in names.split_whitespace() {
-            let (rows, row) = match verdict {
-                Verdict::Denied(reason) => (&mut denied, format!("| {reason} |")),
+            let (items, head) = match verdict {
+                Verdict::Denied(reason) => (&mut denied, format!("- {reason}:")),
                 Verdict::Keyless(handling) if !is_known(&name) => {
-                    (&mut allowed, format!("| {} | none |", passes_as(handling)))
+                    (&mut allowed, format!("- *{}*; none:", passes_as(handling)))
                 }
                 _ => continue,
             };
-            rows.entry(row).or_default().push(shown(name));
+            items.entry(head).or_default().push(shown(name));
         }
     }
     let not_in_scripts = not_in_scripts(table).join(", ");
@@ -144,15 +127,15 @@ pub(super) fn page(table: &CommandTable) -> String {
     format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
 }
 
-/// The names of the commands by the cells in front of them.
-type Rows = BTreeMap<String, Vec<String>>;
+/// The names of the commands by the text in front of them.
+type Items = BTreeMap<String, Vec<String>>;
 
-fn text(rows: Rows) -> String {
-    let row = |(cells, mut names): (String, Vec<String>)| {
+fn text(items: Items) -> String {
+    let item = |(head, mut names): (String, Vec<String>)| {
         names.sort();
-        format!("{cells} {} |\n", names.join(", "))
+        format!("{head} {}\n", names.join(", "))
     };
-    rows.into_iter().map(row).collect()
+    items.into_iter().map(item).collect()
 }
 
 /// Returns the commands that pass from a client and not from its scripts, in order.

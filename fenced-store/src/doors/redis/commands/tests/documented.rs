@@ -36,9 +36,9 @@ fn still_holds(page: &str) {
     assert!(gone.is_empty(), "this Redis is not 7.0, and the page is wrong about: {gone:#?}");
 }
 
-/// A row's cells with each of the commands in its last one; another line by itself.
+/// An item's head with each of the commands behind it; another line by itself.
 fn facts(line: &str) -> Vec<(&str, &str)> {
-    let row = line.strip_suffix(" |").and_then(|row| row.rsplit_once("| "));
-    let (cells, names) = row.unwrap_or(("", line.trim_end_matches('.')));
-    names.split(", ").map(|name| (cells, name)).collect()
+    let item = line.strip_prefix("- ").and_then(|item| item.rsplit_once(": "));
+    let (head, names) = item.unwrap_or(("", line.trim_end_matches('.')));
+    names.split(", ").map(|name| (head, name)).collect()
 }
