@@ -8,6 +8,7 @@ module of the integration tests, modules run side by side, the time from its fir
 is shown. FILE receives "PASSED FAILED".
 """
 import re
+import signal
 import sys
 import time
 
@@ -19,7 +20,9 @@ SIMULATION = re.compile(r"simulation: (\d+) passed, (\d+) failed")
 
 
 def main() -> None:
-    phases, binaries, modules, failures = [], [], {}, []
+    # Ctrl-C ends cargo; the summary of what ran is still printed.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    phases, binaries, modules, failures, ran = [], [], {}, [], []
     passed = failed = 0
     binary = ""
     for line in sys.stdin:
@@ -28,6 +31,7 @@ def main() -> None:
         now = time.monotonic()
         if found := PHASE.match(line):
             phases.append((found[1], now))
+            ran.append(0)
         elif found := BINARY.match(line):
             binary = found[1] or f"{found[2]}, examples in its documentation"
         elif found := RESULT.match(line):
@@ -40,15 +44,21 @@ def main() -> None:
                 modules[key][1] = now
                 modules[key][2] += 1
         elif found := TOTAL.match(line):
+            count(ran, found)
             passed += int(found[1])
             failed += int(found[2])
             if int(found[1]) + int(found[2]) > 0:
                 binaries.append((binary, int(found[1]) + int(found[2]), float(found[3])))
         elif found := SIMULATION.match(line):
+            count(ran, found)
             passed += int(found[1])
             failed += int(found[2])
             if int(found[2]) > 0:
                 failures.append("simulation: the seeds above")
+    for (name, _), tests in zip(phases, ran):
+        if tests == 0:
+            failed += 1
+            failures.append(f"{name}: no test ran")
     report(phases, time.monotonic(), binaries, modules)
     if failures:
         print("\ntests that failed:")
@@ -56,6 +66,11 @@ def main() -> None:
             print(f"  {name}")
     with open(sys.argv[1], "w") as file:
         file.write(f"{passed} {failed}\n")
+
+
+def count(ran, found) -> None:
+    if ran:
+        ran[-1] += int(found[1]) + int(found[2])
 
 
 def report(phases, end, binaries, modules) -> None:
@@ -66,12 +81,12 @@ def report(phases, end, binaries, modules) -> None:
         print(f"{next_begin - begin:8.1f}  {name}")
     print(f"{end - phases[0][1]:8.1f}  all")
     print("by test binary:")
-    for name, count, seconds in sorted(binaries, key=lambda row: -row[2]):
-        print(f"{seconds:8.1f}  {name} ({count} tests)")
+    for name, tests, seconds in sorted(binaries, key=lambda row: -row[2]):
+        print(f"{seconds:8.1f}  {name} ({tests} tests)")
     if modules:
         print("by module of the integration tests, from its first result to its last:")
-        for (_, name), (first, last, count) in sorted(modules.items(), key=lambda row: row[1][0] - row[1][1]):
-            print(f"{last - first:8.1f}  {name} ({count} tests)")
+        for (_, name), (first, last, tests) in sorted(modules.items(), key=lambda row: row[1][0] - row[1][1]):
+            print(f"{last - first:8.1f}  {name} ({tests} tests)")
 
 
 main()

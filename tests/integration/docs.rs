@@ -150,17 +150,20 @@ fn named_tests(page: &str) -> Vec<&str> {
     names
 }
 
-/// Every `fn name(` of the sources below these folders.
+/// Every `fn name(` and every module's name in the sources of the packages.
 fn functions() -> HashSet<String> {
     let mut found = HashSet::new();
-    let mut folders = ["tests", "lock-server", "client"].map(|f| Path::new(ROOT).join(f)).to_vec();
+    let packages = ["tests", "lock-server", "fenced-store", "client"];
+    let mut folders = packages.map(|folder| Path::new(ROOT).join(folder)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = std::fs::read_to_string(path).unwrap();
+                let module = path.file_stem().unwrap().to_string_lossy();
+                found.insert(module.into_owned());
+                let text = std::fs::read_to_string(&path).unwrap();
                 let names = text.split("fn ").skip(1).filter_map(|rest| rest.split_once('('));
                 found.extend(names.map(|(name, _)| name.to_owned()));
             }
@@ -178,6 +181,26 @@ fn guarantees_name_tests_that_exist() {
     let missing: Vec<_> = names.iter().filter(|name| !functions.contains(**name)).collect();
     assert!(missing.is_empty(), "no such tests: {missing:?}");
     assert!(names.len() > 20, "only {} tests are named", names.len());
+}
+
+/// A line names a test, the beginning of several, or their module.
+#[test]
+fn bugs_found_name_tests_that_exist() {
+    let page = std::fs::read_to_string(Path::new(ROOT).join("docs/internals/bugs-found.md"));
+    let page = page.unwrap();
+    let functions = functions();
+    let is_path = |name: &&str| {
+        name.contains("::")
+            && !name.contains(|c: char| !(c.is_ascii_lowercase() || "_:0123456789".contains(c)))
+            || name.matches('_').count() > 2
+    };
+    let names: Vec<&str> = page.split('`').skip(1).step_by(2).filter(is_path).collect();
+    let exists = |name: &&str| {
+        name.split("::").all(|part| functions.iter().any(|function| function.starts_with(part)))
+    };
+    let missing: Vec<_> = names.iter().filter(|name| !exists(name)).collect();
+    assert!(missing.is_empty(), "no such tests: {missing:?}");
+    assert!(names.len() > 80, "only {} tests are named", names.len());
 }
 
 #[test]

@@ -18,7 +18,10 @@ const TEXT_BYTES_MAX: usize = 24;
 /// than a week.
 pub fn parse(text: &str) -> Result<Duration, Invalid> {
     let refuse = |rule: &str| Err(Invalid::new("duration", text, rule));
-    match Some(text).filter(|text| text.len() <= TEXT_BYTES_MAX).map(humantime::parse_duration) {
+    // humantime reads "1 5s" as 15 s.
+    let is_readable =
+        |text: &&str| text.len() <= TEXT_BYTES_MAX && !text.contains(char::is_whitespace);
+    match Some(text).filter(is_readable).map(humantime::parse_duration) {
         Some(Ok(duration)) if duration > LONGEST => refuse("must be at most 168h"),
         Some(Ok(duration)) if duration.subsec_nanos().is_multiple_of(1_000_000) => Ok(duration),
         _ => refuse("must be whole milliseconds, each number with its unit, as in 30s or 1h30m"),
@@ -58,7 +61,21 @@ mod tests {
 
     #[test]
     fn refuses_what_could_be_misread() {
-        for bad in ["", "30", "s", "-1s", "+1s", "1.5ms", "1us", "1M", "169h", "١s"] {
+        for bad in [
+            "",
+            "30",
+            "s",
+            "-1s",
+            "+1s",
+            "1.5ms",
+            "1us",
+            "1M",
+            "169h",
+            "١s",
+            "1 5s",
+            "1\u{a0}5s",
+            "1h 30m",
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
         for huge in ["99999999999999999999s", "5124095576030431h15s1000ms"] {

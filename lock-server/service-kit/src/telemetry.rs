@@ -2,7 +2,7 @@
 
 use std::io::IsTerminal as _;
 
-use tracing_subscriber::filter::{LevelFilter, ParseError, Targets};
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
@@ -35,15 +35,40 @@ pub enum TelemetryError {
     Twice,
 }
 
+/// Reads a filter. `Targets` alone takes a misspelt level for the name of a target, and then
+/// nothing is logged.
+fn targets(filter: &str) -> Result<Targets, String> {
+    let is_target = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+    let mut targets = Targets::new();
+    for directive in filter.split(',') {
+        let (target, level) = directive.split_once('=').unwrap_or(("", directive));
+        let target = target.trim();
+        let level = level.trim();
+        let level = level.parse().ok().filter(|_| level.starts_with(|c: char| c.is_alphabetic()));
+        let Some(level): Option<LevelFilter> = level else {
+            return Err(format!(
+                "\"{}\" is not a level (off, error, warn, info, debug, trace)",
+                directive.trim()
+            ));
+        };
+        if directive.contains('=') && (target.is_empty() || target.contains(|c| !is_target(c))) {
+            return Err(format!("\"{target}\" is not the name of a module"));
+        }
+        targets = match target {
+            "" => targets.with_default(level),
+            target => targets.with_target(target, level),
+        };
+    }
+    Ok(targets)
+}
+
 /// Sends logs to stderr from now on, and panics with them. To be called once, early in `main`.
 ///
 /// # Errors
 /// [`TelemetryError`] for a filter that cannot be read, and when called twice.
 pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
-    let targets: Targets = filter.parse().map_err(|error: ParseError| TelemetryError::Filter {
-        filter: filter.to_owned(),
-        reason: error.to_string(),
-    })?;
+    let targets = targets(filter)
+        .map_err(|reason| TelemetryError::Filter { filter: filter.to_owned(), reason })?;
     let builder = tracing_subscriber::fmt()
         .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
@@ -59,4 +84,19 @@ pub fn init(format: LogFormat, filter: &str) -> Result<(), TelemetryError> {
         tracing::error!(place, panic = text, "a thread panicked");
     }));
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filters_are_levels_and_targets() {
+        for good in ["info", "WARN", "off", "warn, lock_server=debug", "fenced_store::app=trace"] {
+            assert!(targets(good).is_ok(), "{good}");
+        }
+        for bad in ["", "inof", "6", "info;debug", "info,", "a=b", "=info", "fence[span]=debug"] {
+            assert!(targets(bad).is_err(), "{bad}");
+        }
+    }
 }

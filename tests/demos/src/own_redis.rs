@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::backing::connect;
 use super::process::{Process, awaited};
 use fence_terminal::exit::{Failure, code};
-use redis_link::RedisTarget;
+use redis_link::{RedisTarget, info_field};
 
 /// Kept running until this is dropped.
 #[derive(Debug)]
@@ -52,7 +52,18 @@ impl OwnRedis {
         let url = format!("redis://127.0.0.1:{port}");
         let target: RedisTarget =
             url.parse().map_err(|error| Failure::internal(format!("{error}")))?;
-        awaited("a Redis that answers", async || Ok(connect(&target).await.ok())).await?;
+        let mut connection =
+            awaited("a Redis that answers", async || Ok(connect(&target).await.ok())).await?;
+        let info: String = redis::cmd("INFO")
+            .arg("server")
+            .query_async(&mut connection)
+            .await
+            .map_err(|error| Failure::new(code::UNAVAILABLE, error.to_string()))?;
+        // Another program's Redis may have taken the port: demos write to theirs, and empty it.
+        if info_field(&info, "process_id") != Some(process.pid().to_string().as_str()) {
+            let message = format!("another Redis listens on port {port}; start the demo again");
+            return Err(Failure::new(code::UNAVAILABLE, message));
+        }
         Ok(Self { url, process, _dir: dir })
     }
 

@@ -66,6 +66,30 @@ async fn a_waiter_that_disconnects_leaves_the_queue() {
     }
 }
 
+/// The HTTP library does not look at the socket while it holds bytes behind a request, so this waiter
+/// leaves when its turn comes.
+#[tokio::test]
+async fn a_waiter_that_sent_more_and_disconnects_keeps_no_grant() {
+    let server = memory().await;
+    let locks = server.locks();
+    for behind in ["\r\n", "x", "GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n"] {
+        let first = locks.grant("gone", 60_000).await;
+        let body = json!({"wait_ms": 60_000, "ttl_ms": 600_000}).to_string();
+        let mut stream = raw_http::connect(&server.base).await;
+        let request = format!(
+            "POST /v1/locks/gone/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}{behind}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).await.unwrap();
+        locks.queue_of("gone", 1).await;
+        drop(stream);
+        locks.release("gone", first.lease_id).await.expect(200);
+        let next = locks.acquire("gone", json!({"wait_ms": 60_000, "ttl_ms": 60_000}));
+        let next = soon("the grant behind a client that is gone", next).await.lease();
+        locks.release("gone", next.lease_id).await.expect(200);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expiry_wakes_the_next_waiter() {
     let server = memory().await;

@@ -78,6 +78,7 @@ pub(super) async fn forward(
 fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, ObjectKey), Failure> {
     let method = request.method().clone();
     second_name::check_method(&method)?;
+    second_name::check_depth(&method, request.headers())?;
     second_name::check_query(request.uri().query())?;
     headers::check_request(request.headers())?;
     let path = request.uri().path();

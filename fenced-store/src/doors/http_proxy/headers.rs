@@ -5,7 +5,7 @@ use http::header::{
     CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
     TRANSFER_ENCODING, UPGRADE,
 };
-use http::{HeaderMap, HeaderName};
+use http::{HeaderMap, HeaderName, HeaderValue};
 use service_kit::problem::Reject;
 
 use super::second_name;
@@ -65,12 +65,17 @@ fn refuse(detail: String) -> Result<(), Reject> {
 /// client that cannot reach the guard, and the upstream may log or check it.
 pub(super) fn clean_request(headers: &mut HeaderMap) {
     remove_hop_by_hop(headers);
+    let is_empty = headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0");
     // The body was received whole, and gets a new length.
     for name in [HOST, EXPECT, CONTENT_LENGTH] {
         headers.remove(name);
     }
     for name in HOST_ALIASES {
         headers.remove(name);
+    }
+    // The HTTP client states no length of its own for an empty body.
+    if is_empty {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
     }
 }
 

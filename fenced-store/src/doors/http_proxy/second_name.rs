@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use fence_protocol::Code;
-use http::Method;
+use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use service_kit::problem::Reject;
 
@@ -93,6 +93,25 @@ pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
     Err(Reject::new(Code::MethodNotAllowed, detail).hint(hint))
 }
 
+/// Refuses WebDAV's methods for a whole tree: the guard checks the lock of its root only. Without a
+/// `Depth` of 0 they concern the members too (RFC 4918 sections 9.1 and 9.10.3).
+///
+/// # Errors
+/// 400, with the method.
+pub(super) fn check_depth(method: &Method, headers: &HeaderMap) -> Result<(), Reject> {
+    let is_for_trees = matches!(method.as_str(), "PROPFIND" | "LOCK");
+    let mut depths = headers.get_all("depth").iter();
+    if !is_for_trees || (depths.next().is_some_and(|depth| depth == "0") && depths.next().is_none())
+    {
+        return Ok(());
+    }
+    let detail = format!(
+        "{method} needs the header Depth: 0: the guard checks the lock of the path and not of its \
+         members"
+    );
+    Err(Reject::new(Code::InvalidRequest, detail))
+}
+
 /// Refuses query parameters that mirror such a header, which object stores accept in signed URLs,
 /// and `_method`.
 ///
@@ -122,6 +141,21 @@ fn decoded(text: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_of_trees_need_a_depth_of_zero() {
+        let check = |method: &str, depths: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            for depth in depths {
+                headers.append("depth", http::HeaderValue::from_static(depth));
+            }
+            check_depth(&method.parse().unwrap(), &headers).is_ok()
+        };
+        assert!(check("PROPFIND", &["0"]) && check("LOCK", &["0"]) && check("GET", &[]));
+        for depths in [&[][..], &["1"], &["infinity"], &["0", "infinity"]] {
+            assert!(!check("PROPFIND", depths) && !check("LOCK", depths), "{depths:?}");
+        }
+    }
 
     #[test]
     fn second_names_are_recognised() {

@@ -69,12 +69,18 @@ pub(super) fn setting(
     all: &[Spec],
     env: &dyn Env,
 ) -> Result<Option<Setting>, String> {
+    let mut found: Option<Setting> = None;
     for variable in spec.variables(prefix) {
-        if let Some(found) = variable_setting(variable, prefix, spec, all, env)? {
-            return Ok(Some(found));
+        let Some(next) = variable_setting(variable, prefix, spec, all, env)? else { continue };
+        if let Some(first) = &found {
+            return Err(format!(
+                "{} and {} set the same flag, --{}; unset one of them",
+                first.origin, next.origin, spec.long
+            ));
         }
+        found = Some(next);
     }
-    Ok(None)
+    Ok(found)
 }
 
 fn variable_setting(

@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{MatchedPath, Request};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
 use fence_protocol::Code;
 use http_body_util::Limited;
@@ -87,6 +87,7 @@ where
         let context = RequestContext { id: id.clone(), limits };
         request.extensions_mut().insert(context);
         let checked = names.check(&request);
+        let checked = checked.and_then(|()| check_coding(request.headers()));
         let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));
         let running = match checked {
             Ok(request) => Ok(self.inner.call(request)),
@@ -103,6 +104,20 @@ fn unread(reject: Reject) -> Response {
     let mut response = reject.into_response();
     response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     response
+}
+
+/// Refuses transfer codings other than chunked: nothing here undoes them (RFC 9112 section 6.1).
+fn check_coding(headers: &HeaderMap) -> Result<(), Reject> {
+    let mut codings = headers.get_all(header::TRANSFER_ENCODING).iter();
+    let is_chunked = |coding: &HeaderValue| coding.as_bytes().eq_ignore_ascii_case(b"chunked");
+    match (codings.next(), codings.next()) {
+        (None, _) => Ok(()),
+        (Some(coding), None) if is_chunked(coding) => Ok(()),
+        _ => {
+            let detail = "Transfer-Encoding may be chunked and nothing else";
+            Err(Reject::new(Code::InvalidRequest, detail))
+        }
+    }
 }
 
 /// Refuses a body that is declared too large before a byte of it is read; one of unknown length is

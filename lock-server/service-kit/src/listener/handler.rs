@@ -55,10 +55,14 @@ impl Future for Reply {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        Pin::new(&mut this.inner).poll(cx).map_ok(|response| {
-            let activity = this.activity.take();
-            response.map(|inner| InFlight { inner, activity })
-        })
+        let Poll::Ready(reply) = Pin::new(&mut this.inner).poll(cx) else {
+            if let Some(activity) = &this.activity {
+                activity.request_waits();
+            }
+            return Poll::Pending;
+        };
+        let activity = this.activity.take();
+        Poll::Ready(reply.map(|response| response.map(|inner| InFlight { inner, activity })))
     }
 }
 

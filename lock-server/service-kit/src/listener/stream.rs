@@ -7,10 +7,11 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
@@ -29,17 +30,28 @@ const QUARTERS: u32 = 4;
 pub(super) struct Activity {
     phase: AtomicU8,
     requests: AtomicU32,
+    /// The handler of the request in flight had to wait.
+    waited: AtomicBool,
 }
 
 impl Activity {
     /// A new connection owes its first head at once.
     pub(super) fn new() -> Self {
-        Self { phase: AtomicU8::new(HEAD), requests: AtomicU32::new(0) }
+        Self {
+            phase: AtomicU8::new(HEAD),
+            requests: AtomicU32::new(0),
+            waited: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn request_began(&self) {
         self.phase.store(IN_FLIGHT, Ordering::Relaxed);
+        self.waited.store(false, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn request_waits(&self) {
+        self.waited.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn request_ended(&self) {
@@ -62,6 +74,8 @@ pub(super) struct Stream {
     idle_timer: Option<Idle>,
     write_timer: Option<Pin<Box<Sleep>>>,
     peer_closed: bool,
+    /// hyper waits for bytes or the end. It does not while it holds bytes behind a request.
+    is_watched: bool,
     /// Some of the head that is awaited has arrived.
     head_begun: bool,
 }
@@ -86,6 +100,7 @@ impl Stream {
             idle_timer: None,
             write_timer: None,
             peer_closed: false,
+            is_watched: false,
             head_begun: false,
         }
     }
@@ -97,6 +112,18 @@ impl Stream {
 
     pub(super) fn into_inner(self) -> TcpStream {
         self.inner
+    }
+
+    /// Returns `true` if a client hung up while its request waited and hyper could not notice,
+    /// because it holds bytes that came behind the request. A reply would be lost without an error,
+    /// and with it a grant.
+    fn is_abandoned(&self) -> bool {
+        let waited = self.activity.waited.swap(false, Ordering::Relaxed);
+        if self.is_watched || !waited {
+            return false;
+        }
+        let mut closed = [PollFd::new(&self.inner, PollFlags::RDHUP)];
+        rustix::event::poll(&mut closed, Some(&Timespec::default())).is_ok_and(|count| count > 0)
     }
 
     /// Nothing to read: is it time to close the connection?
@@ -169,8 +196,10 @@ impl AsyncRead for Stream {
         let this = &mut *self;
         let before = buf.filled().len();
         let Poll::Ready(result) = Pin::new(&mut this.inner).poll_read(cx, buf) else {
+            this.is_watched = true;
             return this.poll_patience(cx);
         };
+        this.is_watched = false;
         if buf.filled().len() == before {
             this.peer_closed = true;
             return Poll::Ready(result);
@@ -190,6 +219,10 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        if self.is_abandoned() {
+            self.peer_closed = true;
+            return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+        }
         match Pin::new(&mut self.inner).poll_write(cx, bytes) {
             Poll::Pending => self.poll_write_patience(cx),
             written => {

@@ -31,7 +31,16 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for ApiJson<T> {
         let (parts, body) = request.into_parts();
         check_content_type(&parts.headers)?;
         let text = body::read(body, body::limits(&parts.extensions).max_json_bytes).await?;
-        parse(if text.trim_ascii().is_empty() { b"{}" } else { &text }).map(Self)
+        match text.trim_ascii_start().first() {
+            None => parse(b"{}"),
+            // serde would read the members in the order of their declaration.
+            Some(b'[') => {
+                let detail = "the body is a JSON array, and this request takes an object";
+                Err(Reject::new(Code::InvalidRequest, detail))
+            }
+            Some(_) => parse(&text),
+        }
+        .map(Self)
     }
 }
 

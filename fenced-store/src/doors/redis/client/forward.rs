@@ -19,12 +19,18 @@ use super::wait::is_wait;
 use super::{Client, Own, keys_of};
 
 /// Refusal of a script from a client without a token, where every key needs one.
-const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, also one without keys, for Redis serves \
-                                  nothing else while it runs; AUTH with a fencing credential first";
+const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, to be loaded too: Redis serves nothing else \
+                                  while it runs, and keeps it; AUTH with a fencing credential first";
 
 /// Refusal of a list of channels whose reply would be part of EXEC's.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
+
+/// `true` if the command is SCRIPT LOAD.
+fn loads_script(command: Command<'_>) -> bool {
+    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+    is(0, b"script") && is(1, b"load")
+}
 
 /// `true` if the command is `CLIENT feature ON`.
 fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
@@ -81,7 +87,8 @@ impl Client {
         {
             return self.refuse(&denied.into());
         }
-        if plan.handling == Handling::Script && self.identity.is_stranger() {
+        let is_script = plan.handling == Handling::Script || loads_script(command.command());
+        if is_script && self.identity.is_stranger() {
             return self.refuse(&Refusal::Line(SCRIPT_OF_STRANGER.to_owned()));
         }
         self.observe_stale();

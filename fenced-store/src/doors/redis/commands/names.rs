@@ -10,7 +10,7 @@ use crate::doors::redis::resp::{Protocol, encode};
 
 /// Number of times RANDOMKEY is sent for one reply, so that most likely a key that is not
 /// Fencepost's own is among the replies.
-const RANDOM_TRIES: u32 = 32;
+const RANDOM_TRIES: u32 = 128;
 /// Maximum depth of arrays in a listing.
 const DEPTH_MAX: u32 = 3;
 
