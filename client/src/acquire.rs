@@ -173,11 +173,12 @@ impl LockRequest {
     /// background.
     ///
     /// # Errors
-    /// [`Contended`](crate::ErrorKind::Contended) if another lease holds the lock for longer than the
-    /// wait, [`TakeoverRefused`](crate::ErrorKind::TakeoverRefused) if it may not be taken over,
-    /// [`Unavailable`](crate::ErrorKind::Unavailable) and
-    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the server is unreachable or does not
-    /// reply, [`Invalid`](crate::ErrorKind::Invalid) for a name or an option that breaks a rule.
+    /// [`Contended`](crate::ErrorKind::Contended) if another lease holds the lock for longer than
+    /// the wait, [`TakeoverRefused`](crate::ErrorKind::TakeoverRefused) if it may not be taken
+    /// over, [`Unavailable`](crate::ErrorKind::Unavailable) and
+    /// [`OutcomeUnknown`](crate::ErrorKind::OutcomeUnknown) if the server is unreachable or does
+    /// not reply, [`Invalid`](crate::ErrorKind::Invalid) for a name or an option that breaks a
+    /// rule.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

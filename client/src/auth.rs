@@ -20,8 +20,8 @@ impl BearerToken {
     /// Parses a token as `fence auth new` prints it.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if it is empty, longer than 256 bytes or not one printable ASCII word.
-    /// The error does not contain the token.
+    /// [`ErrorKind::Invalid`] if it is empty, longer than 256 bytes or not one printable ASCII
+    /// word. The error does not contain the token.
     pub fn new(secret: &str) -> Result<Self, Error> {
         let is_word = secret.bytes().all(|byte| byte.is_ascii_graphic());
         let header = HeaderValue::from_str(&format!("Bearer {secret}"));

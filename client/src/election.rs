@@ -130,8 +130,8 @@ impl Election {
     /// Starts to watch the leader and its changes.
     ///
     /// # Errors
-    /// [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid, or if the server stores no
-    /// events, [`Unavailable`](crate::ErrorKind::Unavailable) if the server is unreachable.
+    /// [`Invalid`](crate::ErrorKind::Invalid) for a name that is not valid, or if the server stores
+    /// no events, [`Unavailable`](crate::ErrorKind::Unavailable) if the server is unreachable.
     pub async fn observe(&self) -> Result<Observer, Error> {
         Observer::new(self.clone()).await
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use fence_protocol::wire::fence::Outcome;
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, Invalid, LockName, Problem, Token, duration};
 use serde::Deserialize;
@@ -18,7 +18,7 @@ struct ErrorParts {
     message: String,
     problem: Option<Problem>,
     retry_after: Option<Duration>,
-    outcome: Option<Outcome>,
+    outcome: Option<WriteOutcome>,
 }
 
 /// Class of an [`Error`], by what the caller should do.
@@ -152,7 +152,7 @@ impl Error {
     }
 
     /// Overrides the outcome of the operation that the server's last reply states.
-    pub(crate) fn with_outcome(mut self, outcome: Outcome) -> Self {
+    pub(crate) fn with_outcome(mut self, outcome: WriteOutcome) -> Self {
         self.0.outcome = Some(outcome);
         self
     }
@@ -176,10 +176,10 @@ impl Error {
     /// The outcome of an operation at the guard, if the error says one; `Some(Unknown)` if a
     /// request may have been applied. A write that is refused as stale, for example, may be the
     /// retry of one that was applied before its holder became stale.
-    pub fn outcome(&self) -> Option<Outcome> {
+    pub fn outcome(&self) -> Option<WriteOutcome> {
         let stated = || self.problem().and_then(|problem| problem.extension("outcome"));
         let is_unknown = *self.kind() == ErrorKind::OutcomeUnknown;
-        self.0.outcome.or_else(stated).or_else(|| is_unknown.then_some(Outcome::Unknown))
+        self.0.outcome.or_else(stated).or_else(|| is_unknown.then_some(WriteOutcome::Unknown))
     }
 
     /// The token that the next token of the lock must exceed to be admitted, if the guard refused a

@@ -7,7 +7,9 @@
 //! let mut stream = client.events("orders/").open().await?;
 //! loop {
 //!     match stream.next().await? {
-//!         StreamItem::Event { id, event } => println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock),
+//!         StreamItem::Event { id, event } => {
+//!             println!("{id:?} {}: {:?}", event.kind.as_str(), event.lock);
+//!         }
 //!         StreamItem::Broken(error) => println!("{error}"),
 //!         _ => {}
 //!     }
@@ -66,9 +68,9 @@ impl Events {
     /// Opens the stream.
     ///
     /// # Errors
-    /// [`Unavailable`](ErrorKind::Unavailable) if the server is unreachable or has too many readers,
-    /// [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is not valid, for a missing
-    /// permission, or if the server stores no events.
+    /// [`Unavailable`](ErrorKind::Unavailable) if the server is unreachable or has too many
+    /// readers, [`Invalid`](ErrorKind::Invalid) for a prefix or an id that is not valid, for a
+    /// missing permission, or if the server stores no events.
     pub async fn open(self) -> Result<EventStream, Error> {
         let body = self.connect().await?;
         let parser = Parser::default();
@@ -90,12 +92,12 @@ impl Events {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum StreamItem {
-    /// An event.
+    /// Something has happened to a lock.
     Event {
         /// Position of the stream, for [`Events::after`]; absent from events about this reader
         /// alone, such as a gap or a reader that is too slow.
         id: Option<String>,
-        /// The event.
+        /// Kind, lock and details.
         event: Box<Event>,
     },
     /// The connection broke and is retried; no events arrive until [`StreamItem::Resumed`].
@@ -134,8 +136,8 @@ impl EventStream {
     /// Cancel-safe: no item is lost if the future is dropped.
     ///
     /// # Errors
-    /// As [`Events::open`] if the server refuses to resume, and [`Internal`](ErrorKind::Internal) if it
-    /// sends something that is no event.
+    /// As [`Events::open`] if the server refuses to resume, and [`Internal`](ErrorKind::Internal)
+    /// if it sends something that is no event.
     pub async fn next(&mut self) -> Result<StreamItem, Error> {
         loop {
             match self.parser.next() {

@@ -199,9 +199,9 @@ impl Lease {
     /// step.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] if the work was cancelled, and also if it ended but the lease had been
-    /// lost by then: its unfenced effects may overlap with another holder's. A release that did not
-    /// reach the server is no error: the lease expires by itself.
+    /// [`ErrorKind::LeaseLost`] if the work was cancelled, and also if it ended but the lease had
+    /// been lost by then: its unfenced effects may overlap with another holder's. A release that
+    /// did not reach the server is no error: the lease expires by itself.
     pub async fn run<T>(self, work: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         let value = self.guard(work(&self)).await?;
         let lock = self.lock().clone();

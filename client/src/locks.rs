@@ -176,8 +176,8 @@ impl Locks {
     /// reply says which guards are sealed.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if no lease is live; [`ErrorKind::Unavailable`] also if a guard was not
-    /// sealed and the server is configured to refuse the revocation then.
+    /// [`ErrorKind::Invalid`] if no lease is live; [`ErrorKind::Unavailable`] also if a guard was
+    /// not sealed and the server is configured to refuse the revocation then.
     pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<RevokedReply, Error> {
         self.end(lock, RevokeRequest { reason, lease_id: None }).await
     }

@@ -1,6 +1,6 @@
 //! Changes of objects, retried under one idempotency key until their outcome is known.
 
-use fence_protocol::wire::fence::Outcome;
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::{Code, IDEMPOTENCY_KEY, Invalid};
 use reqwest::RequestBuilder;
 
@@ -125,7 +125,7 @@ fn final_error(what: &str, failure: Failure, unknown_cause: Option<String>) -> E
     let error = failure.into_error(what, Effect::Changes);
     match unknown_cause {
         Some(why) if is_silence => unknown(what, &why, &error),
-        Some(_) if !is_answer => error.with_outcome(Outcome::Unknown),
+        Some(_) if !is_answer => error.with_outcome(WriteOutcome::Unknown),
         _ => error,
     }
 }
@@ -145,7 +145,7 @@ mod tests {
         Failure::Refused(Box::new(Problem::new(code, "x")), None)
     }
 
-    fn replayed(code: Code, outcome: Outcome) -> Failure {
+    fn replayed(code: Code, outcome: WriteOutcome) -> Failure {
         let problem = Problem::new(code, "x").with("outcome", outcome).with(REPLAYED, true);
         Failure::Refused(Box::new(problem), None)
     }
@@ -189,17 +189,20 @@ mod tests {
         let stale = final_error("put a", refused(Code::StaleToken), unknown_cause());
         assert_eq!(
             (stale.kind(), stale.outcome()),
-            (&ErrorKind::Stale { mark: None }, Some(Outcome::Unknown))
+            (&ErrorKind::Stale { mark: None }, Some(WriteOutcome::Unknown))
         );
-        let first =
-            final_error("put a", replayed(Code::StaleToken, Outcome::Applied), unknown_cause());
-        assert_eq!(first.outcome(), Some(Outcome::Applied));
-        let condition = final_error(
+        let first = final_error(
             "put a",
-            replayed(Code::PreconditionFailed, Outcome::NotApplied),
+            replayed(Code::StaleToken, WriteOutcome::Applied),
             unknown_cause(),
         );
-        assert_eq!(condition.outcome(), Some(Outcome::NotApplied));
+        assert_eq!(first.outcome(), Some(WriteOutcome::Applied));
+        let condition = final_error(
+            "put a",
+            replayed(Code::PreconditionFailed, WriteOutcome::NotApplied),
+            unknown_cause(),
+        );
+        assert_eq!(condition.outcome(), Some(WriteOutcome::NotApplied));
         assert_eq!(*final_error("put a", unsent(), None).kind(), ErrorKind::Unavailable);
     }
 

@@ -117,8 +117,8 @@ impl FencedStore {
     /// succeeds.
     ///
     /// # Errors
-    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] if neither the request nor its retries
-    /// got a reply.
+    /// As [`get`](Self::get), and [`ErrorKind::OutcomeUnknown`] if neither the request nor its
+    /// retries got a reply.
     pub async fn delete(&self, lease: &impl Fence, key: &str) -> Result<Applied, Error> {
         let path = object_path(key)?;
         let request = || self.fenced(Method::DELETE, lease, &path);
@@ -246,9 +246,9 @@ impl<F: Fence> PutRequest<'_, F> {
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if the lease is lost (nothing is sent), [`ErrorKind::Stale`] if the
-    /// guard has seen a higher token, [`ErrorKind::Precondition`] if the object has another version,
-    /// [`ErrorKind::OutcomeUnknown`] if neither the request nor its retries got a reply. After a
-    /// refusal of a retry, [`Error::outcome`] is the outcome of the first attempt.
+    /// guard has seen a higher token, [`ErrorKind::Precondition`] if the object has another
+    /// version, [`ErrorKind::OutcomeUnknown`] if neither the request nor its retries got a reply.
+    /// After a refusal of a retry, [`Error::outcome`] is the outcome of the first attempt.
     pub async fn send(self) -> Result<Applied, Error> {
         if let Some(refused) = self.refused {
             return Err(refused);

@@ -148,8 +148,8 @@ impl Entry {
     /// Leaves. The last entry releases the lock; the others send nothing.
     ///
     /// # Errors
-    /// For the last entry as [`Lease::release`]; for the others [`ErrorKind::LeaseLost`] if the lease
-    /// is lost.
+    /// For the last entry as [`Lease::release`]; for the others [`ErrorKind::LeaseLost`] if the
+    /// lease is lost.
     pub async fn leave(self) -> Result<(), Error> {
         let Self { lease, shared } = self;
         let _held = shared.held.lock().await;

@@ -112,7 +112,8 @@ impl Session {
     /// [`Lease::report_progress`](crate::Lease::report_progress).
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost: a late report does not restore it.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost: a late report does not restore
+    /// it.
     pub fn report_progress(&self) -> Result<(), Error> {
         if self.state.trust.progress(clock::reading()) { Ok(()) } else { self.check() }
     }

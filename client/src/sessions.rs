@@ -70,9 +70,9 @@ impl Sessions {
     /// Begins a session; not retried. With a `session_id` in the request the call is idempotent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a time to live that the server does not accept, or an id of another
-    /// owner's session; [`ErrorKind::Unavailable`] if the server is unreachable or at its limit of
-    /// sessions.
+    /// [`ErrorKind::Invalid`] for a time to live that the server does not accept, or an id of
+    /// another owner's session; [`ErrorKind::Unavailable`] if the server is unreachable or at its
+    /// limit of sessions.
     pub async fn create(&self, request: &SessionRequest) -> Result<SessionReply, Error> {
         Ok(self.begin(request, Duration::ZERO).await?.1)
     }
@@ -91,8 +91,8 @@ impl Sessions {
     /// Renews a session and all its leases. Not retried.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown; [`ErrorKind::Invalid`] if it
-    /// is blocked.
+    /// [`ErrorKind::LeaseLost`] if the session has ended or is unknown; [`ErrorKind::Invalid`] if
+    /// it is blocked.
     pub async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, Error> {
         let sent = self.heartbeat_once(session, CALL_TIMEOUT).await;
         sent.map_err(|failure| failure.into_error(&format!("heartbeat {session}"), Effect::Changes))

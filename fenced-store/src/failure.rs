@@ -1,7 +1,7 @@
 //! The only mapping of outcomes to statuses and problem bodies.
 
 use axum::response::{IntoResponse, Response};
-use fence_protocol::wire::fence::Outcome as WireOutcome;
+use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
 use fence_protocol::{Code, FENCING_MARK, IDEMPOTENCY_REPLAYED, Owner, Token};
 use http::HeaderValue;
 use http::header::ETAG;

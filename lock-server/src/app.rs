@@ -25,7 +25,7 @@ const FOLDS: &[Fold] =
 /// Why a lock server could not start: one sentence with the value and what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The store.
+    /// The store could not be opened.
     #[error(transparent)]
     Store(#[from] OpenError),
     /// The stream of events in Redis.
@@ -70,8 +70,9 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
-    kit.health.set("guarantee", Status::Told(store::guarantee(&settings.store).to_string()));
-    let (listen, options) = (settings.listen, settings.listener);
+    kit.health.set("guarantee", Status::Info(store::guarantee(&settings.store).to_string()));
+    let listen = settings.listen;
+    let options = settings.listener;
     let router = router(store, settings, kit).await?;
     Ok(App { router, listen, options, threads, kit: kit.clone() })
 }
@@ -86,7 +87,8 @@ pub async fn router(
     settings: Settings,
     kit: &Kit,
 ) -> Result<ApiRouter, StartError> {
-    let (url, options) = (&settings.store, &settings.store_options);
+    let url = &settings.store;
+    let options = &settings.store_options;
     let observed = Events::observe(store, url, settings.events, options, kit).await;
     let (events, store) = observed.map_err(StartError::Events)?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);

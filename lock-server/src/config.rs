@@ -87,7 +87,7 @@ pub struct Config {
     /// too. For datastores without a guard.
     #[arg(long, value_name = "PREFIX=DURATION")]
     pub lock_delay: Vec<Prefixed<LockDelay>>,
-    /// Keys.
+    /// Flags of the token key file.
     #[command(flatten)]
     pub keys: KeyFlags,
     /// Access control.
@@ -131,7 +131,7 @@ pub struct Config {
     /// Leases that may be lost or cut short.
     #[command(flatten)]
     pub loss: LossFlags,
-    /// Replicas.
+    /// Flags of the replicas to wait for.
     #[command(flatten)]
     pub replicas: ReplicaFlags,
 
@@ -152,7 +152,7 @@ pub struct Config {
     /// Names.
     #[command(flatten)]
     pub hosts: HostFlags,
-    /// Logs.
+    /// Flags of the log's form.
     #[command(flatten)]
     pub log: LogFlags,
     /// TOML file with any of these settings.
@@ -203,7 +203,8 @@ Examples:
     lock-server --store etcds://locks@etcd1:2379,etcd2:2379,etcd3:2379 --store-ca ca.pem
       --store-password-file password.txt --token-key-file keys.txt
   Leases in a quorum of three independent Redis, of which one may fail:
-    lock-server --store redis-quorum:redis://a:6379,redis://b:6379,redis://c:6379 --token-key-file keys.txt
+    lock-server --store redis-quorum:redis://a:6379,redis://b:6379,redis://c:6379
+      --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -390,7 +391,8 @@ impl Config {
         let ttl = |name: &str, duration| {
             Ttl::try_from(duration).map_err(|error| format!("--{name}: {error}"))
         };
-        let (min, max) = (ttl("ttl-min", self.ttl_min)?, ttl("ttl-max", self.ttl_max)?);
+        let min = ttl("ttl-min", self.ttl_min)?;
+        let max = ttl("ttl-max", self.ttl_max)?;
         if min > max {
             return Err(format!("--ttl-min ({min}) is above --ttl-max ({max})"));
         }

@@ -4,7 +4,7 @@
 //! operation waits for it or fails because of it. They come from the transitions of the lease
 //! rules, in the batches in which they were committed ([`Report`]); handlers add what only they
 //! know. A store with rules of its own is observed instead: [`Observed`] stands before it and
-//! reports what it answered, and a task looks at leases whose time is over. With Redis behind
+//! reports what it answered, and a task checks leases whose time is over. With Redis behind
 //! several lock servers, all of them write to one bounded stream and read it, so that each has the
 //! same events.
 //!
@@ -258,7 +258,8 @@ impl Events {
     fn gap(&self, missed: Option<u64>, text: &str) {
         let mut event = Event::new(EventKind::Gap).text(text);
         event.missed = missed;
-        let (event, at_ms) = (Arc::new(event), self.now_ms());
+        let event = Arc::new(event);
+        let at_ms = self.now_ms();
         let entry = Entry { id: None, event, at_ms, origin: ServerId::default() };
         self.state().ring.push(entry);
         self.notify(1);

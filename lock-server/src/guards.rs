@@ -160,7 +160,7 @@ impl Guards {
 
     /// Reads the highest mark of every guard at the same time, for at most [`GUARD_TIMEOUT`] each,
     /// and reports in `/readyz` the guards that did not reply.
-    pub async fn ask(&self) -> GuardMarks {
+    pub async fn marks(&self) -> GuardMarks {
         let inner = &*self.inner;
         let mut marks = GuardMarks::default();
         if inner.urls.is_empty() {

@@ -100,16 +100,16 @@ pub trait LockStore: SessionStore {
     /// are granted in the same step. Returns the leases that ended, the oldest first.
     ///
     /// # Errors
-    /// [`StoreError::NotHeld`] when nothing is live; [`StoreError::Lost`] when the one that was named
-    /// is not.
+    /// [`StoreError::NotHeld`] when nothing is live; [`StoreError::Lost`] when the one that was
+    /// named is not.
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError>;
 
     /// Issues a token that no lease has: above every token issued for the lock before. Guards are
     /// sealed with it.
     ///
     /// # Errors
-    /// [`StoreError::Exhausted`], [`StoreError::Unavailable`]; [`StoreError::Unknown`] where a token
-    /// may have been used up.
+    /// [`StoreError::Exhausted`], [`StoreError::Unavailable`]; [`StoreError::Unknown`] where a
+    /// token may have been used up.
     async fn mint(&self, lock: &LockName) -> Result<Token, StoreError>;
 
     /// Holder, queue and recent history of one lock. An unknown lock is free.

@@ -42,7 +42,7 @@ impl Site {
 
     fn file(limits: &str) -> String {
         let entry = |name: &str, allow: &str, more: &str| {
-            let hash = SecretHash::of(&format!("secret-of-{name}"));
+            let hash = SecretHash::from_secret(&format!("secret-of-{name}"));
             format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [{allow}]\n{more}\n")
         };
         entry("team", "\"use team/*\"", limits)

@@ -287,7 +287,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
         text(&path).to_owned()
     };
     let entry = |name: &str, allow: &str| {
-        let hash = SecretHash::of(&format!("secret-of-{name}"));
+        let hash = SecretHash::from_secret(&format!("secret-of-{name}"));
         format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [\"{allow}\"]\n")
     };
     let access =

@@ -86,7 +86,7 @@ pub(crate) fn auth(args: Args) -> Result<u8, Failure> {
 
 fn make(new: New) -> Result<u8, Failure> {
     let secret = secret::generate();
-    let hash = SecretHash::of(&secret).to_string();
+    let hash = SecretHash::from_secret(&secret).to_string();
     let own = vec![format!("use {}/*", new.name)];
     let allow = if new.allow.is_empty() { own } else { new.allow };
     let entry = entry(&new.name, &hash, &allow);
@@ -139,7 +139,7 @@ fn hash() -> Result<u8, Failure> {
     if !is_word || !(1..=SECRET_BYTES_MAX).contains(&secret.len()) {
         return Err(Failure::usage("a bearer token is one word of 1 to 256 printable characters"));
     }
-    emit(format!("{}\n", SecretHash::of(secret)).as_bytes())?;
+    emit(format!("{}\n", SecretHash::from_secret(secret)).as_bytes())?;
     Ok(code::OK)
 }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn an_entry_is_what_a_server_takes() {
-        let hash = SecretHash::of("abc");
+        let hash = SecretHash::from_secret("abc");
         let text =
             entry("ops.eu", &hash.to_string(), &["read *".to_owned(), "revoke *".to_owned()]);
         let list = AccessList::parse(&text).unwrap();

@@ -19,7 +19,6 @@ pub(crate) struct Cli {
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
     pub(crate) log: String,
 
-    /// The command
     #[command(subcommand)]
     pub(crate) command: Command,
 }

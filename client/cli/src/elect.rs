@@ -110,7 +110,7 @@ async fn stand(
 ) -> Result<Lease, Failure> {
     let ended = tokio::select! {
         biased;
-        signal = signals.next_end() => told_to_end(args, signal),
+        signal = signals.next_end() => ended_by(args, signal),
         elected = election.campaign() => match elected {
             Ok(office) => return Ok(office.into_lease()),
             Err(error) => error.into(),
@@ -125,12 +125,12 @@ async fn stand(
 async fn pause(args: &Args, signals: &mut Signals) -> Result<(), Failure> {
     tokio::select! {
         biased;
-        signal = signals.next_end() => Err(told_to_end(args, signal)),
+        signal = signals.next_end() => Err(ended_by(args, signal)),
         () = tokio::time::sleep(BEFORE_STANDING_AGAIN) => Ok(()),
     }
 }
 
-fn told_to_end(args: &Args, signal: rustix::process::Signal) -> Failure {
+fn ended_by(args: &Args, signal: rustix::process::Signal) -> Failure {
     let message = format!("{} while standing for {}", signals::name(signal), args.name);
     Failure::new(code::SIGNAL_BASE + signals::number(signal), message)
 }

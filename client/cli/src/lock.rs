@@ -59,7 +59,7 @@ enum Command {
 Examples:
   fence lock acquire orders/42
   fence lock acquire orders/42 --ttl 1m --wait 30s --output json | jq -r .fencing_token
-  fence lock acquire orders/42 --ttl 1m --output json | jq -r .fencing_credential   for Redis clients
+  fence lock acquire orders/42 --ttl 1m --output json | jq -r .fencing_credential
   fence lock acquire report --shared --ttl 1m                     beside other readers
   fence lock acquire licences --permits 5 --wait 1m               one of five at a time
   fence lock acquire orders/42 --owner billing --takeover --incarnation \"$POD_UID\"
@@ -69,7 +69,7 @@ Examples:
 Exit code 75 when another holds the lock for longer than the wait, or it may not be taken over;
 76 when the session has ended, 64 also when the lock is in use as another kind.")]
 struct Acquire {
-    /// The lock
+    /// Name of the lock
     lock: String,
     /// Time to live
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
@@ -100,7 +100,7 @@ Example:
 
 Exit code 76 when the lease has ended: renewing never resurrects.")]
 struct Renew {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     /// The lease, as `acquire` printed it
     lease_id: LeaseId,
@@ -120,7 +120,7 @@ Example:
 
 Exit code 76 when the lease had ended before.")]
 struct Release {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     /// The lease, as `acquire` printed it
     lease_id: LeaseId,
@@ -134,7 +134,7 @@ Examples:
   fence lock show orders/42
   fence lock show orders/42 --output json | jq -r .state")]
 struct Show {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     #[command(flatten)]
     output: Output,
@@ -170,10 +170,10 @@ Examples:
   fence lock revoke readers --lease 67e55044-10b1-426f-9247-bb680e5fe0c8 --reason 'host is gone'
 
 The holder does not have to agree: its next renewal replies with the reason. What protects the
-data until then is the guard. Guards that the lock server knows (--guard there) are sealed first, and
-the reply names for each whether it refuses the holder from now on.")]
+data until then is the guard. Guards that the lock server knows (--guard there) are sealed first,
+and the reply names for each whether it refuses the holder from now on.")]
 struct Revoke {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     /// The reason, for the holder and the audit log
     #[arg(long, value_name = "TEXT")]
@@ -213,7 +213,8 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
         }
         Command::Revoke(args) => {
             let client = args.connect.client()?;
-            let (locks, lock) = (client.locks(), &args.lock);
+            let locks = client.locks();
+            let lock = &args.lock;
             let reply = match args.lease {
                 Some(lease) => locks.revoke_lease(lock, lease, args.reason).await?,
                 None => locks.revoke(lock, args.reason).await?,

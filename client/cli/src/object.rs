@@ -142,7 +142,7 @@ struct Seal {
 Example:
   fence object show orders/42")]
 struct Show {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     #[command(flatten)]
     output: Output,
@@ -185,12 +185,14 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
         Command::Get(args) => get(args).await,
         Command::Put(args) => put(args).await,
         Command::Delete(args) => {
-            let (token, client) = (args.presented.token()?, args.connect.client()?);
+            let token = args.presented.token()?;
+            let client = args.connect.client()?;
             let applied = client.objects().delete(&token, &args.key).await?;
             args.output.print(&applied, applied_table).map(|()| code::OK)
         }
         Command::Seal(args) => {
-            let (token, client) = (args.presented.token()?, args.connect.client()?);
+            let token = args.presented.token()?;
+            let client = args.connect.client()?;
             let lock = args.lock.unwrap_or_else(|| token.parsed().lock.clone());
             let reply = client.objects().seal(&token, &lock).await?;
             let table = |reply: &fence_protocol::wire::fence::SealReply| {
@@ -246,7 +248,8 @@ async fn get(args: Get) -> Result<u8, Failure> {
 }
 
 async fn put(args: Put) -> Result<u8, Failure> {
-    let (token, client) = (args.presented.token()?, args.connect.client()?);
+    let token = args.presented.token()?;
+    let client = args.connect.client()?;
     let body = read(args.file)?;
     let mut put = client.objects().put(&token, &args.key, body);
     if let Some(content_type) = &args.content_type {

@@ -81,9 +81,11 @@ pub(crate) struct Args {
 /// Serves until a signal; the exit code.
 pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
     let folder = Folder::open(args.dir.clone())?;
-    let (lock_kit, guard_kit) = (Kit::new("lock-server"), Kit::new("fenced-store"));
+    let lock_kit = Kit::new("lock-server");
+    let guard_kit = Kit::new("fenced-store");
     let stop = {
-        let (locks, guard) = (lock_kit.tasks.clone(), guard_kit.tasks.clone());
+        let locks = lock_kit.tasks.clone();
+        let guard = guard_kit.tasks.clone();
         move || {
             locks.begin_shutdown();
             guard.begin_shutdown();
@@ -151,7 +153,8 @@ async fn start(
         .map_err(|error| Failure::usage(error.to_string()))?;
     // Each of the two talks to the other: the guard reports what it refused, and the lock server
     // seals. They know each other by bearer tokens that are kept nowhere.
-    let (as_guard, as_locks) = (Introduction::new("report *")?, Introduction::new("read,write *")?);
+    let as_guard = Introduction::new("report *")?;
+    let as_locks = Introduction::new("read,write *")?;
     locks.access = locks.access.and("(guard)", &as_guard.secret, as_guard.right);
     guard.access = guard.access.and("(lock-server)", &as_locks.secret, as_locks.right);
     let listener = listener::bind(locks.listen).await.map_err(cannot_start)?;
@@ -218,7 +221,8 @@ fn cannot_start(error: impl std::fmt::Display) -> Failure {
 
 fn announce(args: &Args, folder: &Folder, addresses: &Addresses) -> Result<(), Failure> {
     let Addresses { locks, api, redis } = addresses;
-    let (locks, api) = (format!("http://{locks}"), format!("http://{api}"));
+    let locks = format!("http://{locks}");
+    let api = format!("http://{api}");
     let who = args.access_file.as_deref();
     let text = match (&args.redis, *redis) {
         (Some(url), Some(port)) => {

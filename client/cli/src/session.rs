@@ -109,7 +109,7 @@ Example:
 Nothing is pulled from under the holder: it can no longer renew, stops when its time is over, and
 only then are its locks free. To end one lease now: fence lock revoke.")]
 struct Block {
-    /// The session
+    /// Id of the session
     session: SessionId,
     /// The reason, for the session and the audit log
     #[arg(long, value_name = "TEXT")]

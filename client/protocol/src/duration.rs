@@ -14,7 +14,8 @@ const TEXT_BYTES_MAX: usize = 24;
 /// Reads one or more numbers with their units, in whole milliseconds; a plain `0` needs no unit.
 ///
 /// # Errors
-/// [`Invalid`] with the value: no unit, an unknown unit, a sign, parts of a millisecond, or more than a week.
+/// [`Invalid`] with the value: no unit, an unknown unit, a sign, parts of a millisecond, or more
+/// than a week.
 pub fn parse(text: &str) -> Result<Duration, Invalid> {
     let refuse = |rule: &str| Err(Invalid::new("duration", text, rule));
     // humantime reads "1 5s" as 15 s.

@@ -48,7 +48,8 @@ fn is_canonical(token: &FencingToken) {
     assert_eq!(credential::parse(&token.credential()).as_deref(), Ok(&[token.clone()][..]));
     let Ok(keys) = Keyring::parse(KEYS) else { panic!("the keys of this test") };
     if keys.verify(token).is_ok() {
-        let (lock, namespace) = (token.lock.clone(), token.namespace.clone());
+        let lock = token.lock.clone();
+        let namespace = token.namespace.clone();
         assert_eq!(keys.sign(token.token, lock, token.lease, namespace), *token);
     }
 }

@@ -33,7 +33,7 @@ macro_rules! uuid_id {
                 Ok(Self(id))
             }
 
-            /// The UUID.
+            /// The id, in the `uuid` crate's type.
             pub fn uuid(self) -> Uuid {
                 self.0
             }

@@ -21,7 +21,8 @@ macro_rules! checked_text {
             /// A value from text.
             ///
             /// # Errors
-            /// [`Invalid`] where the text is empty, too long or has a character that is not allowed.
+            /// [`Invalid`] where the text is empty, too long or has a character that is not
+            /// allowed.
             pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
                 let text = text.into();
                 let allowed: fn(char) -> bool = $allowed;

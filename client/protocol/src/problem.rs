@@ -6,7 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 macro_rules! codes {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $status:literal, $retryable:literal, $title:literal, $hint:literal;)*) => {
+    (
+        $(
+            $(#[$doc:meta])*
+            $name:ident = $text:literal, $status:literal, $retryable:literal, $title:literal,
+            $hint:literal;
+        )*
+    ) => {
         /// Stable word for the kind of error: programs branch on it.
         ///
         /// A code fixes the HTTP status, the title, whether the same request may be repeated, and

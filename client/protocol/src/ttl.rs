@@ -36,7 +36,7 @@ impl Ttl {
         u64::from(self.0)
     }
 
-    /// As a duration.
+    /// Converts it for timers.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.ms())
     }

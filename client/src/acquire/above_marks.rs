@@ -28,15 +28,13 @@ impl Lease {
     /// # Errors
     /// - [`ErrorKind::LeaseLost`]: this lease has ended, here or at the server. Stop the work.
     /// - [`ErrorKind::Stale`]: this lease was acquired by this method, and the guard's mark is
-    ///   above
-    ///   it again. Two lock servers issue tokens for one guard, or tokens are forged: an operator must
-    ///   investigate.
+    ///   above it again. Two lock servers issue tokens for one guard, or tokens are forged: an
+    ///   operator must investigate.
     /// - [`ErrorKind::Invalid`]: `refusal` is no guard's refusal of this lease's token, or its mark
-    ///   is
-    ///   above what the lock server lets a client request; or the lease is shared or a permit.
+    ///   is above what the lock server lets a client request; or the lease is shared or a permit.
     /// - Otherwise as [`release`](Self::release) and [`LockRequest::acquire`]; after
-    ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is no longer renewed
-    ///   and expires by itself.
+    ///   [`ErrorKind::OutcomeUnknown`] and [`ErrorKind::Unavailable`] this lease is no longer
+    ///   renewed and expires by itself.
     ///
     /// # Cancel safety
     /// If the future is dropped, its leases are released in the background.

@@ -107,8 +107,8 @@ impl SessionBuilder {
     /// # Errors
     /// [`Invalid`](ErrorKind::Invalid) for a time that breaks a rule or that the server does not
     /// accept, [`Unavailable`](ErrorKind::Unavailable) and
-    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the server is unreachable, does not reply, or
-    /// replies too late for the time to live.
+    /// [`OutcomeUnknown`](ErrorKind::OutcomeUnknown) if the server is unreachable, does not reply,
+    /// or replies too late for the time to live.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

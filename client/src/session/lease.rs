@@ -242,8 +242,8 @@ impl LeaseSet {
     /// of a lost lease is logged, and the lease ends with the session.
     ///
     /// # Errors
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if a lease had ended before; the others are released all the
-    /// same.
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if a lease had ended before; the others are released all
+    /// the same.
     pub async fn release(self) -> Result<(), Error> {
         let mut result = Ok(());
         let each: Vec<Releasing> =

@@ -112,15 +112,15 @@ impl<'s> SessionLocks<'s> {
     /// tokens.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the request leaves the queues, and grants that it may have caused are
-    /// released in the background.
+    /// If the future is dropped, the request leaves the queues, and grants that it may have caused
+    /// are released in the background.
     ///
     /// # Errors
-    /// [`Contended`](ErrorKind::Contended) if another lease holds one of them for longer than the wait,
-    /// [`TakeoverRefused`](ErrorKind::TakeoverRefused) if one may not be taken over,
-    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost, [`Invalid`](ErrorKind::Invalid) for
-    /// a name that is not valid or is duplicated, for too many locks, and for a lock that is in use as
-    /// another kind; otherwise as [`LockRequest::acquire`](crate::LockRequest::acquire).
+    /// [`Contended`](ErrorKind::Contended) if another lease holds one of them for longer than the
+    /// wait, [`TakeoverRefused`](ErrorKind::TakeoverRefused) if one may not be taken over,
+    /// [`LeaseLost`](ErrorKind::LeaseLost) if the session is lost, [`Invalid`](ErrorKind::Invalid)
+    /// for a name that is not valid or is duplicated, for too many locks, and for a lock that is in
+    /// use as another kind; otherwise as [`LockRequest::acquire`](crate::LockRequest::acquire).
     /// [`Error::lock`] names the lock that prevented the grant.
     pub async fn acquire_all(self) -> Result<LeaseSet, Error> {
         let wishes = checked(self.wishes.clone()?)?;

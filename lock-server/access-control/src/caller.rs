@@ -67,7 +67,7 @@ impl Caller {
 
     /// Adds a note, such as the reason of a revocation, to this request's line of the audit log.
     /// Notes after the eighth are dropped.
-    pub fn note(&self, what: &'static str, text: impl ToString) {
+    pub fn record(&self, what: &'static str, text: impl ToString) {
         let Some(notes) = &self.notes else { return };
         let mut notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < NOTES_MAX {
@@ -139,7 +139,7 @@ impl Caller {
     ///
     /// Report the result by [`Hold::granted`] or [`Hold::refused`]. Without a report the request
     /// was dropped and the lease may be held: it counts for `ttl_ms` milliseconds, or while the
-    /// session of [`Caller::within`] lives, unless `taken_back` says that such a lease is rolled
+    /// session of [`Caller::within`] lives, unless `rolled_back` says that such a lease is rolled
     /// back.
     ///
     /// # Errors
@@ -149,9 +149,9 @@ impl Caller {
         lock: &LockName,
         lease: LeaseId,
         ttl_ms: u64,
-        taken_back: bool,
+        rolled_back: bool,
     ) -> Result<Hold, Reject> {
-        self.reserve(lock, lease, ttl_ms, taken_back, false)
+        self.reserve(lock, lease, ttl_ms, rolled_back, false)
     }
 
     /// As [`hold`](Self::hold), for a lease that replaces another of the caller's on this lock, and
@@ -164,9 +164,9 @@ impl Caller {
         lock: &LockName,
         lease: LeaseId,
         ttl_ms: u64,
-        taken_back: bool,
+        rolled_back: bool,
     ) -> Result<Hold, Reject> {
-        self.reserve(lock, lease, ttl_ms, taken_back, true)
+        self.reserve(lock, lease, ttl_ms, rolled_back, true)
     }
 
     fn reserve(
@@ -174,11 +174,12 @@ impl Caller {
         lock: &LockName,
         lease: LeaseId,
         ttl_ms: u64,
-        taken_back: bool,
+        rolled_back: bool,
         takes_over: bool,
     ) -> Result<Hold, Reject> {
         let Some(known) = self.limited() else { return Ok(Hold(None)) };
-        let (key, now_ms) = ((lock.clone(), lease), known.clock.monotonic_ms());
+        let key = (lock.clone(), lease);
+        let now_ms = known.clock.monotonic_ms();
         let until = Life::Until(now_ms.saturating_add(ttl_ms));
         let life = self.session.map_or(until, Life::Of);
         let limits = &known.principal.limits;
@@ -189,7 +190,7 @@ impl Caller {
         Ok(Hold(Some(Reserved {
             known: Arc::clone(known),
             key,
-            frees: is_new && taken_back,
+            frees: is_new && rolled_back,
             is_new,
             takes_over,
         })))

@@ -62,7 +62,8 @@ struct Figures {
 impl Figures {
     fn register(&self, kit: &Kit) {
         self.usable.set(1);
-        let (usable, loads) = (self.usable.clone(), self.loads.clone());
+        let usable = self.usable.clone();
+        let loads = self.loads.clone();
         let rejections = self.rejections.clone();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -114,7 +115,8 @@ impl AccessFile {
 
     /// Adds a principal with this bearer token.
     pub(crate) fn and(self, secret: &str, principal: Principal) -> Self {
-        let (hash, principal) = (SecretHash::of(secret), Arc::new(principal));
+        let hash = SecretHash::from_secret(secret);
+        let principal = Arc::new(principal);
         let own = Own { hash, principal, ledger: Arc::default() };
         Self { own: Some(Arc::new(own)), ..self }
     }
@@ -218,7 +220,7 @@ mod tests {
     use super::*;
 
     fn text(secret: &str, rest: &str) -> String {
-        let hash = SecretHash::of(secret);
+        let hash = SecretHash::from_secret(secret);
         format!("[principals.a]\ntokens = [\"{hash}\"]\nallow = [\"use *\"]\n{rest}")
     }
 
@@ -247,7 +249,7 @@ mod tests {
         std::fs::write(&path, text("s", "max-waiters = 1")).unwrap();
         let file = AccessFile::open(&path).unwrap();
         let kit = Kit::new("test");
-        let find = |secret: &str| file.find(&SecretHash::of(secret));
+        let find = |secret: &str| file.find(&SecretHash::from_secret(secret));
         let (principal, ledger) = find("s").unwrap();
         ledger.wait(&principal.limits).unwrap();
         file.adopt(&Ok(text("t", "max-waiters = 1")), &kit, None);

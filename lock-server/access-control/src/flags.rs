@@ -8,12 +8,12 @@ use crate::audit::AuditLog;
 use crate::file::AccessFile;
 use crate::gate::Gate;
 
-/// Who may do what, and what is written of it.
+/// Flags for the access file and the audit log.
 #[derive(Clone, Debug, Args)]
 pub struct AccessFlags {
-    /// The file of who may do what: names, hashes of their bearer tokens, rights and limits (TOML;
-    /// fence auth new makes an entry). It is read again when it changes. Without it, whoever
-    /// reaches the server may do everything. Only loopback is taken either way: without TLS,
+    /// The file of rights: names, hashes of their bearer tokens, rights and limits (TOML; fence
+    /// auth new makes an entry). It is read again when it changes. Without it, every client that
+    /// reaches the server may do everything. Only loopback is accepted either way: without TLS,
     /// bearer tokens would travel in the clear.
     #[arg(long, value_name = "FILE")]
     pub access_file: Option<PathBuf>,

@@ -19,7 +19,7 @@ use crate::gate::{Gate, Need, Refused};
 
 /// Head of a request, for the mapping of routes to rights.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct RequestTarget<'a> {
     /// The method; HEAD comes as GET.
     pub method: &'a Method,
     /// The route as it was written, `/v1/locks/{lock}`.
@@ -29,7 +29,7 @@ pub struct Asked<'a> {
     params: &'a [(String, String)],
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RequestTarget<'a> {
     /// A request by its parts; `params` are the captures of the route.
     pub fn new(
         method: &'a Method,
@@ -59,7 +59,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-type Map = Arc<dyn Fn(&Asked<'_>) -> Need + Send + Sync>;
+type Map = Arc<dyn Fn(&RequestTarget<'_>) -> Need + Send + Sync>;
 
 #[derive(Clone)]
 struct Layer {
@@ -80,7 +80,7 @@ impl fmt::Debug for Layer {
 pub fn protect(
     router: Router,
     gate: Gate,
-    map: impl Fn(&Asked<'_>) -> Need + Send + Sync + 'static,
+    map: impl Fn(&RequestTarget<'_>) -> Need + Send + Sync + 'static,
 ) -> Router {
     if gate.is_open() {
         return router;
@@ -96,12 +96,13 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
         .unwrap_or_default();
     let route = parts.extensions.get::<MatchedPath>().map(|path| path.as_str().to_owned());
     let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
-    let asked = Asked::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
-    let need = match asked.route {
+    let target =
+        RequestTarget::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
+    let need = match target.route {
         "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
         "/livez" | "/readyz" => Need::Public,
         "/version" | "/metrics" | "/openapi.json" => Need::Known,
-        _ => (layer.map)(&asked),
+        _ => (layer.map)(&target),
     };
     let mut account = Account::new(layer.gate, &parts, &need);
     match account.gate.admit(&parts.headers, &need) {

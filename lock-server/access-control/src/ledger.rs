@@ -15,7 +15,7 @@ const WHOLE: u64 = 1_000;
 pub(crate) struct Full {
     /// Name of the limit.
     pub(crate) what: &'static str,
-    /// The limit.
+    /// Leases or sessions that the name may have at once.
     pub(crate) limit: u32,
     /// Shortest time until there is room again, in milliseconds.
     pub(crate) retry_after_ms: u64,
@@ -95,7 +95,8 @@ impl Ledger {
     /// Counts a request.
     pub(crate) fn request(&self, limits: &Limits, now_ms: u64) -> Result<(), Full> {
         let Some(limit) = limits.requests_per_second else { return Ok(()) };
-        let (rate, mut state) = (u64::from(limit), self.state());
+        let rate = u64::from(limit);
+        let mut state = self.state();
         let (left, at_ms) = state.bucket.unwrap_or((rate * WHOLE, now_ms));
         // `limit` requests a second are `limit` thousandths a millisecond.
         let gained = now_ms.saturating_sub(at_ms).saturating_mul(rate);

@@ -33,7 +33,7 @@ pub struct Principal {
     pub name: String,
     /// The rights.
     pub grants: Vec<Grant>,
-    /// The limits.
+    /// Limits of requests, leases, sessions and events.
     pub limits: Limits,
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     fn hash(secret: &str) -> String {
-        SecretHash::of(secret).to_string()
+        SecretHash::from_secret(secret).to_string()
     }
 
     fn file(tokens: &[&str], rest: &str) -> String {
@@ -214,10 +214,12 @@ mod tests {
         let text = format!("# people\n[principals.ci]\n{ci}[principals.\"ops.eu\"]\n{ops}");
         let list = AccessList::parse(&text).unwrap();
         assert_eq!(list.len(), 2);
-        let of = |secret: &str| list.find(&SecretHash::of(secret)).map(|found| found.name.as_str());
+        let of = |secret: &str| {
+            list.find(&SecretHash::from_secret(secret)).map(|found| found.name.as_str())
+        };
         assert_eq!([of("one"), of("two"), of("three")], [Some("ci"), Some("ci"), Some("ops.eu")]);
         assert_eq!(of("four"), None);
-        let ci = list.find(&SecretHash::of("one")).unwrap();
+        let ci = list.find(&SecretHash::from_secret("one")).unwrap();
         assert!(ci.may(Verb::Acquire, Scope::Name(b"ci/a")));
         assert!(!ci.may(Verb::Acquire, Scope::Name(b"cd/a")));
         assert!(ci.may(Verb::Read, Scope::Name(b"cd/a")));
@@ -280,7 +282,7 @@ mod tests {
             let cut = &whole[..at.min(whole.len())];
             if let Ok(list) = AccessList::parse(cut) {
                 for secret in ["one", "two"] {
-                    let hash = SecretHash::of(secret);
+                    let hash = SecretHash::from_secret(secret);
                     let Some(found) = list.find(&hash) else { continue };
                     prop_assert_eq!(found.grants.clone(), full.find(&hash).unwrap().grants.clone());
                 }

@@ -34,7 +34,7 @@ pub struct SecretHash([u8; 32]);
 
 impl SecretHash {
     /// Hashes a token.
-    pub fn of(secret: &str) -> Self {
+    pub fn from_secret(secret: &str) -> Self {
         Self(Sha256::digest(secret.as_bytes()).into())
     }
 }
@@ -90,7 +90,7 @@ pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str>
     match secret.trim() {
         "" => Err("the bearer token is empty"),
         secret if secret.len() > SECRET_BYTES_MAX => Err("the bearer token is too long"),
-        secret => Ok(SecretHash::of(secret)),
+        secret => Ok(SecretHash::from_secret(secret)),
     }
 }
 
@@ -120,12 +120,12 @@ mod tests {
 
     #[test]
     fn a_hash_comes_back_as_it_was() {
-        let hash = SecretHash::of("abc");
+        let hash = SecretHash::from_secret("abc");
         // The published vector of SHA-256.
         let text = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash.to_string(), text);
         assert_eq!(text.parse(), Ok(hash));
-        assert_ne!(SecretHash::of(&generate()), SecretHash::of(&generate()));
+        assert_ne!(SecretHash::from_secret(&generate()), SecretHash::from_secret(&generate()));
         let secret = generate();
         assert_eq!(secret.len(), PREFIX.len() + 64, "256 bits");
         for bad in ["", "sha256:", "ba78", secret.as_str(), &text[..70], &text.replace('b', "x")] {
@@ -143,8 +143,8 @@ mod tests {
             }
             presented(&headers)
         };
-        assert_eq!(read(&[b"Bearer abc"]), Ok(SecretHash::of("abc")));
-        assert_eq!(read(&[b"bearer  abc "]), Ok(SecretHash::of("abc")));
+        assert_eq!(read(&[b"Bearer abc"]), Ok(SecretHash::from_secret("abc")));
+        assert_eq!(read(&[b"bearer  abc "]), Ok(SecretHash::from_secret("abc")));
         let long = format!("Bearer {}", "a".repeat(257));
         let none: &[&[u8]] = &[];
         let two: &[&[u8]] = &[b"Bearer abc", b"Bearer abc"];

@@ -46,7 +46,7 @@ pub type GroupId = u64;
 /// An entry in the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Waiter {
-    /// The request.
+    /// Acquire request that waits.
     pub request: Acquire,
     /// The request for several locks that this is a part of.
     pub group: Option<GroupId>,

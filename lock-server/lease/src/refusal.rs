@@ -20,7 +20,7 @@ pub enum StoreError {
     /// The live lease is not one that the caller may take over; nothing was changed.
     #[error("held by {} with token {}, and not taken over: {}", holder.owner, holder.token, why.as_str())]
     TakeoverRefused {
-        /// The holder.
+        /// Holder of the lock.
         holder: HolderInfo,
         /// The reason.
         why: NoTakeover,
@@ -122,7 +122,7 @@ impl NoTakeover {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("session {session_id}: {why}")]
 pub struct SessionRefusal {
-    /// The session.
+    /// Id that the request gave.
     pub session_id: SessionId,
     /// The reason.
     pub why: NoSession,

@@ -8,7 +8,7 @@ use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 /// An acquire request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquire {
-    /// The lock.
+    /// Lock to acquire.
     pub lock: LockName,
     /// Id of the lease, chosen by the client.
     pub lease_id: LeaseId,

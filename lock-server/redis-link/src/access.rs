@@ -1,4 +1,4 @@
-//! How one address is reached: plain or over TLS, and as whom.
+//! Connection to one address: plain or over TLS, and with which login.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use service_kit::login::{Password, StoreLogin};
 use service_kit::socket;
 use service_kit::tls::{self, TlsOptions};
 
-/// How long a second look at a connection that broke off may wait for each answer.
+/// Limit for each reply while the cause of a broken connection is probed.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What every connection to a Redis, a sentinel or a node is made with.
+/// Login, TLS and socket options of every connection to a Redis, a sentinel or a node.
 #[derive(Clone)]
 pub(crate) struct Access {
     /// User, password and database.
@@ -37,7 +37,7 @@ impl Access {
         self
     }
 
-    /// Whether it is TLS.
+    /// True for a connection over TLS.
     pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
@@ -81,7 +81,7 @@ impl Access {
         Ok(self)
     }
 
-    /// For a sentinel that wants to know who asks.
+    /// For a sentinel that requires a login.
     pub(crate) fn of_sentinels(&self) -> Self {
         let mut access = self.clone().db(0);
         if let Some(password) = &self.sentinel_password {
@@ -91,13 +91,13 @@ impl Access {
         access
     }
 
-    /// For a sentinel that may not care.
-    pub(crate) fn of_nobody(&self) -> Self {
+    /// This access without user and password, for a sentinel that may need none.
+    pub(crate) fn without_login(&self) -> Self {
         let login = RedisConnectionInfo::default().set_skip_set_lib_name();
         Self { login, sentinel_password: None, tls: self.tls.clone() }
     }
 
-    /// How to reach and log in to one address.
+    /// A client for one address, with this login.
     pub(crate) fn client(&self, host: &str, port: u16) -> Result<Client, RedisError> {
         let tcp = redis::io::tcp::TcpSettings::default()
             .set_nodelay(true)
@@ -166,7 +166,7 @@ impl Access {
 pub(crate) enum Explained {
     /// The cause, and what to do.
     Clear(String),
-    /// What was seen.
+    /// Something else; the text says what was seen.
     Open(String),
 }
 
@@ -178,7 +178,7 @@ impl Explained {
     }
 }
 
-/// What a plain client sees of a port that speaks something else.
+/// True for the error that a plain client gets from a port that speaks another protocol.
 fn is_garbled(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Parse || error.is_connection_dropped() || error.is_io_error()
 }

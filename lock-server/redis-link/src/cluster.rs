@@ -1,4 +1,4 @@
-//! Where a Redis Cluster is.
+//! The addresses of a Redis Cluster, and its nodes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,7 +47,7 @@ impl ClusterTarget {
         Ok(self)
     }
 
-    /// Whether it is reached over TLS.
+    /// True for a connection over TLS.
     pub fn is_tls(&self) -> bool {
         self.access.is_tls()
     }

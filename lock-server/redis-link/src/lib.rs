@@ -1,15 +1,16 @@
 //! One owned connection to one Redis: verified before it is used, never replayed.
 //!
 //! A connection that broke is replaced by this module and by nothing else. Before a new one carries
-//! a single command, the caller's [`Verifier`] looks at the process behind it (is it the Redis that
-//! we knew, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
-//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that nobody
-//! has verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
+//! a single command, the caller's [`Verifier`] checks the process behind it (is it the Redis of
+//! before, has it lost its memory?) and only then loads the scripts. Redis 7 neither persists nor
+//! replicates loaded scripts, so a `NOSCRIPT` reply is a second witness of a process that is not
+//! verified: the connection is verified again, and the command, which `NOSCRIPT` proves was not
 //! run, is sent once more, unless its caller says that it would come too late by then.
 //!
-//! Commands of many callers share the connection. What waits at the same moment leaves in one write
-//! (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy server
-//! costs Redis less than as many direct clients, and an idle one waits for nobody.
+//! Commands of many callers share the connection. Commands that wait at the same moment leave in
+//! one write (the multiplexer of the `redis` crate drains its queue before it flushes), so a busy
+//! server costs Redis less than as many direct clients, and an idle one never waits for a batch to
+//! fill.
 
 mod access;
 mod cluster;

@@ -20,7 +20,7 @@ pub use pinned::Pinned;
 
 use crate::target::{Reached, RedisTarget};
 
-/// Looks at the process behind a new connection before it is used.
+/// Checks the process behind a new connection before it is used.
 #[async_trait]
 pub trait Verifier: Send + Sync + 'static {
     /// Judges the process, adopts or refuses it, and loads the scripts.
@@ -44,21 +44,22 @@ pub trait Verifier: Send + Sync + 'static {
         self.verify(connection).await
     }
 
-    /// How long a verification may take beside the answers of Redis, because it asks others too.
+    /// Time that a verification may take in addition to the replies of Redis, because it also asks
+    /// other servers.
     fn others_take(&self) -> Duration {
         Duration::ZERO
     }
 }
 
-/// How the link behaves.
+/// Time limits of a link.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkOptions {
-    /// How long to wait for a connection.
+    /// Longest wait for a connection.
     pub connect_timeout: Duration,
-    /// How long to wait for a reply; after that the outcome is unknown and the connection is given
-    /// up, because a Redis that stalls must be looked at again.
+    /// Longest wait for a reply. After that the outcome is unknown and the connection is closed,
+    /// because a Redis that stalls must be verified again.
     pub reply_timeout: Duration,
-    /// How often an idle connection is tried.
+    /// Time between two probes of an idle connection.
     pub ping_interval: Duration,
 }
 
@@ -91,16 +92,16 @@ pub enum LinkError {
     },
 }
 
-/// How many questions, one after the other, a verification may ask.
+/// Most questions that a verification may ask, one after the other.
 const QUESTIONS_MAX: u32 = 32;
 
 /// The state before the first connection.
 const NOT_TRIED: &str = "not connected yet";
 
-/// Whether commands can be sent now.
+/// Readiness of a link for commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkState {
-    /// A verified connection is there; the number grows with every verification.
+    /// A verified connection exists; the number grows with every verification.
     Up(u64),
     /// There is none, and why.
     Down(String),
@@ -109,10 +110,10 @@ pub enum LinkState {
 /// A shared, self-healing connection to one Redis. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct RedisLink {
-    inner: Arc<Inner>,
+    inner: Arc<LinkParts>,
 }
 
-struct Inner {
+struct LinkParts {
     target: RedisTarget,
     options: LinkOptions,
     verifier: Arc<dyn Verifier>,
@@ -129,14 +130,14 @@ struct Inner {
 struct Live {
     connection: MultiplexedConnection,
     generation: u64,
-    /// The generation in which this connection was made: what tells two physical connections
-    /// apart, while verifying one again only raises its generation.
+    /// The generation in which this connection was made: it distinguishes two physical connections,
+    /// while verifying one again only raises its generation.
     connected_in: u64,
-    /// Where it leads.
+    /// Address that the connection leads to.
     at: Reached,
 }
 
-impl std::fmt::Debug for Inner {
+impl std::fmt::Debug for LinkParts {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("RedisLink").field("target", &self.target).finish_non_exhaustive()
     }
@@ -177,7 +178,7 @@ impl RedisLink {
 
     /// Another link to the same Redis on the current runtime, made in the background.
     fn another_here(&self, tasks: &Tasks) -> Self {
-        let Inner { target, options, verifier, .. } = &*self.inner;
+        let LinkParts { target, options, verifier, .. } = &*self.inner;
         let link = Self::new(target.clone(), *options, verifier.clone());
         tasks.spawn_here(link.clone().connect_and_run(tasks.shutdown_token()));
         link
@@ -193,7 +194,7 @@ impl RedisLink {
     fn new(target: RedisTarget, options: LinkOptions, verifier: Arc<dyn Verifier>) -> Self {
         let (state, _) = watch::channel(LinkState::Down(NOT_TRIED.to_owned()));
         Self {
-            inner: Arc::new(Inner {
+            inner: Arc::new(LinkParts {
                 target,
                 options,
                 verifier,
@@ -246,7 +247,7 @@ impl RedisLink {
         }
     }
 
-    /// Verifies the connection again, unless somebody did since `generation` was current.
+    /// Verifies the connection again, unless another task did since `generation` was current.
     ///
     /// # Errors
     /// [`LinkError::Down`] where the Redis behind the connection cannot be used.
@@ -297,12 +298,12 @@ impl RedisLink {
         self.inner.state.borrow().clone()
     }
 
-    /// Whether the first connection has been made, or has failed.
+    /// True once the first connection has been made, or has failed.
     pub fn was_tried(&self) -> bool {
         !matches!(&*self.inner.state.borrow(), LinkState::Down(reason) if reason == NOT_TRIED)
     }
 
-    /// Where the link leads; its text hides the password.
+    /// Address and login of the link; its text hides the password.
     pub fn target(&self) -> &RedisTarget {
         &self.inner.target
     }
@@ -369,7 +370,7 @@ impl RedisLink {
         }
     }
 
-    /// Whether `live` is the physical connection that is in use.
+    /// True if `live` is the physical connection that is in use.
     fn is_current(&self, live: &Live) -> bool {
         self.live().is_ok_and(|now| now.connected_in == live.connected_in)
     }
@@ -397,7 +398,8 @@ impl RedisLink {
         connection.set_response_timeout(reply_timeout);
         let limit = reply_timeout * QUESTIONS_MAX + self.inner.verifier.others_take();
         let verified = self.inner.verifier.verify_chosen(&mut connection, choice);
-        let (began, target) = (service_kit::clock::now(), &self.inner.target);
+        let began = service_kit::clock::now();
+        let target = &self.inner.target;
         match tokio::time::timeout(limit, verified).await {
             Ok(Ok(())) => Ok(()),
             // The error of a question that was not answered does not name the Redis.

@@ -17,7 +17,7 @@ impl Script {
         Self { name, text, sha1: redis::Script::new(text).get_hash().to_owned() }
     }
 
-    /// What Redis is given to load.
+    /// Source that Redis loads.
     pub fn text(&self) -> &'static str {
         self.text
     }

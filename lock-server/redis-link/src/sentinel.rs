@@ -27,7 +27,7 @@ pub(crate) struct Sentinels {
     pub(crate) addresses: Vec<(String, u16)>,
     /// `mymaster`.
     pub(crate) master: String,
-    /// A connection to each that nobody uses just now.
+    /// A connection to each sentinel that no call uses at the moment.
     idle: Arc<[Mutex<Option<Idle>>]>,
 }
 
@@ -47,22 +47,27 @@ impl Sentinels {
         Self { addresses, master, idle }
     }
 
-    /// What most of the sentinels have chosen; they are asked at the same time. One that
-    /// wants a password is given its own where there is one, else the login that Redis itself gets.
+    /// Returns the master that most of the sentinels have chosen; they are asked at the same time.
+    /// A sentinel that wants a password gets its own where there is one, else the login of Redis
+    /// itself.
     ///
     /// # Errors
-    /// A sentence with what each of them said.
-    pub(crate) async fn ask(&self, access: &Access, timeout: Duration) -> Result<Choice, String> {
+    /// A sentence with the reply of each.
+    pub(crate) async fn choice(
+        &self,
+        access: &Access,
+        timeout: Duration,
+    ) -> Result<Choice, String> {
         self.votes(access, timeout).await.result(&self.master)
     }
 
-    /// Whether more than half of all that were named say, to a question that is sent after this
-    /// call, that `choice` is the one in force. A sentinel that knows of a later choice never goes
-    /// back to an earlier one; so while a majority names this one, no majority has named a later
-    /// one before.
+    /// Succeeds if more than half of all named sentinels reply, to a question that is sent after
+    /// this call, that `choice` is the one in force. A sentinel that knows of a later choice never
+    /// goes back to an earlier one; so while a majority names this one, no majority has named a
+    /// later one before.
     ///
     /// # Errors
-    /// A sentence with what each of them said.
+    /// A sentence with the reply of each.
     pub(crate) async fn confirm(
         &self,
         choice: &Choice,
@@ -72,9 +77,9 @@ impl Sentinels {
         self.votes(access, timeout).await.confirm(choice, &self.master)
     }
 
-    /// What they say, up to where the rest can change nothing.
+    /// Collects replies until the remaining ones cannot change the result.
     async fn votes(&self, access: &Access, timeout: Duration) -> Votes {
-        let mut votes = Votes::of(self.addresses.len());
+        let mut votes = Votes::new(self.addresses.len());
         let asked = (0..self.addresses.len())
             .map(async |at| (at, tokio::time::timeout(timeout, self.ask_one(at, access)).await));
         let mut answers: FuturesUnordered<_> = asked.collect();
@@ -99,8 +104,8 @@ impl Sentinels {
         votes
     }
 
-    /// On the connection that is there, or a new one where there is none or it fails. One whose
-    /// answer nobody waits for any more is not used again.
+    /// Sends the question on the idle connection, or on a new one where there is none or it fails.
+    /// A connection whose reply no caller awaits any more is not used again.
     async fn ask_one(&self, at: usize, access: &Access) -> Result<Option<Choice>, RedisError> {
         let idle = self.slot(at).take();
         if let Some(Idle(mut connection)) = idle
@@ -110,7 +115,7 @@ impl Sentinels {
             return Ok(said);
         }
         let (host, port) = &self.addresses[at];
-        let mut connection = connect(host, *port, &access.of_nobody()).await?;
+        let mut connection = connect(host, *port, &access.without_login()).await?;
         let mut answer = self.query(&mut connection).await;
         if let Err(error) = &answer
             && error.code() == Some("NOAUTH")
@@ -144,7 +149,8 @@ impl Sentinels {
         };
         let address: Option<(String, u16)> = from_redis_value(address.extract_error()?)?;
         let Some((host, port)) = address else { return Ok(None) };
-        let (before, epoch) = (epoch_of(before)?, epoch_of(after)?);
+        let before = epoch_of(before)?;
+        let epoch = epoch_of(after)?;
         match before == epoch {
             true => Ok(Some(Choice { host, port, epoch })),
             false => Err((ErrorKind::Parse, "it has just made another choice").into()),

@@ -9,7 +9,7 @@ use redis::{RedisError, Value, cmd};
 use crate::access::Access;
 use crate::url::address_text;
 
-/// How many hash slots a cluster has.
+/// Number of hash slots of a cluster.
 pub const SLOTS: u16 = 16384;
 
 /// Consecutive slots and the master that owns them.
@@ -30,8 +30,8 @@ pub(crate) struct SlotOwner {
     slot: u16,
     /// Key of the slot that an idle connection may read.
     pub(crate) key: Option<Arc<[u8]>>,
-    /// How often the nodes were asked. Each time another one is asked first: one that is cut off
-    /// from the rest would otherwise go on naming an owner that it no longer is.
+    /// Number of questions so far. Each time another node is asked first: one that is cut off from
+    /// the rest would otherwise continue to name an owner that it no longer is.
     asked: Arc<AtomicUsize>,
 }
 
@@ -42,13 +42,14 @@ impl SlotOwner {
     }
 
     /// The owner of the slot of another key, which the login may read.
-    pub(crate) fn of(&self, key: &[u8]) -> Self {
-        let (slot, key) = (slot_of(key), Some(key.into()));
+    pub(crate) fn with_key(&self, key: &[u8]) -> Self {
+        let slot = slot_of(key);
+        let key = Some(key.into());
         Self { slot, key, asked: Arc::default(), ..self.clone() }
     }
 
     /// The address of the slot's master, from the first node that answers.
-    pub(crate) async fn ask(
+    pub(crate) async fn resolve(
         &self,
         access: &Access,
         timeout: Duration,
@@ -60,7 +61,7 @@ impl SlotOwner {
                 Ok(ranges) => match owner(&ranges, self.slot) {
                     Some(address) => return Ok(address),
                     None => reasons.push(format!(
-                        "{} says that nobody owns slot {}",
+                        "{} says that no node owns slot {}",
                         address_text(host, *port),
                         self.slot
                     )),
@@ -131,7 +132,8 @@ fn range(row: Value, asked: &str) -> Option<SlotRange> {
         Value::BulkString(_) | Value::Nil => asked,
         _ => return None,
     };
-    let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+    let first = u16::try_from(*first).ok()?;
+    let last = u16::try_from(*last).ok()?;
     let port = u16::try_from(*port).ok()?;
     let is_range = first <= last && last < SLOTS;
     is_range.then(|| SlotRange { first, last, master: address_text(host, port) })

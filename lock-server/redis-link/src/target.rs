@@ -1,4 +1,4 @@
-//! Where a Redis is.
+//! The address of a Redis, and connecting to it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,7 +13,7 @@ use crate::sentinel::{Choice, Sentinels};
 use crate::slots::SlotOwner;
 use crate::url::{self, RedisUrl, TargetError, address_text};
 
-/// How many commands may wait for the connection before callers do.
+/// Commands that may wait for the connection before their callers do.
 const PIPELINE_BUFFER: usize = 4096;
 
 /// A Redis URL that was understood: `redis://[user[:password]@]host[:port][/db]`, or
@@ -29,12 +29,12 @@ pub struct RedisTarget {
     shown: String,
 }
 
-/// Where a connection leads.
+/// Address that a connection leads to.
 #[derive(Clone, Debug)]
 pub(crate) struct Reached {
-    /// The host.
+    /// Name or IP address.
     pub(crate) host: String,
-    /// The port.
+    /// TCP port.
     pub(crate) port: u16,
     /// The epoch of the sentinels' choice, where they chose it.
     pub(crate) epoch: Option<u64>,
@@ -47,12 +47,13 @@ impl Reached {
     }
 
     fn choice(&self) -> Option<Choice> {
-        let (host, port) = (self.host.clone(), self.port);
+        let host = self.host.clone();
+        let port = self.port;
         self.epoch.map(|epoch| Choice { host, port, epoch })
     }
 }
 
-/// How the address of a connection is found.
+/// Source of a connection's address.
 #[derive(Clone, Debug)]
 enum Place {
     /// It is this one.
@@ -115,7 +116,7 @@ impl RedisTarget {
         Ok(self)
     }
 
-    /// Whether it is reached over TLS.
+    /// True for a connection over TLS.
     pub fn is_tls(&self) -> bool {
         self.access.is_tls()
     }
@@ -128,7 +129,7 @@ impl RedisTarget {
     /// The same cluster's owner of the slot of `key`; any other target is the same for every key.
     pub fn in_slot_of(&self, key: &[u8]) -> Self {
         match &self.place {
-            Place::Slot(owner) => Self { place: Place::Slot(owner.of(key)), ..self.clone() },
+            Place::Slot(owner) => Self { place: Place::Slot(owner.with_key(key)), ..self.clone() },
             Place::One { .. } | Place::Sentinels(_) => self.clone(),
         }
     }
@@ -162,7 +163,8 @@ impl RedisTarget {
         timeout: Duration,
     ) -> Result<(MultiplexedConnection, Reached), String> {
         let reached = self.resolve(timeout).await?;
-        let (host, port) = (reached.host.clone(), reached.port);
+        let host = reached.host.clone();
+        let port = reached.port;
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(timeout))
             .set_response_timeout(None)
@@ -219,7 +221,7 @@ impl RedisTarget {
     /// RESP over TCP itself. With sentinels they are asked, and the role is not verified.
     ///
     /// # Errors
-    /// A sentence where those who should know the address do not say it within `timeout` each.
+    /// A sentence where the sentinels or nodes do not reply with the address within `timeout` each.
     pub async fn tcp_address(&self, timeout: Duration) -> Result<String, String> {
         Ok(self.resolve(timeout).await?.address())
     }
@@ -234,18 +236,18 @@ impl RedisTarget {
         self.access.login.db()
     }
 
-    /// Whether sentinels choose the Redis. A failover may then lose what the old master had not
-    /// yet passed on: data and marks together.
+    /// True where sentinels choose the Redis. A failover may then lose what the old master had not
+    /// yet replicated: data and marks together.
     pub fn is_sentinel(&self) -> bool {
         matches!(self.place, Place::Sentinels(_))
     }
 
-    /// Whether it is the owner of a slot of a cluster, whichever node that is.
+    /// True where the target is the owner of a slot of a cluster, on any node.
     pub fn is_cluster(&self) -> bool {
         matches!(self.place, Place::Slot(_))
     }
 
-    /// Whether an error reply says that this Redis is not the one to talk to (any more), and
+    /// True for an error reply which says that this Redis is not the right one (any more), if
     /// another one can be looked for.
     pub(crate) fn is_wrong_place(&self, code: &str) -> bool {
         match &self.place {
@@ -269,18 +271,18 @@ impl RedisTarget {
         }
     }
 
-    /// What the sentinels say now, if it is another choice than the one that led to `at`.
+    /// The sentinels' current choice, if it is another one than led to `at`.
     pub(crate) async fn moved_to(&self, at: &Reached) -> Option<String> {
         let Place::Sentinels(sentinels) = &self.place else { return None };
-        let now = sentinels.ask(&self.access, FOLLOW_TIMEOUT).await.ok()?;
+        let now = sentinels.choice(&self.access, FOLLOW_TIMEOUT).await.ok()?;
         (Some(&now) != at.choice().as_ref()).then(|| now.to_string())
     }
 
-    /// Whether the choice that led to `at` is still in force, by answers to questions that are sent
-    /// after this call. Where nobody chooses it always is.
+    /// Succeeds if the choice that led to `at` is still in force, by replies to questions that are
+    /// sent after this call. Without sentinels it always is.
     ///
     /// # Errors
-    /// A sentence with what was said.
+    /// A sentence with the replies.
     pub(crate) async fn confirm(&self, at: &Reached, timeout: Duration) -> Result<(), String> {
         match (&self.place, at.choice()) {
             (Place::Sentinels(sentinels), Some(choice)) => {
@@ -293,9 +295,9 @@ impl RedisTarget {
     async fn resolve(&self, timeout: Duration) -> Result<Reached, String> {
         let (host, port) = match &self.place {
             Place::One { host, port } => (host.clone(), *port),
-            Place::Slot(owner) => owner.ask(&self.access, timeout).await?,
+            Place::Slot(owner) => owner.resolve(&self.access, timeout).await?,
             Place::Sentinels(sentinels) => {
-                let Choice { host, port, epoch } = sentinels.ask(&self.access, timeout).await?;
+                let Choice { host, port, epoch } = sentinels.choice(&self.access, timeout).await?;
                 return Ok(Reached { host, port, epoch: Some(epoch) });
             }
         };
@@ -331,7 +333,7 @@ impl RedisTarget {
     }
 }
 
-/// How long a sentinel may take to say where the master is, when it is asked in between.
+/// Longest wait for a sentinel's reply in a check between two connections.
 const FOLLOW_TIMEOUT: Duration = Duration::from_secs(1);
 
 async fn role(connection: &mut MultiplexedConnection) -> Result<String, String> {

@@ -1,4 +1,4 @@
-//! What a target is read from, and what it shows.
+//! Tests of reading a target and of its text.
 
 use super::*;
 
@@ -111,7 +111,7 @@ async fn an_address_can_be_asked_for() {
         let target: RedisTarget = url.parse().unwrap();
         assert_eq!(target.tcp_address(timeout).await.unwrap(), address);
     }
-    let nobody: RedisTarget = "redis-sentinel://127.0.0.1:1/m".parse().unwrap();
-    let error = nobody.tcp_address(timeout).await.unwrap_err();
+    let unanswered: RedisTarget = "redis-sentinel://127.0.0.1:1/m".parse().unwrap();
+    let error = unanswered.tcp_address(timeout).await.unwrap_err();
     assert!(error.contains("no sentinel says") && error.contains("127.0.0.1:1"), "{error}");
 }

@@ -27,11 +27,11 @@ impl TargetError {
 pub(crate) struct RedisUrl {
     /// `redis`, `redis-sentinel` or `redis-cluster`, also where it is written with TLS.
     pub(crate) scheme: String,
-    /// Whether it is written with TLS: `rediss`, `rediss-sentinel`, `rediss-cluster`.
+    /// True with TLS in the scheme: `rediss`, `rediss-sentinel`, `rediss-cluster`.
     pub(crate) is_tls: bool,
     /// Host and port of each address, at least one.
     pub(crate) addresses: Vec<(String, u16)>,
-    /// What is between the slashes behind the addresses, none of it empty but maybe the first.
+    /// Parts between the slashes behind the addresses; only the first may be empty.
     pub(crate) path: Vec<String>,
     /// User and password; database 0.
     pub(crate) login: RedisConnectionInfo,

@@ -45,7 +45,7 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that moves only when it is told to: for tests and simulation.
+/// A clock that moves only when a test or a simulation moves it.
 #[derive(Debug)]
 pub struct ManualClock {
     times: Mutex<(u64, u64)>,

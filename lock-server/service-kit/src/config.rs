@@ -76,7 +76,7 @@ pub fn parse_at<A: clap::Parser>(
         .map_err(|error| setting::combined(error, &settings))
 }
 
-/// What the layers say, before it is judged.
+/// Settings of all layers, before they are checked.
 struct Layers {
     prefix: String,
     specs: Vec<Spec>,
@@ -156,7 +156,8 @@ impl Layers {
         }
         for spec in self.specs.iter().filter(|spec| spec.is_required) {
             if !self.settings.iter().any(|setting| setting.spec.id == spec.id) {
-                let (long, variable) = (&spec.long, spec.variable(&self.prefix));
+                let long = &spec.long;
+                let variable = spec.variable(&self.prefix);
                 self.errors.push(format!(
                     "--{long} is missing: give the flag, the variable {variable}, or the key \
                      {long} in the file that --config names"

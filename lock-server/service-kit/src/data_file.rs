@@ -78,7 +78,7 @@ pub fn open(
         // that does not know the folder, although commits to the file were durable.
         sync_folder(folder).map_err(|error| FolderError::of_io(folder, &error))?;
         if let Some(parent) = folder.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            // The parent may belong to somebody else; then the folder was not made by us.
+            // The parent may belong to another user; then this process did not make the folder.
             let _ = sync_folder(parent);
         }
     }

@@ -35,7 +35,7 @@ pub struct ListenerFlags {
 }
 
 impl ListenerFlags {
-    /// What the listener is told.
+    /// Options for [`serve`](crate::listener::serve).
     pub fn options(self) -> ListenOptions {
         ListenOptions {
             header_timeout: self.header_timeout,
@@ -65,7 +65,7 @@ impl HostFlags {
     }
 }
 
-/// What is logged, and how.
+/// Flags for the log.
 #[derive(Clone, Debug, Args)]
 pub struct LogFlags {
     /// Format of log lines: text or json.
@@ -76,7 +76,7 @@ pub struct LogFlags {
     pub log_filter: String,
 }
 
-/// How log lines look.
+/// Form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people.
@@ -129,7 +129,7 @@ impl KeyFlags {
     }
 }
 
-/// Who the server is to its store.
+/// Flags for the server's login at its store.
 #[derive(Clone, Debug, Default, Args)]
 pub struct StoreLoginFlags {
     /// CA (PEM) that signs the store's certificates [default: the system's]. For a store that is
@@ -157,8 +157,8 @@ impl StoreLoginFlags {
     /// Reads the files.
     ///
     /// # Errors
-    /// A sentence that names the flag and the file, where one cannot be used, and where a certificate
-    /// is named without its key.
+    /// A sentence that names the flag and the file, where one cannot be used, and where a
+    /// certificate is named without its key.
     pub fn login(&self) -> Result<StoreLogin, String> {
         let password = |flag: &str, file: &Option<PathBuf>| {
             let read = file.as_deref().map(Password::read).transpose();

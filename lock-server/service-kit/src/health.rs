@@ -1,17 +1,17 @@
-//! Whether the service is ready: a list of named checks.
+//! Readiness of the service: a list of named checks.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What a check says.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
     /// All is well.
     Ok,
-    /// All is well, and this is what is to be known of it.
-    Told(String),
-    /// The service works, but somebody should look: what, and what to do.
+    /// All is well; the text is for the operator.
+    Info(String),
+    /// The service works, but an operator should act: what is wrong, and what to do.
     Warn(String),
     /// The service cannot do its work: why, and what to do.
     Failing(String),
@@ -47,7 +47,7 @@ impl Health {
         self.checks.write().unwrap_or_else(PoisonError::into_inner).remove(name);
     }
 
-    /// Whether no check fails.
+    /// True if no check fails.
     pub fn is_ready(&self) -> bool {
         self.report(false).ready
     }
@@ -69,16 +69,16 @@ impl Health {
 fn log(name: &str, status: &Status) {
     match status {
         Status::Ok => tracing::debug!(check = name, "check is ok"),
-        Status::Told(text) => tracing::info!(check = name, "{text}"),
+        Status::Info(text) => tracing::info!(check = name, "{text}"),
         Status::Warn(text) => tracing::warn!(check = name, "{text}"),
         Status::Failing(text) => tracing::error!(check = name, "{text}"),
     }
 }
 
-/// What `/readyz` tells.
+/// Body of `/readyz`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Whether no check fails.
+    /// True if no check fails.
     pub ready: bool,
     /// Every check by name.
     pub checks: Vec<(String, Status)>,
@@ -109,7 +109,7 @@ fn line(out: &mut String, name: &str, status: &Status) {
     // Writing to a String does not fail.
     let _ = match status {
         Status::Ok => writeln!(out, "[+]{name} ok"),
-        Status::Told(text) => writeln!(out, "[+]{name} {text}"),
+        Status::Info(text) => writeln!(out, "[+]{name} {text}"),
         Status::Warn(text) => writeln!(out, "[!]{name} warning: {text}"),
         Status::Failing(text) => writeln!(out, "[-]{name} failed: {text}"),
     };
@@ -124,7 +124,7 @@ mod tests {
         let health = Health::new();
         assert!(health.is_ready());
         health.set("store", Status::Ok);
-        health.set("guarantee", Status::Told("strict".to_owned()));
+        health.set("guarantee", Status::Info("strict".to_owned()));
         health.set("persistence", Status::Warn("appendfsync is everysec".to_owned()));
         assert!(health.is_ready());
         health.set("store", Status::Failing("unreachable".to_owned()));

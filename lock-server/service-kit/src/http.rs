@@ -1,4 +1,4 @@
-//! What every request passes through: one thin layer, and the names of locks in paths.
+//! Layers around every request, and the names of locks in paths.
 
 mod caller_site;
 mod edge;
@@ -42,7 +42,7 @@ impl Default for HttpOptions {
 ///
 /// Every reply carries `X-Request-Id`, and every problem body `request_id`; paths and methods that
 /// do not exist are problems (404; 405 with `Allow`); bodies are bounded; requests are counted by
-/// route; a handler that panics becomes a 500 problem while the process goes on. Unless a request
+/// route; a handler that panics becomes a 500 problem while the process continues. Unless a request
 /// id of at most 64 bytes of `[A-Za-z0-9._-]` came in, one is made. Requests for a host that is no
 /// address, not `localhost` and none of `names` are 421, and those that a browser sends for a page
 /// of another origin are 403.
@@ -62,6 +62,7 @@ async fn not_found(method: Method, uri: Uri) -> Reject {
 }
 
 async fn method_not_allowed(request: Request) -> Reject {
-    let (method, path) = (shown(request.method().as_str()), shown(request.uri().path()));
+    let method = shown(request.method().as_str());
+    let path = shown(request.uri().path());
     Reject::new(Code::MethodNotAllowed, format!("{path} does not know the method {method}"))
 }

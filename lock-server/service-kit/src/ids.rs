@@ -13,7 +13,7 @@ pub(crate) const REQUEST_ID_BYTES: usize = 21;
 /// The bytes of a version 4 UUID that hold its version and variant beside random bits.
 const NOT_WHOLLY_RANDOM: [usize; 2] = [6, 8];
 
-/// A lease id that nobody has used: a random UUID.
+/// A new lease id: a random UUID.
 pub fn lease_id() -> LeaseId {
     loop {
         // Only the nil UUID is refused, and a version 4 UUID never is nil.
@@ -23,7 +23,7 @@ pub fn lease_id() -> LeaseId {
     }
 }
 
-/// A session id that nobody has used: a random UUID.
+/// A new session id: a random UUID.
 pub fn session_id() -> SessionId {
     loop {
         // Only the nil UUID is refused, and a version 4 UUID never is nil.

@@ -1,4 +1,4 @@
-//! What every part of a service is given, and the routes that every service answers.
+//! Clock, tasks, metrics and health of a service, and the routes that every service has.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ use crate::tasks::Tasks;
 pub struct Kit {
     /// The name of the service, as `/version` and the metrics give it.
     pub service: &'static str,
-    /// Where time comes from.
+    /// Source of time.
     pub clock: Arc<dyn Clock>,
-    /// Where tasks are spawned; shutdown begins here.
+    /// Task tracker; shutdown begins here.
     pub tasks: Tasks,
-    /// What is counted.
+    /// Metrics of the process.
     pub metrics: Metrics,
-    /// Whether the service is ready.
+    /// Checks that decide readiness.
     pub health: Health,
 }
 
@@ -72,7 +72,7 @@ async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
     (status, text).into_response()
 }
 
-/// Whether `/readyz` is asked for every check: they name files and addresses.
+/// True if the query of `/readyz` asks for every check: they name files and addresses.
 pub fn is_verbose(query: Option<&str>) -> bool {
     query
         .is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")))

@@ -1,4 +1,4 @@
-//! What lock-server and fenced-store share: the listener with its limits, problem responses,
+//! Parts that lock-server and fenced-store share: the listener with its limits, problem responses,
 //! request ids, metrics, health, telemetry, tracked tasks, clocks, ids and layered configuration.
 //!
 //! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole

@@ -26,14 +26,14 @@ use crate::tasks::Tasks;
 pub use bind::{BindError, bind, check_loopback};
 pub use threads::HttpThreads;
 
-/// What hyper may hold of a body in each direction of a connection, so that ten thousand of them
-/// fit into memory.
+/// Bytes that hyper may hold of a body in each direction of a connection, so that ten thousand of
+/// them fit into memory.
 const CONNECTION_BUFFER_BYTES: usize = 64 * 1024;
 
-/// How long connections that were cut may take to go away.
+/// Time that cut connections may take to close.
 const CUT_GRACE: Duration = Duration::from_secs(1);
 
-/// How long accepting rests when the process has no file descriptor left.
+/// Pause of accepting when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The limits of a listener.
@@ -45,9 +45,10 @@ pub struct ListenOptions {
     pub body_timeout: Duration,
     /// The rate that the sender of a body must keep up.
     pub body_bytes_per_sec_min: u32,
-    /// How long a connection may rest between requests; it is cut within a quarter more.
+    /// Longest time that a connection may be idle between requests; it is cut within a quarter
+    /// more.
     pub idle_timeout: Duration,
-    /// How long a client may leave a reply unread while nothing more fits into the socket.
+    /// Longest time that a client may leave a reply unread while nothing more fits into the socket.
     pub write_timeout: Duration,
     /// Connections at once. Further ones wait in the kernel's backlog of 1024.
     pub max_connections: usize,
@@ -55,7 +56,7 @@ pub struct ListenOptions {
     pub max_headers: usize,
     /// Bytes of a request's head; at least 8192 are always allowed.
     pub max_header_bytes: usize,
-    /// How long requests in flight may take once shutdown has begun.
+    /// Longest time that requests in flight may take once shutdown has begun.
     pub drain_deadline: Duration,
 }
 
@@ -75,7 +76,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// How a drain went.
+/// Result of a drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainReport {
     /// Connections that were open when shutdown began.
@@ -84,7 +85,7 @@ pub struct DrainReport {
     pub cut: usize,
 }
 
-/// What all connections of a listener share.
+/// Parts that all connections of a listener share.
 struct Shared {
     router: ApiRouter,
     options: ListenOptions,
@@ -108,7 +109,7 @@ pub async fn serve(
 ///
 /// Requests in flight get [`ListenOptions::drain_deadline`]; what is left then is cut. Connections
 /// run as tracked tasks of `tasks`. When this future is dropped, accepting stops and connections
-/// go on until shutdown.
+/// continue until shutdown.
 pub async fn serve_on(
     threads: &HttpThreads,
     listener: TcpListener,

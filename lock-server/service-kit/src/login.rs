@@ -1,4 +1,4 @@
-//! Who a server is to the store behind it: user, password and certificates.
+//! Login of a server at the store behind it: user, password and certificates.
 
 use std::fmt;
 use std::path::Path;
@@ -34,7 +34,7 @@ impl Password {
         }
     }
 
-    /// The password itself, for whoever sends it.
+    /// The password itself, for the code that sends it.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -52,11 +52,12 @@ impl fmt::Debug for Password {
     }
 }
 
-/// What a store without a network says of any of it.
+/// Error of a store without a network that is given any of these flags.
 pub const NO_LOGIN: &str = "--store-ca, --store-cert, --store-key, --store-user, \
-    --store-password-file and --sentinel-password-file are for a store behind a network; leave them out";
+    --store-password-file and --sentinel-password-file are for a store behind a network; \
+    leave them out";
 
-/// What a store is told and shown beside its URL.
+/// Login of a store, beside its URL.
 #[derive(Clone, Debug, Default)]
 pub struct StoreLogin {
     /// The user's name.
@@ -70,14 +71,14 @@ pub struct StoreLogin {
 }
 
 impl StoreLogin {
-    /// Whether nothing is said.
+    /// True if every field is empty.
     pub fn is_empty(&self) -> bool {
         let Self { user, password, sentinel_password, tls } = self;
         user.is_none() && password.is_none() && sentinel_password.is_none() && tls.is_default()
     }
 }
 
-/// What the scheme of a URL with a password begins with.
+/// First part of the schemes of URLs that may hold a password.
 const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
 
 /// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,

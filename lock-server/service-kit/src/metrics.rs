@@ -1,4 +1,4 @@
-//! What is counted, and how it is told to Prometheus.
+//! Metrics, and their text for Prometheus.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
@@ -61,7 +61,8 @@ impl Metrics {
         let requests = Family::default();
         let durations: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATION_BOUNDS_SECONDS));
-        let (in_flight, panics) = (Gauge::default(), Counter::default());
+        let in_flight = Gauge::default();
+        let panics = Counter::default();
         registry.register(
             "http_requests",
             "Requests answered, by method, route and status",

@@ -23,7 +23,7 @@ pub struct Reject {
     retry_after_secs: Option<u64>,
 }
 
-/// What a handler returns.
+/// Result of a handler.
 pub type Result<T> = std::result::Result<T, Reject>;
 
 /// The rendered problem, left in the reply's extensions so that the request id can be added.
@@ -63,12 +63,12 @@ impl Reject {
         self
     }
 
-    /// The code.
+    /// Kind of the error.
     pub fn code(&self) -> Code {
         self.problem.code
     }
 
-    /// The problem.
+    /// Body of the reply.
     pub fn problem(&self) -> &Problem {
         &self.problem
     }

@@ -1,4 +1,4 @@
-//! What the life of both service processes has in common.
+//! Start and end of both service processes.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use crate::config::{ProcessEnv, unknown_variables};
 use crate::listener::DrainReport;
 use crate::{Kit, signals};
 
-/// What is left to do after the listeners are done: commits, forwards, releases.
+/// Longest time for the rest after the listeners are done: commits, forwards, releases.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Warns of variables that begin with the prefix and set nothing: misspelt ones, perhaps.

@@ -1,4 +1,4 @@
-//! What a request carries for extractors and logs: its id, and the limits of its body.
+//! Parts of a request for extractors and logs: its id, and the limits of its body.
 
 use std::convert::Infallible;
 

@@ -17,10 +17,10 @@ const PROBE_AFTER: Duration = Duration::from_secs(15);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 /// Unanswered probes after which the peer is gone: 30 s of silence in all.
 const PROBES: u32 = 3;
-/// How long a store may leave sent bytes unacknowledged.
+/// Longest time that a store may leave sent bytes unacknowledged.
 pub const STORE_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
-/// How long a client may do so. It is also how long a client may take nothing while bytes wait for
-/// it.
+/// Longest time that a client may do so. It is also how long a client may take nothing while bytes
+/// wait for it.
 const CLIENT_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Probes of an idle connection.

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Spawns tasks, counts them, tells them when to end and waits for them. Cheap to clone; all
+/// Spawns tasks, counts them, notifies them of the shutdown and waits for them. Cheap to clone; all
 /// clones are the same.
 #[derive(Clone, Debug, Default)]
 pub struct Tasks {
@@ -107,17 +107,17 @@ impl Tasks {
         self.shutdown.clone()
     }
 
-    /// Tells every task to end. Repeating it changes nothing.
+    /// Notifies every task to end. Idempotent.
     pub fn begin_shutdown(&self) {
         self.shutdown.cancel();
     }
 
-    /// Whether shutdown has begun.
+    /// True once shutdown has begun.
     pub fn is_shutting_down(&self) -> bool {
         self.shutdown.is_cancelled()
     }
 
-    /// How many tasks are running.
+    /// Number of running tasks.
     pub fn running(&self) -> usize {
         self.tracker.len()
     }
@@ -147,7 +147,7 @@ where
     tasks: Tasks,
 }
 
-/// How far the work of a [`Finish`] is.
+/// Progress of the work of a [`Finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Progress {
     /// It was never polled.

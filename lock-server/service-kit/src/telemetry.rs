@@ -6,7 +6,7 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// How a line of the log is written.
+/// Form of a line of the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people; in colour on a terminal.
@@ -27,7 +27,7 @@ pub enum TelemetryError {
     Filter {
         /// The filter as it was given.
         filter: String,
-        /// What is wrong with it.
+        /// The error in it.
         reason: String,
     },
     /// Logs were set up before.
@@ -35,14 +35,15 @@ pub enum TelemetryError {
     Twice,
 }
 
-/// Reads a filter. `Targets` alone takes a misspelt level for the name of a target, and then nothing
-/// is logged.
+/// Reads a filter. `Targets` alone takes a misspelt level for the name of a target, and then
+/// nothing is logged.
 fn targets(filter: &str) -> Result<Targets, String> {
     let is_target = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
     let mut targets = Targets::new();
     for directive in filter.split(',') {
         let (target, level) = directive.split_once('=').unwrap_or(("", directive));
-        let (target, level) = (target.trim(), level.trim());
+        let target = target.trim();
+        let level = level.trim();
         let level = level.parse().ok().filter(|_| level.starts_with(|c: char| c.is_alphabetic()));
         let Some(level): Option<LevelFilter> = level else {
             return Err(format!(

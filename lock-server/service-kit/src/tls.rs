@@ -1,5 +1,4 @@
-//! What all TLS connections share: the cryptography, what files hold for them, and what a failure
-//! means.
+//! Cryptography, certificate files and error texts of all TLS connections.
 
 use std::error::Error;
 use std::path::Path;
@@ -20,9 +19,9 @@ use crate::bounded_file::read_bounded;
 /// of it.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Makes the one implementation of cryptography that is built in the process' default. Whoever
-/// makes a TLS configuration, or an HTTP client that may speak TLS, calls it first; any call after
-/// the first does nothing.
+/// Makes the one implementation of cryptography that is built in the process' default. Call it
+/// before making a TLS configuration, or an HTTP client that may speak TLS; any call after the
+/// first does nothing.
 pub fn install_crypto() {
     // It fails where one is there already, which is what is wanted.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -58,8 +57,8 @@ impl TlsOptions {
     /// Shows this certificate to a server that asks for one.
     ///
     /// # Errors
-    /// A sentence that begins with the file, where one of the two cannot be read or used, or they do
-    /// not belong together.
+    /// A sentence that begins with the file, where one of the two cannot be read or used, or they
+    /// do not belong together.
     pub fn with_client(mut self, certificate: &Path, key: &Path) -> Result<Self, String> {
         let pem = ClientPem {
             certificate: read_bounded(certificate, FILE_BYTES_MAX)?,
@@ -108,7 +107,7 @@ impl TlsOptions {
         Ok(TlsClient { connector: TlsConnector::from(Arc::new(config)) })
     }
 
-    /// Whether nothing was read: the system's certificates are trusted, and none is shown.
+    /// True if nothing was read: the system's certificates are trusted, and none is shown.
     pub fn is_default(&self) -> bool {
         self.ca.is_none() && self.client.is_none()
     }
@@ -123,8 +122,8 @@ impl TlsOptions {
         self.client.as_deref().map(|pem| (&*pem.certificate, &*pem.key))
     }
 
-    /// What went wrong with TLS, and what to do, as the rest of a sentence about the server at
-    /// `host`; `None` where `error` is of something else.
+    /// Explains a TLS error and what to do, as the rest of a sentence about the server at `host`;
+    /// `None` if `error` is no TLS error.
     pub fn explain(&self, error: &(dyn Error + 'static), host: &str) -> Option<String> {
         Some(match cause(error)? {
             rustls::Error::InvalidCertificate(why) => self.explain_certificate(why, host),
@@ -212,12 +211,13 @@ impl fmt::Debug for TlsClient {
 
 impl fmt::Debug for TlsOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (ca, client) = (self.ca.is_some(), self.client.is_some());
+        let ca = self.ca.is_some();
+        let client = self.client.is_some();
         f.debug_struct("TlsOptions").field("has_ca", &ca).field("has_client", &client).finish()
     }
 }
 
-/// What rustls says, somewhere among the causes of an error.
+/// The error of rustls, among the causes of an error.
 fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,19 +1,19 @@
 //! Rights that requests need.
 
-use access_control::{Asked, Need, Verb};
+use access_control::{Need, RequestTarget, Verb};
 use axum::extract::Query;
 use axum::http::Method;
 use serde::Deserialize;
 
 /// Returns the right that a request needs. A route that is not named here is refused.
-pub(crate) fn need(asked: &Asked<'_>) -> Need {
-    let lock = || asked.param("lock").as_bytes().to_vec();
+pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
+    let lock = || target.param("lock").as_bytes().to_vec();
     let whole = Vec::new;
-    match (asked.method, asked.route) {
-        (&Method::GET, "/v1/locks") => Need::Under(Verb::Read, asked.prefix()),
-        (&Method::GET, "/v1/events") => match watched(asked) {
+    match (target.method, target.route) {
+        (&Method::GET, "/v1/locks") => Need::Under(Verb::Read, target.prefix()),
+        (&Method::GET, "/v1/events") => match watched(target) {
             Some(lock) => Need::Name(Verb::Read, lock.into_bytes()),
-            None => Need::Under(Verb::Read, asked.prefix()),
+            None => Need::Under(Verb::Read, target.prefix()),
         },
         // The body names the locks; the handler checks each.
         (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
@@ -36,12 +36,12 @@ pub(crate) fn need(asked: &Asked<'_>) -> Need {
 }
 
 /// Lock whose events the query names. If the query is malformed, the handler refuses it later.
-fn watched(asked: &Asked<'_>) -> Option<String> {
+fn watched(target: &RequestTarget<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Watch {
         lock: Option<String>,
     }
-    let watch = Query::<Watch>::try_from_uri(asked.uri);
+    let watch = Query::<Watch>::try_from_uri(target.uri);
     watch.ok().and_then(|Query(watch)| watch.lock)
 }
 
@@ -56,7 +56,7 @@ mod tests {
         let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).unwrap();
         let uri: Uri = format!("/x?{query}").parse().unwrap();
         let params = [("lock".to_owned(), "orders/42".to_owned())];
-        need(&Asked::new(&method, route, &uri, &params))
+        need(&RequestTarget::new(&method, route, &uri, &params))
     }
 
     /// Every operation that is documented needs a right, a known caller, or nothing.

@@ -30,11 +30,13 @@ pub(super) async fn acquire_all(
     for wish in &request.locks {
         caller.may(Verb::Acquire, wish.lock.as_str())?;
     }
-    let (session, owner) = (request.session_id, request.owner);
+    let session = request.session_id;
+    let owner = request.owner;
     let (caller, owner) = acquire::within_session(&service, caller, session, owner).await?;
     let request = AcquireAllRequest { owner, ..request };
     let made_up = request.lease_id.is_none();
-    let (lease_id, wait_ms) = (request.lease_id, request.wait_ms);
+    let lease_id = request.lease_id;
+    let wait_ms = request.wait_ms;
     let lease_id = lease_id.unwrap_or_else(service_kit::ids::lease_id);
     let parts = check(&service, request, lease_id)?;
     let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();

@@ -21,23 +21,23 @@ pub(super) async fn revoke(
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<RevokeRequest>,
 ) -> Result<Json<RevokedReply>, Reject> {
-    caller.note("reason", &request.reason);
+    caller.record("reason", &request.reason);
     let result = run(&service, &lock, request).await;
     service.counters.count(Operation::Revoke, result.as_ref().err().map(Reject::code));
     let reply = result.inspect_err(|reject| {
         if let Some(guards) = reject.problem().extension::<Vec<GuardSeal>>("guards") {
-            caller.note("guards", outcomes(&guards));
+            caller.record("guards", outcomes(&guards));
         }
     })?;
     if !reply.guards.is_empty() {
-        caller.note("guards", outcomes(&reply.guards));
+        caller.record("guards", outcomes(&reply.guards));
     }
     if let Some(ended) = &reply.ended {
-        caller.note("lease_id", ended.lease_id);
-        caller.note("token", ended.token);
+        caller.record("lease_id", ended.lease_id);
+        caller.record("token", ended.token);
     }
     if !reply.others.is_empty() {
-        caller.note("other_leases", reply.others.len());
+        caller.record("other_leases", reply.others.len());
     }
     Ok(Json(reply))
 }
@@ -72,10 +72,12 @@ async fn run(
 
 /// Records what was revoked, also when a later step failed.
 fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &Done) {
-    let (reason, guards) = (&request.reason, outcomes(&done.guards));
+    let reason = &request.reason;
+    let guards = outcomes(&done.guards);
     for ended in &done.ended {
         service.events.publish_end(ended, Some(reason.to_string()));
-        let (lease_id, token) = (ended.lease_id, ended.token);
+        let lease_id = ended.lease_id;
+        let token = ended.token;
         tracing::info!(target: "audit", %lock, %lease_id, %token, %reason, guards, "a lease was revoked");
     }
     if done.is_delay_lifted {

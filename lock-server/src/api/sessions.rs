@@ -123,7 +123,7 @@ pub(super) async fn block(
     ApiPath(session): ApiPath<SessionId>,
     ApiJson(request): ApiJson<BlockRequest>,
 ) -> Result<Json<SessionReply>, Reject> {
-    caller.note("reason", &request.reason);
+    caller.record("reason", &request.reason);
     let result = service.store.block_session(session, request.reason.clone()).await;
     let reply = finish(&service, Operation::BlockSession, result)?;
     tracing::info!(

@@ -46,7 +46,8 @@ impl Drop for Undelivered {
         if locks.is_empty() {
             return;
         }
-        let (lease_id, lives_ms) = (self.lease_id, self.lives_ms);
+        let lease_id = self.lease_id;
+        let lives_ms = self.lives_ms;
         let service = self.service.clone();
         self.service.kit.tasks.spawn(async move {
             let returned = locks

@@ -24,7 +24,9 @@ const UNLISTED_MS: u64 = 30_000;
 /// Follows leases until shutdown, or until the store is gone.
 pub(super) fn start(events: &Events, store: &Arc<dyn LockStore>, kit: &Kit) {
     // The store must be able to end while this waits.
-    let (events, store, stop) = (events.clone(), Arc::downgrade(store), kit.tasks.shutdown_token());
+    let events = events.clone();
+    let store = Arc::downgrade(store);
+    let stop = kit.tasks.shutdown_token();
     kit.tasks.spawn(async move {
         stop.run_until_cancelled(follow(&events, &store)).await;
     });

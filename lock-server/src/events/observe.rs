@@ -40,7 +40,8 @@ impl Observed {
 #[async_trait]
 impl LockStore for Observed {
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
-        let (lock, session) = (request.lock.clone(), request.session);
+        let lock = request.lock.clone();
+        let session = request.session;
         let result = match request.wait_ms {
             0 => self.store.acquire(request).await,
             _ => {

@@ -20,7 +20,8 @@ impl Outbox {
     /// Adds events while there is room. Returns how many were dropped.
     pub(super) fn put(&self, events: Vec<Event>) -> usize {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        let (count, room) = (events.len(), MAX - waiting.len().min(MAX));
+        let count = events.len();
+        let room = MAX - waiting.len().min(MAX);
         waiting.extend(events.into_iter().take(room));
         drop(waiting);
         self.filled.notify_one();

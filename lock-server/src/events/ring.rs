@@ -87,7 +87,8 @@ pub(super) struct Start {
 impl Ring {
     /// Remembers `capacity` events; those up to `before` are not known.
     pub(super) fn new(capacity: usize, before: EventId) -> Self {
-        let (entries, index) = (VecDeque::new(), Index::default());
+        let entries = VecDeque::new();
+        let index = Index::default();
         Self { entries, first: 0, capacity, before, last: before, index }
     }
 

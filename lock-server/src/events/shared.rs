@@ -67,7 +67,8 @@ pub(super) async fn start(
     let prefix = key_prefix.for_namespace(namespace);
     let target = target.in_slot_of(prefix.as_bytes());
     let keys = ["events", "events:last", "lineage"].map(|name| format!("{prefix}{name}"));
-    let (options, unverified) = (LinkOptions::default(), Arc::new(Unverified));
+    let options = LinkOptions::default();
+    let unverified = Arc::new(Unverified);
     let mut stream = Stream {
         events: events.clone(),
         link: RedisLink::start(target, options, unverified, &kit.tasks).await?,
@@ -107,7 +108,9 @@ impl Stream {
     /// Reads the entries from before this server started.
     async fn load(&mut self) -> Result<(), LinkError> {
         let capacity = self.events.inner.options.history;
-        let (mut known, mut count, mut end) = (Vec::new(), 0, "+".to_owned());
+        let mut known = Vec::new();
+        let mut count = 0;
+        let mut end = "+".to_owned();
         while count < capacity {
             let mut read = cmd("XREVRANGE");
             read.arg(&self.keys[0]).arg(&end).arg("-").arg("COUNT").arg(PAGE);
@@ -138,7 +141,7 @@ impl Stream {
     async fn follow(mut self) {
         let inner = self.events.inner.clone();
         let Some(outbox) = &inner.outbox else { return };
-        // Of more than the stream keeps, the first would be gone before anyone can read them.
+        // Of more than the stream keeps, the first would be removed before a client can read them.
         let most = BATCH.min((inner.options.history / 4).max(1));
         let mut pace = tokio::time::sleep(Duration::ZERO);
         for number in 1.. {

@@ -118,7 +118,8 @@ impl Seals {
         };
         seals.register();
         if seals.modes.values().any(|mode| mode == SealMode::Lazy) {
-            let (behind, stop) = (seals.clone(), kit.tasks.shutdown_token());
+            let behind = seals.clone();
+            let stop = kit.tasks.shutdown_token();
             kit.tasks.spawn(async move {
                 stop.run_until_cancelled(behind.seal_behind(grants)).await;
             });
@@ -145,11 +146,12 @@ impl Seals {
     /// grant with its remaining time.
     ///
     /// # Errors
-    /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will expire.
+    /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will
+    /// expire.
     ///
     /// # Cancel safety
-    /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire with the
-    /// same id seals again.
+    /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire
+    /// with the same id seals again.
     pub(crate) async fn after_grant(
         &self,
         lock: &LockName,
@@ -229,8 +231,10 @@ impl Seals {
     }
 
     fn return_later(&self, lock: LockName, grant: &Grant) {
-        let (store, kit) = (self.store.clone(), self.kit.clone());
-        let (lease_id, lives_ms) = (grant.lease_id, grant.remaining_ms);
+        let store = self.store.clone();
+        let kit = self.kit.clone();
+        let lease_id = grant.lease_id;
+        let lives_ms = grant.remaining_ms;
         self.kit.tasks.spawn(async move {
             return_lease(&*store, &kit, &lock, lease_id, lives_ms).await;
         });
@@ -311,7 +315,8 @@ fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: 
             format!("the rollback of the lease is being retried; the lease expires within {ms} ms")
         }
     };
-    let (locks, why) = (locks.join(", "), why.join("; "));
+    let locks = locks.join(", ");
+    let why = why.join("; ");
     let detail =
         format!("lock {locks} is not granted, because not every guard was sealed: {why}; {then}");
     Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)

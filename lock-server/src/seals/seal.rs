@@ -20,7 +20,7 @@ pub(crate) enum SealedMark {
 }
 
 impl SealedMark {
-    /// The mark.
+    /// Mark of the guard after the seal.
     pub(crate) fn mark(self) -> Token {
         match self {
             Self::At(mark) | Self::Above(mark) => mark,
@@ -42,8 +42,8 @@ enum SealAttempt {
 /// that the guard is not ready.
 ///
 /// # Errors
-/// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all the
-/// same.
+/// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all
+/// the same.
 pub(super) async fn seal(
     client: &reqwest::Client,
     url: &GuardUrl,

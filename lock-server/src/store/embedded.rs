@@ -44,7 +44,7 @@ pub fn open(folder: &Path) -> Result<Opened, FolderError> {
 }
 
 impl Opened {
-    /// Whether nothing was ever written here. It may be new, or what it held is lost.
+    /// True if nothing was ever written here. It may be new, or what it held is lost.
     pub fn is_new(&self) -> bool {
         !self.entries.contains_key(COUNTER)
     }

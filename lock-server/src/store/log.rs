@@ -97,7 +97,7 @@ impl Future for Ticket {
 #[derive(Debug)]
 pub(crate) struct Restored {
     pub(crate) entries: Entries,
-    /// Whether the folder held no log.
+    /// True if the folder held no log.
     pub(crate) is_new: bool,
 }
 
@@ -115,8 +115,8 @@ impl Log {
     /// Opens the log in `folder`, or makes a new one.
     ///
     /// # Errors
-    /// [`FolderError`], which names the path and what to do, where another process uses the folder, a
-    /// file is damaged or of another version, or the system refuses. Nothing was changed then.
+    /// [`FolderError`], which names the path and what to do, where another process uses the folder,
+    /// a file is damaged or of another version, or the system refuses. Nothing was changed then.
     pub(crate) fn open(
         folder: &Path,
         options: LogOptions,

@@ -25,14 +25,14 @@ use lease::tokens;
 /// The value of `--store`.
 #[derive(Clone, Debug)]
 pub enum StoreUrl {
-    /// `memory:`
+    /// Leases in this process: `memory:`.
     Memory,
     /// `embedded:DIR`
     Embedded(PathBuf),
     /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of
     /// some slot, see [`RedisTarget::in_slot_of`].
     Redis(RedisTarget),
-    /// `etcd://…`, `etcds://…`
+    /// Leases in etcd: `etcd://…`, `etcds://…`.
     Etcd(EtcdTarget),
     /// `redis-quorum:redis://a,redis://b,redis://c`
     Quorum(QuorumUrl),
@@ -108,7 +108,7 @@ async fn retry_guards(guards: Guards, store: Weak<dyn LockStore>) {
         if !guards.is_incomplete() {
             continue;
         }
-        if let Some(mark) = guards.ask().await.highest
+        if let Some(mark) = guards.marks().await.highest
             && let Err(error) = store.lift(mark).await
         {
             tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
@@ -192,7 +192,7 @@ pub async fn open(
         .map_err(OpenError)?;
     let store = open_store(url, options, &guards, kit).await?;
     if !guards.were_asked()
-        && let Some(mark) = guards.ask().await.highest
+        && let Some(mark) = guards.marks().await.highest
     {
         store.lift(mark).await.map_err(|error| OpenError(error.to_string()))?;
     }
@@ -267,7 +267,7 @@ async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Resu
     if guards.is_empty() || !is_new {
         return Ok(0);
     }
-    let testimony = guards.ask().await;
+    let testimony = guards.marks().await;
     testimony
         .check_complete()
         .map_err(|reason| OpenError(format!("{} is empty, and {reason}", dir.display())))?;
@@ -278,7 +278,7 @@ async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Resu
     let begins_at = tokens::after_loss(mark, kit.clock.wall_ms());
     tracing::warn!(
         dir = %dir.display(), mark, begins_at,
-        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens go on above \
+        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens continue above \
          everything that can have been issued"
     );
     Ok(begins_at)

@@ -117,7 +117,7 @@ impl QuorumStore {
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let mark = guards.ask().await.highest;
+        let mark = guards.marks().await.highest;
         let store = Self::prepare(url, options, guards, false, kit);
         store.majority_answers().await?;
         if let Some(mark) = mark {
@@ -211,7 +211,7 @@ impl QuorumStore {
         });
     }
 
-    /// Those who wait ask again whenever a majority is there again.
+    /// Waiters retry whenever a majority is reachable again.
     async fn follow(&self) {
         let mut probes = self.inner.membership.probes();
         let mut before = 0;

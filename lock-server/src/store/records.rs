@@ -1,4 +1,4 @@
-//! What an engine has to offer: it keeps records and commits changes to them.
+//! The interface of an engine: it keeps records and commits changes to them.
 //!
 //! An engine does not know what a lock is. It keeps values under keys, each with a version, takes
 //! tokens from one counter, and commits groups of writes, each group under the condition that
@@ -20,7 +20,7 @@ pub mod redis;
 
 pub use memory::MemoryRecords;
 
-/// What a record is about.
+/// Subject of a record.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// A lock. Its items are the requests in its queue.
@@ -57,13 +57,13 @@ pub type ItemName = String;
 /// A record as it is stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Which.
+    /// Key of the record.
     pub key: Key,
     /// The version; [`Version::ABSENT`] where there is no record.
     pub version: Version,
     /// The counter's value before the tokens that the value names as new; see [`Change::Put`].
     pub base: u64,
-    /// What was written; empty where there is no record.
+    /// Value that was written; empty where there is no record.
     pub value: Vec<u8>,
     /// The items in the order of their names; of a session none, see [`RecordStore::items`].
     pub items: Vec<(ItemName, Vec<u8>)>,
@@ -88,11 +88,11 @@ pub struct Batch {
     pub groups: Vec<Group>,
     /// The counter's value that the groups were decided on: the tokens of this batch are above it.
     pub counter: u64,
-    /// How far that may be above the engine's counter, because of the tokens of batches that are
+    /// Most by which `counter` may be above the engine's, because of the tokens of batches that are
     /// under way; see [`RecordStore::overlap_min`]. An engine whose counter is lower has lost
     /// tokens.
     pub ahead: u64,
-    /// How many tokens are taken. They follow the engine's counter as it is now. Groups of a batch
+    /// Number of tokens to take. They follow the engine's counter as it is now. Groups of a batch
     /// that takes some have no record in common; an engine that cannot commit all of them in one
     /// step may refuse the last ones as if they had lost a race.
     pub tokens: u64,
@@ -108,8 +108,8 @@ pub struct Batch {
 /// Writes that happen together or not at all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// What was decided on: the group is refused where a record has another version by now. Every
-    /// record that is written is among them.
+    /// Versions that the decision was based on: the group is refused where a record has another
+    /// version by now. Every record that is written is among them.
     pub reads: Vec<(Key, Version)>,
     /// The group is refused before this moment of the engine's clock: the decision took something
     /// for over. 0 for no bound.
@@ -117,7 +117,7 @@ pub struct Group {
     /// The group is refused from this moment on: the decision took something for live.
     /// [`u64::MAX`] for no bound.
     pub before_ms: u64,
-    /// What is written.
+    /// Changes of records.
     pub writes: Vec<Write>,
     /// Other servers that are notified once the group is committed, and of what.
     pub notify: Vec<(ServerId, Key)>,
@@ -133,7 +133,7 @@ impl Group {
 /// A change of one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Write {
-    /// Which record.
+    /// Key of the record.
     pub key: Key,
     /// The new value; `None` removes the record with its items, an empty change keeps it.
     pub change: Change,
@@ -141,7 +141,7 @@ pub struct Write {
     pub items: Vec<(ItemName, Option<Vec<u8>>)>,
 }
 
-/// What becomes of a record's value.
+/// Change of a record's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// It stays, and so does its version.
@@ -201,31 +201,32 @@ pub enum Wakeup {
 /// # Errors
 /// Every method returns [`StoreError::Unavailable`] where nothing was done, [`StoreError::Unknown`]
 /// where it may or may not have been done. Of a batch of groups that takes tokens it is
-/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what begins no
-/// lease can be committed [in the pause](Batch::in_pause).
+/// [`StoreError::Paused`] while the engine lets no lease begin; nothing was done then, and what
+/// begins no lease can be committed [in the pause](Batch::in_pause).
 #[async_trait]
 pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
-    /// What it is, for logs and `/readyz?verbose`.
+    /// Name of the engine, for logs and `/readyz?verbose`.
     fn name(&self) -> &'static str;
 
-    /// Whether this process is the only one that writes here. Its memory is then the truth, nothing
+    /// True if this process is the only one that writes here. Its memory is then the truth, nothing
     /// is read after the start, and a renewal or a place in a queue is not written.
     fn is_alone(&self) -> bool;
 
-    /// Whether it is alone and forgets everything with this process: then it is not asked to
-    /// commit.
+    /// True if it is alone and forgets everything with this process: then the driver commits
+    /// nothing.
     fn is_volatile(&self) -> bool {
         false
     }
 
-    /// How many records a group should read at most: requests that would make one larger are
-    /// decided for the next commit.
+    /// Most records that a group should read: requests that would make one larger are decided for
+    /// the next commit.
     fn reads_max(&self) -> usize {
         usize::MAX
     }
 
-    /// How many requests have to wait for a batch to be committed while another one, of `under_way`
-    /// requests, is; they have no record in common. `None` where one is committed after the other.
+    /// Least number of waiting requests for which a batch is committed beside another one, of
+    /// `under_way` requests; they have no record in common. `None` where one is committed after the
+    /// other.
     fn overlap_min(&self, under_way: usize) -> Option<usize> {
         let _ = under_way;
         None
@@ -254,7 +255,7 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         Err(alone())
     }
 
-    /// How many items a record has.
+    /// Number of items of a record.
     async fn item_count(&self, _key: &Key) -> Result<usize, StoreError> {
         Err(alone())
     }
@@ -265,7 +266,7 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
     /// As above, for the whole batch; [`StoreError::Exhausted`] where the tokens are used up.
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError>;
 
-    /// Whether a grant has to be [confirmed](Self::confirm) before it is acknowledged.
+    /// True if a grant has to be [confirmed](Self::confirm) before it is acknowledged.
     fn confirms(&self) -> bool {
         false
     }
@@ -302,7 +303,7 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         Err(alone())
     }
 
-    /// What other servers notify this one of. Called once.
+    /// Notifications of other servers to this one. Called once.
     #[expect(clippy::disallowed_methods, reason = "nothing is sent")]
     fn wakeups(&self, _server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
         mpsc::unbounded_channel().1

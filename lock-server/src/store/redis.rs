@@ -1,4 +1,5 @@
-//! What stores in Redis share: keys, rights, errors, and the verdict on a Redis and its settings.
+//! Parts that stores in Redis share: keys, rights, errors, and the verdict on a Redis and its
+//! settings.
 
 pub(in crate::store) mod identity;
 pub mod judge;

@@ -19,7 +19,7 @@ async fn fence(args: &[&str]) -> Output {
 }
 
 fn me() -> String {
-    let hash = SecretHash::of("secret-of-me");
+    let hash = SecretHash::from_secret("secret-of-me");
     format!(
         "{}[principals.me]\ntokens = [\"{hash}\"]\nallow = [\"use orders/*\"]\n",
         Site::file("")
@@ -92,7 +92,7 @@ async fn serve_refuses_an_access_file_that_is_wrong() {
 #[tokio::test]
 async fn a_benchmark_of_a_running_server_says_who_asks() {
     let site = Site::new();
-    let hash = SecretHash::of("secret-of-bench");
+    let hash = SecretHash::from_secret("secret-of-bench");
     let entry = format!("[principals.bench]\ntokens = [\"{hash}\"]\nallow = [\"use bench/*\"]\n");
     site.write(&format!("{}{entry}", Site::file("")));
     let locks = site.lock_server().await;

@@ -96,7 +96,7 @@ fn rejected(site: &Site) -> Vec<String> {
 }
 
 fn hash(name: &str) -> String {
-    access_control::secret::SecretHash::of(&format!("secret-of-{name}")).to_string()
+    access_control::secret::SecretHash::from_secret(&format!("secret-of-{name}")).to_string()
 }
 
 #[tokio::test]

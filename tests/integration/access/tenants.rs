@@ -308,7 +308,7 @@ async fn marks_of_others_are_not_shown() {
 async fn a_part_of_the_guards_cannot_disturb_all_readers() {
     let site = Site::new();
     let entry = |name: &str, allow: &str| {
-        let hash = access_control::secret::SecretHash::of(&format!("secret-of-{name}"));
+        let hash = access_control::secret::SecretHash::from_secret(&format!("secret-of-{name}"));
         format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [\"{allow}\"]\n")
     };
     site.write(&format!(

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fence_protocol::wire::event::{Event, ExplainedLock, RefusalsReport};
 use fence_protocol::wire::fence::{
-    FencePage, FenceReply, FloorRequest, Outcome, SealReply, StoresReply,
+    FencePage, FenceReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
 };
 use fence_protocol::wire::lock::{
     AcquireRequest, EndedReply, HolderInfo, LeaseReply, LockPage, ReleaseRequest, RenewRequest,
@@ -129,7 +129,7 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<FenceReply>()
         .reply::<FencePage>()
         .reply::<StoresReply>()
-        .reply::<Outcome>();
+        .reply::<WriteOutcome>();
     [
         ("lock-server/src/api/openapi.json", lock_server.made()),
         ("fenced-store/src/doors/objects/openapi.json", guard.made()),

@@ -1,6 +1,6 @@
 //! Objects: what a token may do, and what each refusal says.
 
-use fence_protocol::wire::fence::Outcome;
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::{Code, LeaseId};
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::servers::Setup;
@@ -43,7 +43,7 @@ async fn a_stale_token_is_refused_and_nothing_changes() {
         let problem = reply.problem(Code::StaleToken);
         assert_eq!(problem.extension::<u64>("presented"), Some(33));
         assert_eq!(problem.extension::<u64>("mark"), Some(34));
-        assert_eq!(problem.extension::<Outcome>("outcome"), Some(Outcome::NotApplied));
+        assert_eq!(problem.extension::<WriteOutcome>("outcome"), Some(WriteOutcome::NotApplied));
         assert!(!problem.retryable);
     }
     assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"new");

@@ -1,7 +1,7 @@
 //! `Idempotency-Key`: a repeat after a lost reply gives the first outcome.
 
 use fence_protocol::Code;
-use fence_protocol::wire::fence::Outcome;
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_tests::api::{Guard, Reply};
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, unsigned};
@@ -34,7 +34,7 @@ async fn a_repeat_gives_the_first_answer(server: &Server) {
     assert_eq!(again.header("fencing-mark"), "33");
     assert_eq!(guard.fenced_get("a", &old).await.expect(200).body.as_ref(), b"two");
     let taken = put(&guard, &old, "\"op 1\"", "other").await.problem(Code::OpIdReused);
-    assert_eq!(taken.extension::<Outcome>("outcome"), Some(Outcome::NotApplied));
+    assert_eq!(taken.extension::<WriteOutcome>("outcome"), Some(WriteOutcome::NotApplied));
     assert_eq!(guard.fenced_get("a", &old).await.expect(200).body.as_ref(), b"two");
 
     let headers = [("fencing-token", old.as_str()), ("idempotency-key", "delete-1")];
@@ -49,11 +49,15 @@ async fn a_repeat_gives_the_first_answer(server: &Server) {
     let reply = put(&guard, &old, "\"op 1\"", "one").await;
     let stale = reply.problem(Code::StaleToken);
     assert!(is_replayed(&reply));
-    assert_eq!(stale.extension::<Outcome>("outcome"), Some(Outcome::Applied), "it was, once");
+    assert_eq!(
+        stale.extension::<WriteOutcome>("outcome"),
+        Some(WriteOutcome::Applied),
+        "it was, once"
+    );
     assert_eq!(stale.extension::<String>("etag").as_deref(), Some(first.header("etag")));
     assert_eq!(stale.extension::<u64>("min_token"), Some(34));
     let never = put(&guard, &old, "op-2", "late").await.problem(Code::StaleToken);
-    assert_eq!(never.extension::<Outcome>("outcome"), Some(Outcome::NotApplied));
+    assert_eq!(never.extension::<WriteOutcome>("outcome"), Some(WriteOutcome::NotApplied));
     assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"three");
     put(&guard, &new, "\"op 1\"", "one").await.expect(201);
     assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"three");

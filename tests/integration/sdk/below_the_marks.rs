@@ -1,6 +1,6 @@
 //! A live lease that the guard calls stale: who may take the lock again, and who may not.
 
-use fence_client::protocol::wire::fence::Outcome;
+use fence_client::protocol::wire::fence::WriteOutcome;
 use fence_client::protocol::wire::lock::{EndReason, LockState};
 use fence_client::{Error, ErrorKind, Lease, LostReason};
 use fence_tests::key_file::{lease_id, unsigned};
@@ -19,7 +19,7 @@ async fn raise(site: &Site, lock: &str, mark: u64) {
 async fn refused(lease: &Lease, key: &str) -> Error {
     let error = lease.objects().put(lease, key, "refused").await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Stale { .. }), "{error:?}");
-    assert_eq!(error.outcome(), Some(Outcome::NotApplied));
+    assert_eq!(error.outcome(), Some(WriteOutcome::NotApplied));
     assert!(lease.is_live(), "this is about leases that believe in themselves");
     error
 }

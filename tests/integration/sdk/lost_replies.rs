@@ -1,6 +1,6 @@
 //! Writes whose replies are lost: repeated under one name, done once, and never called undone.
 
-use fence_client::protocol::wire::fence::Outcome;
+use fence_client::protocol::wire::fence::WriteOutcome;
 use fence_client::{Applied, Error, ErrorKind, Lease};
 use fence_tests::fault_proxy::Fault;
 use fence_tests::key_file::{lease_id, unsigned};
@@ -114,7 +114,7 @@ async fn a_repeat_after_the_lock_passed_on_learns_both() {
     let (_lease, result) = soon("the write", begun).await.unwrap();
     let error = result.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::Stale { .. }), "{error:?}");
-    assert_eq!(error.outcome(), Some(Outcome::Applied), "{error:?}");
+    assert_eq!(error.outcome(), Some(WriteOutcome::Applied), "{error:?}");
     let found = site.guard.guard().fenced_get("doc", &newer).await.expect(200);
     assert_eq!(found.body.as_ref(), b"newer");
 }
@@ -129,7 +129,7 @@ async fn a_guard_that_goes_away_leaves_the_outcome_open() {
     let (_lease, result) = soon("the write", begun).await.unwrap();
     let error = result.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown, "{error:?}");
-    assert_eq!(error.outcome(), Some(Outcome::Unknown));
+    assert_eq!(error.outcome(), Some(WriteOutcome::Unknown));
 }
 
 /// The same if no server listens any more: that repeats cannot be sent is certain, and says nothing
@@ -142,7 +142,7 @@ async fn a_closed_port_leaves_the_outcome_open() {
     let (_lease, result) = soon("the write", begun).await.unwrap();
     let error = result.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown, "{error:?}");
-    assert_eq!(error.outcome(), Some(Outcome::Unknown));
+    assert_eq!(error.outcome(), Some(WriteOutcome::Unknown));
 }
 
 /// A lease that is lost in between sends nothing more, not even a repeat.

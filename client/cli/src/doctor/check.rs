@@ -59,7 +59,8 @@ pub(super) fn table(checks: &[Check]) -> String {
         text.push_str(&format!("{sign} {}: {}\n", check.about, check.text));
     }
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
-    let (warnings, failing) = (count(Verdict::Warning), count(Verdict::Failing));
+    let warnings = count(Verdict::Warning);
+    let failing = count(Verdict::Failing);
     text + &match (warnings, failing) {
         (0, 0) => "everything is fine\n".to_owned(),
         _ => format!("{failing} failing, {warnings} warnings\n"),

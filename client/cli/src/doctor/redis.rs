@@ -53,7 +53,7 @@ pub(super) struct Login {
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_password_file: Option<PathBuf>,
 
-    /// The sentinels' password
+    /// Password of the sentinels
     #[arg(long, value_name = "FILE", requires = "redis")]
     redis_sentinel_password_file: Option<PathBuf>,
 

@@ -48,7 +48,9 @@ fn line(args: &Args, leader: Option<&Leader>) -> Result<String, Failure> {
         (Format::Table, Some(leader)) => {
             let about = leader.metadata.as_ref().map(|data| format!("  {data}"));
             let held = readable(leader.held_ms);
-            let (owner, token, about) = (&leader.owner, leader.token, about.unwrap_or_default());
+            let owner = &leader.owner;
+            let token = leader.token;
+            let about = about.unwrap_or_default();
             format!("{owner} leads {}  token {token}  since {held}{about}", args.name)
         }
     };

@@ -21,7 +21,7 @@ Examples:
 Refusals are listed where guards report them (fenced-store --report-to).
 Exit code 1 if nothing is remembered of the lease.")]
 pub(super) struct Explain {
-    /// The lock
+    /// Name of the lock
     lock: LockName,
     /// Only this lease; exit code 1 if it is not remembered
     #[arg(long, value_name = "ID")]

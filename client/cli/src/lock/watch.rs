@@ -91,8 +91,10 @@ fn line(output: Output, id: Option<String>, event: &Event) -> Result<String, Fai
 
 /// `07:01:02.345  granted         orders/42  worker-1, token 7, for 15.0 s`
 fn readable_line(at_ms: u64, event: &Event) -> String {
-    let (s, ms) = (at_ms / 1_000, at_ms % 1_000);
-    let (hours, minutes) = (s / 3_600 % 24, s / 60 % 60);
+    let s = at_ms / 1_000;
+    let ms = at_ms % 1_000;
+    let hours = s / 3_600 % 24;
+    let minutes = s / 60 % 60;
     let time = format!("{hours:02}:{minutes:02}:{:02}.{ms:03}", s % 60);
     let lock = event.lock.as_ref().map(ToString::to_string).unwrap_or_default();
     let line = format!("{time}  {:<15}  {lock:<16}  {}", event.kind.as_str(), details(event));

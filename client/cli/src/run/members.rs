@@ -19,7 +19,8 @@ fn is_live_member(stat: &str, group: Pid) -> bool {
         return false;
     };
     let mut fields = rest.split_ascii_whitespace();
-    let (state, of_group) = (fields.next(), fields.nth(1));
+    let state = fields.next();
+    let of_group = fields.nth(1);
     let is_member = of_group.and_then(|id| id.parse().ok()) == Some(group.as_raw_pid());
     is_member && !matches!(state, Some("Z" | "X" | "x"))
 }

@@ -153,7 +153,8 @@ impl Supervisor<'_> {
     }
 
     fn warn(&self, warning: Warning) {
-        let (locks, why) = (self.held.names(), about(warning.reason));
+        let locks = self.held.names();
+        let why = about(warning.reason);
         let left = warning.ends_at.since(clock::now()).as_millis();
         let left = readable(u64::try_from(left).unwrap_or(u64::MAX));
         say(&format!("fence: the lease on {locks} will be lost in {left}: {why}"));

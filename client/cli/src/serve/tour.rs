@@ -84,7 +84,7 @@ Paste this into another terminal, line by line:
   NEW=$(curl -s{auth} {locks}/v1/locks/orders/42/acquire -d '{{"ttl_ms":60000}}' | credential)
   redis-cli --no-auth-warning -u redis://fence:$NEW@{port} SET orders/42 new
 
-  # The first one wakes up and writes, too late: its login is FENCED, and without a token it may not.
+  # The first one wakes up and writes, too late: its login is FENCED; without one it may not.
   redis-cli --no-auth-warning -u redis://fence:$OLD@{port} SET orders/42 old
   redis-cli --no-auth-warning -u redis://fence:$NEW@{port} GET orders/42
 

@@ -31,7 +31,7 @@ pub struct Event {
     /// Owner of the lease or of the waiting request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
-    /// The session.
+    /// Session that the lease or request is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,
     /// Remaining time of the lease at its grant, in milliseconds.
@@ -119,7 +119,7 @@ pub fn cut(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// Kind of event.
+/// Stable word for what has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -255,7 +255,7 @@ pub struct RefusalsReport {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReportedRefusal {
-    /// The lock.
+    /// Lock of the refused token.
     pub lock: LockName,
     /// The token that was refused.
     pub token: Token,

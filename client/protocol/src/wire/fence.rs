@@ -38,7 +38,7 @@ impl Guarantee {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum WriteOutcome {
     /// It was applied.
     Applied,
     /// It was not applied and will not be.
@@ -51,7 +51,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SealReply {
-    /// The lock.
+    /// Lock that was sealed.
     pub lock: LockName,
     /// Mark of the lock: lower tokens are refused from now on.
     pub mark: Token,
@@ -73,7 +73,7 @@ pub struct FloorRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FenceReply {
-    /// The lock.
+    /// Lock of the mark.
     pub lock: LockName,
     /// Highest token seen; absent if none was seen.
     pub mark: Option<Token>,
@@ -129,7 +129,7 @@ pub struct FencePage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct FenceLine {
-    /// The lock.
+    /// Lock of the mark.
     pub lock: LockName,
     /// The highest token seen.
     pub mark: Token,

@@ -90,7 +90,7 @@ impl LeaseMode {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
@@ -138,7 +138,7 @@ pub struct ReleaseRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct EndedReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The lease that ended.
     pub lease_id: LeaseId,
@@ -202,7 +202,7 @@ pub enum EndReason {
     /// The same owner took the lock over, or another lease holds the lock and nothing more is
     /// remembered of this one.
     Superseded,
-    /// Its holder released it, or it was taken back because the grant could not be delivered.
+    /// Its holder released it, or it was rolled back because the grant could not be delivered.
     Released,
     /// An operator ended it.
     Revoked,
@@ -248,7 +248,7 @@ pub struct HolderInfo {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockReply {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// `free` or `held`.
     pub state: LockState,
@@ -368,7 +368,7 @@ pub struct LockPage {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockLine {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// Its live lease.
     #[serde(flatten)]

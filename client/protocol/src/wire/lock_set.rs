@@ -43,7 +43,7 @@ pub struct AcquireAllRequest {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LockWish {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// Mode of the lease.
     #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]

@@ -27,7 +27,7 @@ pub struct SessionRequest {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionReply {
-    /// The session.
+    /// Id of the session.
     pub session_id: SessionId,
     /// Owner of the session.
     pub owner: Owner,
@@ -61,7 +61,7 @@ pub struct SessionReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionLease {
-    /// The lock.
+    /// Name of the lock.
     pub lock: LockName,
     /// The grant.
     pub lease_id: LeaseId,
@@ -71,7 +71,7 @@ pub struct SessionLease {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SessionEndedReply {
-    /// The session.
+    /// Id of the session.
     pub session_id: SessionId,
     /// Reason of the end.
     pub reason: SessionEndReason,

@@ -6,7 +6,7 @@ use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use fence_protocol::Code;
-use fence_protocol::wire::fence::Outcome as WireOutcome;
+use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
 use futures_util::stream::try_unfold;
 use http::header::HOST;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};

@@ -1,6 +1,6 @@
 //! Rights that requests need.
 
-use access_control::{Asked, Need, Verb};
+use access_control::{Need, RequestTarget, Verb};
 use http::Method;
 
 use super::request;
@@ -8,13 +8,15 @@ use crate::rules::{Protection, Rules};
 
 /// Returns the right that a request needs; a route missing here is refused to all. The right to an
 /// object is the right to the lock that protects it, or else to its key.
-pub(crate) fn need(rules: &Rules, asked: &Asked<'_>) -> Need {
-    match (asked.method, asked.route) {
-        (&Method::GET, "/v1/objects/{*key}") => object(rules, asked, Verb::Read),
-        (&Method::PUT | &Method::DELETE, "/v1/objects/{*key}") => object(rules, asked, Verb::Write),
-        (&Method::GET, "/v1/fences") => Need::Under(Verb::Read, asked.prefix()),
-        (&Method::GET, "/v1/fences/{*lock}") => lock(asked, "", Verb::Read),
-        (&Method::POST, "/v1/fences/{*lock}") => lock(asked, "/seal", Verb::Write),
+pub(crate) fn need(rules: &Rules, target: &RequestTarget<'_>) -> Need {
+    match (target.method, target.route) {
+        (&Method::GET, "/v1/objects/{*key}") => object(rules, target, Verb::Read),
+        (&Method::PUT | &Method::DELETE, "/v1/objects/{*key}") => {
+            object(rules, target, Verb::Write)
+        }
+        (&Method::GET, "/v1/fences") => Need::Under(Verb::Read, target.prefix()),
+        (&Method::GET, "/v1/fences/{*lock}") => lock(target, "", Verb::Read),
+        (&Method::POST, "/v1/fences/{*lock}") => lock(target, "/seal", Verb::Write),
         (&Method::GET, "/v1/stores") => Need::Under(Verb::Read, Vec::new()),
         (&Method::POST, "/v1/floor") => Need::Under(Verb::Floor, Vec::new()),
         _ => Need::Unmapped,
@@ -23,8 +25,8 @@ pub(crate) fn need(rules: &Rules, asked: &Asked<'_>) -> Need {
 
 /// Returns the right to an object. The handler refuses an invalid key, or one that no rule can
 /// resolve; until then it needs the right to all names.
-fn object(rules: &Rules, asked: &Asked<'_>, verb: Verb) -> Need {
-    let Ok(key) = request::key(asked.uri) else { return Need::Under(verb, Vec::new()) };
+fn object(rules: &Rules, target: &RequestTarget<'_>, verb: Verb) -> Need {
+    let Ok(key) = request::key(target.uri) else { return Need::Under(verb, Vec::new()) };
     match rules.protection(&key) {
         Ok(Protection::Lock { lock, .. }) => Need::Name(verb, lock.as_str().into()),
         Ok(Protection::Open | Protection::Deny) => Need::Name(verb, key.as_str().into()),
@@ -32,8 +34,8 @@ fn object(rules: &Rules, asked: &Asked<'_>, verb: Verb) -> Need {
     }
 }
 
-fn lock(asked: &Asked<'_>, suffix: &str, verb: Verb) -> Need {
-    match request::lock(asked.uri, suffix) {
+fn lock(target: &RequestTarget<'_>, suffix: &str, verb: Verb) -> Need {
+    match request::lock(target.uri, suffix) {
         Ok(Some(lock)) => Need::Name(verb, lock.as_str().into()),
         _ => Need::Under(verb, Vec::new()),
     }
@@ -51,7 +53,7 @@ mod tests {
         let rules = Rules::new(rules.iter().map(|rule| rule.parse().unwrap()).collect()).unwrap();
         let method = Method::from_bytes(method.to_ascii_uppercase().as_bytes()).unwrap();
         let uri: Uri = uri.parse().unwrap();
-        need(&rules, &Asked::new(&method, route, &uri, &[]))
+        need(&rules, &RequestTarget::new(&method, route, &uri, &[]))
     }
 
     /// Every documented operation needs a right, a known caller, or nothing.

@@ -18,11 +18,11 @@ pub(super) async fn floor(
     caller: Caller,
     ApiJson(request): ApiJson<FloorRequest>,
 ) -> Result<Json<FloorRequest>, Reject> {
-    caller.note("stated", request.floor);
+    caller.record("stated", request.floor);
     check_credible(&request, shared.guard().kit.clock.wall_ms())?;
     match shared.guard().fences.set_floor(request.floor).await {
         Ok(Some(floor)) => {
-            caller.note("floor", floor);
+            caller.record("floor", floor);
             tracing::warn!(stated = %request.floor, %floor, "an operator set the first token to admit");
             Ok(Json(FloorRequest { floor, force: false }))
         }

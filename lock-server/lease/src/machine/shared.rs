@@ -62,7 +62,7 @@ pub enum Bond {
 pub enum Related {
     /// Another lock.
     Lock(LockName),
-    /// A session.
+    /// Live while the session is.
     Session(SessionId),
 }
 

@@ -17,7 +17,7 @@ pub fn place_of(name: &str) -> Option<u64> {
     u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16)
 }
 
-/// A stored waiter.
+/// Form of a waiter in a store that keeps text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredWaiter {
     #[serde(rename = "v")]

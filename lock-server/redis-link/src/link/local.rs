@@ -12,11 +12,11 @@ use super::{LinkError, LinkState, RedisLink};
 /// commands. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LocalLinks {
-    inner: Arc<Inner>,
+    inner: Arc<ThreadLinks>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ThreadLinks {
     first: RedisLink,
     /// The runtime of the first.
     home: Option<Id>,
@@ -36,8 +36,9 @@ impl LocalLinks {
     /// `first` was made on the current runtime.
     pub fn new(first: RedisLink, tasks: &Tasks) -> Self {
         let home = Handle::try_current().ok().map(|runtime| runtime.id());
-        let (tasks, others) = (tasks.clone(), RwLock::default());
-        Self { inner: Arc::new(Inner { first, home, tasks, others }) }
+        let tasks = tasks.clone();
+        let others = RwLock::default();
+        Self { inner: Arc::new(ThreadLinks { first, home, tasks, others }) }
     }
 
     /// The link that was made first.
@@ -79,9 +80,9 @@ impl LocalLinks {
         }
     }
 
-    /// What is behind `link` is not as it was left: the first link is verified again, unless it was
-    /// since `generation` was current there. Any other is replaced: it may lead to a process that
-    /// the first one has left.
+    /// Verifies the first link again after `link` found another Redis than it had left, unless it
+    /// was verified since `generation` was current there. Any other link is replaced: it may lead
+    /// to a process that the first one has left.
     ///
     /// # Errors
     /// As [`RedisLink::verify_again`].

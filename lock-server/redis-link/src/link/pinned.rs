@@ -8,10 +8,10 @@ use super::{LinkError, Live, RedisLink};
 
 /// One physical connection of a [`RedisLink`]. Cheap to clone.
 ///
-/// What is sent through it goes there or nowhere: once the link has given the connection up, a call
-/// is [`LinkError::Down`]. Whoever does several steps that only mean something together (register,
-/// then kill, then record) does all of them on one, so that a Redis that restarted in between
-/// cannot be taken for the one that took the first step.
+/// A command goes through this connection or fails: once the link has replaced the connection, a
+/// call is [`LinkError::Down`]. A caller whose steps only mean something together (register, then
+/// kill, then record) does all of them on one, so that a Redis that restarted in between cannot be
+/// taken for the one that took the first step.
 #[derive(Clone, Debug)]
 pub struct Pinned {
     link: RedisLink,
@@ -28,12 +28,12 @@ impl Pinned {
         self.live.generation
     }
 
-    /// Where the connection leads, `host:port`.
+    /// Address of the connection, `host:port`.
     pub fn address(&self) -> String {
         self.live.at.address()
     }
 
-    /// Whether the link still uses this connection.
+    /// True while the link uses this connection.
     pub fn is_current(&self) -> bool {
         self.link.is_current(&self.live)
     }
@@ -50,7 +50,7 @@ impl Pinned {
         self.link.send(&self.live, command).await
     }
 
-    /// Sends commands one right behind the other, nothing of anyone else between them, and awaits
+    /// Sends commands one right behind the other, no other caller's between them, and awaits
     /// all replies. An error that Redis answers to one of them is a [`Value::ServerError`] in its
     /// place; the others were run all the same.
     ///

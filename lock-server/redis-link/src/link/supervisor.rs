@@ -41,8 +41,8 @@ async fn ping(link: &RedisLink) {
     }
 }
 
-/// Gives up a connection to a Redis that is not the master any more, or is it by another choice. A
-/// demoted master that is cut off from the sentinels would go on answering as if nothing had
+/// Closes a connection to a Redis that is not the master any more, or is it by another choice. A
+/// demoted master that is cut off from the sentinels would continue to reply as if nothing had
 /// happened.
 async fn follow(link: &RedisLink) {
     let Ok(live) = link.live() else { return };

@@ -7,7 +7,7 @@ use super::votes::{Choice, Votes};
 pub(crate) fn votes(input: &[u8]) {
     let Some((&asked, input)) = input.split_first() else { return };
     let asked = usize::from(asked % 8);
-    let mut votes = Votes::of(asked);
+    let mut votes = Votes::new(asked);
     let mut said: Vec<Option<Choice>> = Vec::new();
     for byte in input.iter().take(asked) {
         match byte % 6 {

@@ -1,10 +1,10 @@
-//! What several sentinels said, and what is to be made of it. Pure: no I/O.
+//! Replies of several sentinels, and the choice that follows from them. Pure: no I/O.
 
 use std::fmt;
 
 use crate::url::address_text;
 
-/// Which Redis sentinels have chosen as the master.
+/// The Redis that sentinels have chosen as the master.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
     /// Its host.
@@ -22,17 +22,16 @@ impl fmt::Display for Choice {
     }
 }
 
-/// The answers of some sentinels so far.
+/// Replies of some sentinels so far.
 ///
-/// One sentinel that is cut off from the others together with an old master goes on naming that
-/// one, and the old master goes on calling itself a master. So a choice is believed only when at
-/// least half of the sentinels that were named have answered, and more of them say this than
-/// anything else.
+/// One sentinel that is cut off from the others together with an old master continues to name that
+/// one, and the old master continues to call itself a master. So a choice is believed only when at
+/// least half of the named sentinels have replied, and more of them say this than anything else.
 #[derive(Debug)]
 pub(super) struct Votes {
     asked: usize,
-    heard: usize,
-    /// What was said, by how many; `None` is "I know no such master".
+    received: usize,
+    /// Each reply with its number of sentinels; `None` is "I know no such master".
     said: Vec<(Option<Choice>, usize)>,
     /// In words, for people.
     words: Vec<String>,
@@ -40,8 +39,8 @@ pub(super) struct Votes {
 
 impl Votes {
     /// So many are asked.
-    pub(super) fn of(asked: usize) -> Self {
-        Self { asked, heard: 0, said: Vec::new(), words: Vec::new() }
+    pub(super) fn new(asked: usize) -> Self {
+        Self { asked, received: 0, said: Vec::new(), words: Vec::new() }
     }
 
     /// One answered.
@@ -50,7 +49,7 @@ impl Votes {
             Some(choice) => format!("{who} says {choice}"),
             None => format!("{who} knows no such master"),
         });
-        self.heard += 1;
+        self.received += 1;
         match self.said.iter_mut().find(|(said, _)| *said == what) {
             Some((_, count)) => *count += 1,
             None => self.said.push((what, 1)),
@@ -62,16 +61,16 @@ impl Votes {
         self.words.push(why);
     }
 
-    /// The choice that nobody who is still to answer can change any more.
+    /// The choice that no missing reply can change any more.
     pub(super) fn settled(&self) -> Option<Choice> {
         let most = self.said.iter().find(|(_, count)| count * 2 > self.asked)?;
         most.0.clone()
     }
 
-    /// Whether more than half of all that were asked name `choice`.
+    /// Succeeds if more than half of all named sentinels name `choice`.
     ///
     /// # Errors
-    /// A sentence with what each of them said.
+    /// A sentence with the reply of each.
     pub(super) fn confirm(self, choice: &Choice, master: &str) -> Result<(), String> {
         let asked = self.asked;
         match self.settled() {
@@ -95,11 +94,11 @@ impl Votes {
         }
         let words = self.words.join("; ");
         let needed = self.asked.div_ceil(2);
-        if self.heard > 0 && self.heard < needed {
+        if self.received > 0 && self.received < needed {
             return Err(format!(
                 "only {} of {} sentinels can be asked where the master \"{master}\" is, and at least \
                  {needed} are needed: {words}. Start the others",
-                self.heard, self.asked
+                self.received, self.asked
             ));
         }
         let most = self.said.iter().map(|(_, count)| *count).max().unwrap_or(0);
@@ -129,7 +128,7 @@ mod tests {
     /// `1` and `2` are addresses, `a` and `b` the same in a later epoch, `0` no such master, `-`
     /// silence.
     fn votes(answers: &str) -> Votes {
-        let mut votes = Votes::of(answers.len());
+        let mut votes = Votes::new(answers.len());
         for (number, answer) in answers.chars().enumerate() {
             let who = format!("s{number}");
             match answer {
@@ -201,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_rest_is_not_awaited_once_more_than_half_agree() {
-        let mut votes = Votes::of(3);
+        let mut votes = Votes::new(3);
         let choice = Some(choice(1, 7));
         votes.says("a", choice.clone());
         assert_eq!(votes.settled(), None);

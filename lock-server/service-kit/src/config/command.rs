@@ -1,4 +1,4 @@
-//! What a clap command says about its flags, and parsing it more loosely than it wants.
+//! Flags of a clap command, and a parse of its command line that is looser than clap's own.
 
 use std::ffi::OsString;
 
@@ -8,7 +8,7 @@ use clap::{ArgAction, ArgMatches, Command};
 
 use super::error::ConfigError;
 
-/// How a flag takes its value.
+/// Form of a flag's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Once: `--ttl 15s`.
@@ -83,7 +83,7 @@ pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a 
 }
 
 /// The command without demands on which flags must be there; without `typed`, values may be
-/// anything, so that all of them can be looked at before one is refused.
+/// anything, so that all of them can be checked before one is refused.
 pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command {
     let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = groups
@@ -104,10 +104,11 @@ pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command 
     }
 }
 
-/// Which flags the command line has, with values that are still raw.
+/// Returns the flags of the command line, with values that are still raw.
 ///
 /// # Errors
-/// What clap says to a command line that cannot be taken apart, and to `--help` and `--version`.
+/// Clap's error for a command line that cannot be taken apart, and its reply to `--help` and
+/// `--version`.
 pub(super) fn parse_loosely(
     strict: &Command,
     path: &[&str],
@@ -128,7 +129,7 @@ pub(super) fn parse_loosely(
     Err(strict.clone().try_get_matches_from(args).err().unwrap_or(error).into())
 }
 
-/// Where flags for the command at `path` can be inserted: behind the last word that leads there.
+/// Position for more flags of the command at `path`: behind the last word that leads there.
 pub(super) fn insert_position(strict: &Command, path: &[&str], args: &[OsString]) -> usize {
     let loose = loosened(strict.clone(), path, false).ignore_errors(true);
     let mut at = 1;

@@ -10,7 +10,7 @@ use super::setting::{Origin, Setting};
 /// The largest file that a `…_FILE` variable may name, in bytes.
 const NAMED_FILE_BYTES_MAX: u64 = 64 * 1024;
 
-/// Where variables come from.
+/// A source of variables.
 pub trait Env {
     /// The value of a variable. Bytes that are not UTF-8 are replaced, so that the value is
     /// refused where it is parsed.
@@ -62,7 +62,7 @@ pub fn unknown_variables<A: clap::Parser>(
     env.names().into_iter().filter(|name| name.starts_with(&start) && !known(name)).collect()
 }
 
-/// What the variables say about a flag.
+/// The setting of a flag by its variable.
 pub(super) fn setting(
     prefix: &str,
     spec: &Spec,

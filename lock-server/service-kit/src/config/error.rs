@@ -1,4 +1,4 @@
-//! What is wrong with the settings.
+//! Errors in the settings.
 
 use std::fmt;
 use std::io::Write as _;
@@ -43,7 +43,7 @@ impl ConfigError {
 
     /// Prints help to stdout and errors to stderr; returns the exit code for `main`.
     pub fn report(&self) -> ExitCode {
-        // There is nobody left to tell when stderr is closed.
+        // A closed stderr leaves nowhere to report to.
         let _ = match &self.answer {
             Answer::Clap(error) => error.print(),
             Answer::Settings(_) => writeln!(std::io::stderr().lock(), "error: {self}"),

@@ -12,7 +12,7 @@ use super::setting::{Origin, Setting};
 /// The largest configuration file, in bytes.
 const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
 
-/// What the file says, and everything that is wrong with it.
+/// The settings of the file, and all its errors.
 pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String>) {
     let name = path.display().to_string();
     let text = match read_bounded(path, CONFIG_FILE_BYTES_MAX) {
@@ -26,7 +26,8 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
             return (Vec::new(), vec![format!("file {name} is not TOML: {}", error.trim_end())]);
         }
     };
-    let (mut found, mut errors): (Vec<Setting>, _) = (Vec::new(), Vec::new());
+    let mut found: Vec<Setting> = Vec::new();
+    let mut errors = Vec::new();
     for (key, value) in &table {
         let is_twice = |spec: &Spec| found.iter().any(|other| other.spec.id == spec.id);
         let setting = match spec_of(key, specs) {
@@ -85,7 +86,7 @@ fn scalar(value: &Value) -> Result<OsString, String> {
     })
 }
 
-/// How many letters must be changed, added or removed to get from one word to the other.
+/// Letters that must be changed, added or removed to get from one word to the other.
 fn distance(from: &str, to: &str) -> usize {
     let to: Vec<char> = to.chars().collect();
     let mut row: Vec<usize> = (0..=to.len()).collect();

@@ -32,7 +32,7 @@ struct Args {
 /// The content of every file that a variable names begins with this; no error may show it.
 const SECRET: &str = "hunter2";
 
-/// What the input is taken apart into.
+/// Layers that the input is taken apart into.
 #[derive(Debug, Default)]
 struct Layers {
     args: Vec<OsString>,

@@ -12,7 +12,7 @@ use super::error::{ConfigError, first_paragraph};
 use crate::login::without_password;
 use crate::problem::shown;
 
-/// Where a setting came from.
+/// Layer that a setting came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
     Flag,
@@ -55,7 +55,7 @@ impl Setting {
         Self { spec: spec.clone(), origin, values, is_wrong: false }
     }
 
-    /// Holds the place of a setting whose error has been told.
+    /// Stands for a setting whose error has been reported.
     pub(super) fn wrong(spec: &Spec) -> Self {
         Self { is_wrong: true, ..Self::new(spec, Origin::Flag, Vec::new()) }
     }
@@ -75,12 +75,13 @@ impl Setting {
         self.values.iter().map(token).collect()
     }
 
-    /// What is wrong with this setting by itself.
+    /// The error of this setting by itself.
     pub(super) fn error(&self, loose: &Command, path: &[&str]) -> Option<String> {
         if self.is_wrong {
             return None;
         }
-        let (origin, long) = (&self.origin, &self.spec.long);
+        let origin = &self.origin;
+        let long = &self.spec.long;
         if self.spec.kind == Kind::Switch {
             let bad = self.values.iter().find(|value| *value != "true" && *value != "false")?;
             let bad = self.shown_value(&bad.to_string_lossy());
@@ -130,7 +131,7 @@ impl Setting {
     }
 }
 
-/// What clap says about settings that are right one by one.
+/// Clap's error for settings that are right one by one.
 pub(super) fn combined(error: clap::Error, settings: &[Setting]) -> ConfigError {
     if !error.use_stderr() {
         return error.into();
@@ -138,7 +139,7 @@ pub(super) fn combined(error: clap::Error, settings: &[Setting]) -> ConfigError 
     ConfigError::settings(vec![with_origins(first_paragraph(&error), settings)])
 }
 
-/// Flags that exclude each other, told beside other errors.
+/// Flags that exclude each other, reported beside other errors.
 pub(super) fn conflict(strict: &Command, path: &[&str], settings: &[Setting]) -> Option<String> {
     let good = settings.iter().filter(|setting| !setting.is_wrong);
     let args = words(strict, path, good.flat_map(Setting::tokens));

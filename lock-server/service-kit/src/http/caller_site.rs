@@ -80,7 +80,7 @@ impl HostNames {
         check_origin(headers, host)
     }
 
-    /// Whether `host`, which may end in a port, is an address, `localhost` or one of the names.
+    /// True if `host`, which may end in a port, is an address, `localhost` or one of the names.
     fn contains(&self, host: &str) -> bool {
         if let Some(rest) = host.strip_prefix('[') {
             let Some((address, port)) = rest.split_once(']') else { return false };
@@ -117,7 +117,8 @@ fn host(request: &Request) -> Result<Option<&str>, Reject> {
             Err(invalid("the request has no Host header, which HTTP/1.1 requires".to_owned()))
         }
         (Some(stated), Some(target)) if !stated.eq_ignore_ascii_case(target) => {
-            let (stated, target) = (shown(stated), shown(target));
+            let stated = shown(stated);
+            let target = shown(target);
             Err(invalid(format!("the target names host \"{target}\", and Host \"{stated}\"")))
         }
         (stated, target) => Ok(stated.or(target)),
@@ -140,7 +141,7 @@ fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), Reject> {
     }
 }
 
-/// Whether `origin` is `http://` or `https://` and the host that the request was sent to.
+/// True if `origin` is `http://` or `https://` and the host that the request was sent to.
 fn is_own(origin: &HeaderValue, host: &str) -> bool {
     let origin = origin.to_str().unwrap_or_default();
     let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));

@@ -47,7 +47,7 @@ impl<S> Layer<S> for EdgeLayer {
     }
 }
 
-/// What all requests of a route share.
+/// Counters that all requests of a route share.
 #[derive(Debug)]
 struct Route {
     cell: OnceLock<RouteCell>,
@@ -153,7 +153,7 @@ where
         let this = &mut *self;
         let response = match &mut this.running {
             Err(reject) => reject.take().map_or_else(Response::default, unread),
-            // The handler's future is dropped after a panic, so nobody sees its broken state.
+            // The handler's future is dropped after a panic, so its broken state is never seen.
             Ok(future) => match catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(cx))) {
                 Ok(Poll::Pending) => return Poll::Pending,
                 Ok(Poll::Ready(Ok(response))) => response,

@@ -25,7 +25,7 @@ pub(super) struct TimedBody {
     waiting: Option<Waiting>,
 }
 
-/// How long the reader still waits for bytes.
+/// Remaining time that the reader waits for bytes.
 #[derive(Clone, Copy, Debug)]
 struct Patience {
     left: Duration,

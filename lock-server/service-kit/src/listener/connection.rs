@@ -54,7 +54,7 @@ pub(super) async fn run(stream: TcpStream, shared: &Shared) {
     }
 }
 
-/// Whether an error of accept concerns the one connection that was about to be accepted.
+/// True for an error of accept that concerns only the connection that was about to be accepted.
 pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
     matches!(
         error.kind(),

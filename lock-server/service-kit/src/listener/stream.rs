@@ -28,7 +28,7 @@ const QUARTERS: u32 = 4;
 /// Time between probes of a socket that hyper does not look at.
 const HANG_UP_PROBE: Duration = Duration::from_secs(1);
 
-/// What a connection is doing; the handler writes it and the stream reads it, in one task.
+/// Activity of a connection; the handler writes it and the stream reads it, in one task.
 #[derive(Debug)]
 pub(super) struct Activity {
     phase: AtomicU8,
@@ -120,7 +120,7 @@ impl Stream {
         }
     }
 
-    /// Whether the peer has sent everything it ever will.
+    /// True once the peer has closed its side.
     pub(super) fn peer_closed(&self) -> bool {
         self.peer_closed
     }
@@ -160,7 +160,7 @@ impl Stream {
         }
     }
 
-    /// Nothing to read: is it time to give up?
+    /// Nothing to read: is it time to close the connection?
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.activity.phase() != HEAD {
             return self.poll_rest(cx);
@@ -182,7 +182,7 @@ impl Stream {
     }
 
     /// Counts quarters in which the connection rested all the time. The timer runs on while a
-    /// request is in flight, because hyper need not look at the socket again when that one ends.
+    /// request is in flight, because hyper need not poll the socket again when that one ends.
     fn poll_rest(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let quarter = self.idle_quarter;
         let idle = self.idle_timer.get_or_insert_with(|| Idle {

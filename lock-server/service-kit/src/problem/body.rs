@@ -31,7 +31,7 @@ impl<S: Send + Sync> FromRequest<S> for ApiBytes {
 /// A body did not arrive in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BodyTooSlow {
-    /// What had arrived.
+    /// Bytes that had arrived.
     pub received_bytes: u64,
     /// By how much a sender may be behind the minimum rate.
     pub allowed: Duration,
@@ -39,7 +39,8 @@ pub struct BodyTooSlow {
 
 impl fmt::Display for BodyTooSlow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (bytes, ms) = (self.received_bytes, self.allowed.as_millis());
+        let bytes = self.received_bytes;
+        let ms = self.allowed.as_millis();
         write!(
             f,
             "only {bytes} bytes of the body arrived, more than {ms} ms behind the minimum rate"
@@ -49,7 +50,7 @@ impl fmt::Display for BodyTooSlow {
 
 impl Error for BodyTooSlow {}
 
-/// What an error while reading a body is: too slow (408), too large (413), or broken off (400).
+/// Maps an error while reading a body: too slow (408), too large (413), or broken off (400).
 ///
 /// For handlers that read the body as a stream.
 pub fn body_error(error: &(dyn Error + 'static)) -> Reject {
@@ -85,12 +86,12 @@ pub struct Pieces {
 }
 
 impl Pieces {
-    /// How many bytes have arrived.
+    /// Bytes that have arrived.
     pub fn len(&self) -> usize {
         self.whole.len() + self.pieces.len()
     }
 
-    /// Whether nothing has arrived.
+    /// True if nothing has arrived.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

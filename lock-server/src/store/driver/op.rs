@@ -409,10 +409,10 @@ impl Op for Withdraw {
     fn finish(self: Box<Self>, _: Decided, _: &mut Waiters) -> Remainder {
         if let Some(Unacknowledged { waiting, shortfall }) = self.unacknowledged {
             waiting.refuse(if self.is_rolled_back {
-                StoreError::Unavailable(format!("{shortfall}; it was taken back, try again"))
+                StoreError::Unavailable(format!("{shortfall}; it was rolled back, try again"))
             } else {
                 StoreError::Unknown(format!(
-                    "{shortfall}; it lives, because it was asked for before: ask again with the \
+                    "{shortfall}; it lives, because it was requested before: retry with the \
                      same id"
                 ))
             });

@@ -42,7 +42,7 @@ impl PendingGrant {
             }
             (Held::Retry(op), None) => Some(op),
             (Held::Retry(op), Some(shortfall)) => {
-                op.fail(StoreError::Unknown(format!("{shortfall}; ask again with the same id")));
+                op.fail(StoreError::Unknown(format!("{shortfall}; retry with the same id")));
                 None
             }
         }

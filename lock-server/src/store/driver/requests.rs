@@ -73,7 +73,7 @@ impl LockStore for Driver {
                 tracing::warn!(
                     counter, %mark, lifted,
                     "a guard has seen a higher token than this store has issued: the store lost its \
-                     memory; tokens go on above everything that can have been issued"
+                     memory; tokens continue above everything that can have been issued"
                 );
                 machine.raise_counter(lifted);
             }

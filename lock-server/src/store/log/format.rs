@@ -3,8 +3,11 @@
 //! | part | bytes |
 //! | --- | --- |
 //! | header | `FENCELOG`, format u32, kind u32, index u64, salt u64, CRC-32 of these |
-//! | frame | mark u32, payload length u32, sequence number u64, CRC-32 of the salt and of all other bytes of the frame, payload |
-//! | payload | changes, one after the other: key length u32, value length u32 (`u32::MAX`: the key is removed), key, value |
+//! | frame | mark u32, payload length u32, sequence number u64, CRC-32, payload |
+//! | payload | changes: for each key length u32, value length u32, key, value |
+//!
+//! The frame's CRC-32 covers the salt and all other bytes of the frame. The value length `u32::MAX`
+//! removes the key.
 //!
 //! A frame carries the whole batches that one write made durable, so that a crash leaves all of it
 //! or none. The salt is random for each file: bytes that a client chose, inside a value, cannot

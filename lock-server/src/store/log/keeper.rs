@@ -1,7 +1,7 @@
 //! The thread beside the writer: it prepares the next segment and replaces old ones by a snapshot.
 //!
 //! It reads what it replaces from the files, so the log keeps no copy of the entries in memory and
-//! appends go on meanwhile. Each step leaves a folder that [`super::recovery`] reads as the same
+//! appends continue meanwhile. Each step leaves a folder that [`super::recovery`] reads as the same
 //! entries: a file gets its name once it is whole and durable, and a file is removed once the name
 //! of its replacement is durable.
 

@@ -29,7 +29,7 @@ pub(super) fn parse(name: &str) -> Option<(Kind, u64)> {
     (file_name(kind, index) == name).then_some((kind, index))
 }
 
-/// Whether a crash left this file before it was complete.
+/// True if a crash left this file before it was complete.
 pub(super) fn is_unfinished(name: &str) -> bool {
     name.strip_suffix(UNFINISHED).is_some_and(|name| parse(name).is_some())
 }

@@ -13,12 +13,12 @@ use super::names;
 /// Live keys with their values.
 pub(crate) type Entries = HashMap<Bytes, Bytes>;
 
-/// How much is read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 256 << 10;
 
 const RESTORE: &str = "nothing was changed; restore the folder from a backup. Name an empty folder \
-    only when no lease that this one has seen can be alive: it knows neither their tokens nor their \
-    marks";
+    only when no lease that this one has seen can be alive: it knows neither their tokens nor \
+    their marks";
 
 struct FrameReader {
     path: PathBuf,

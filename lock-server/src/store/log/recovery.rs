@@ -34,7 +34,8 @@ struct Found {
     snapshot: u64,
     /// Numbers of the segments behind the snapshot, rising.
     segments: Vec<u64>,
-    /// What a crash left between two steps: unfinished files, and files that the snapshot replaces.
+    /// Files that a crash left between two steps: unfinished ones, and those that the snapshot
+    /// replaces.
     leftovers: Vec<String>,
 }
 
@@ -81,7 +82,7 @@ pub(super) fn recover(disk: &dyn Disk, options: &LogOptions) -> Result<Recovered
             .map_err(|error| FolderError::of_io(&disk.path(""), &error))?,
     };
     disk.sync_folder().map_err(|error| FolderError::of_io(&disk.path(""), &error))?;
-    // Numbers go on through snapshots, so nothing was ever acknowledged here.
+    // Numbers continue through snapshots, so nothing was ever acknowledged here.
     let is_new = next_sequence == 1;
     Ok(Recovered { entries, is_new, snapshot, closed, active, next_sequence })
 }
@@ -95,7 +96,7 @@ fn find(disk: &dyn Disk) -> Result<Found, FolderError> {
                 &disk.path(name),
                 "version 0.1 wrote it, and this version does not read it; nothing was changed. Start \
                  0.1 until no lease is held, then stop it and move the file away; name your guards \
-                 with --guard, so that tokens go on above their marks, or begin with an acquire \
+                 with --guard, so that tokens continue above their marks, or begin with an acquire \
                  whose min_token is the last token that 0.1 gave",
             ));
         }

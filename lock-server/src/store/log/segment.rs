@@ -7,7 +7,7 @@ use super::format::{self, HEADER_BYTES, Header, Kind};
 use super::names;
 use super::reader::as_u64;
 
-/// How many zeros are written at once.
+/// Zeros of one write.
 const ZEROS: usize = 1 << 20;
 
 /// A segment whose name is durable and whose header is written.

@@ -175,7 +175,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Goes on in the next segment. If that is not prepared yet, the full one grows.
+    /// Continues in the next segment. If that is not prepared yet, the full one grows.
     fn rotate(&mut self) {
         let full = ClosedSegment {
             index: self.active.index,

@@ -13,10 +13,10 @@ use crate::store::{Acquire, Grant, StoreError};
 /// one lease do not all ask at the moment of its end, in milliseconds.
 const SPREAD_MS: u64 = 8;
 
-/// One in so many times the first of a queue gives way when it is woken, because this server hears
-/// of its own releases before others do: whoever waits there would never be first.
+/// One in so many times the first of a queue gives way when it is woken, because this server is
+/// notified of its own releases before others are: a waiter at another server would never be first.
 const GIVES_WAY_ONE_IN: u64 = 8;
-/// For how long: others ask within five milliseconds of hearing, see `wake`.
+/// For how long: others ask within five milliseconds of a notification, see `wake`.
 const GIVES_WAY: Duration = Duration::from_millis(12);
 
 impl QuorumStore {
@@ -79,13 +79,14 @@ impl QuorumStore {
             Ok(LockStanding::Held { holder, queue_length }) if request.wait_ms == 0 => {
                 Some(Err(StoreError::Held { holder, queue_length }))
             }
-            // Whoever is first in the queue is about to learn the same.
+            // The first of the queue is about to learn the same.
             Ok(LockStanding::Held { .. } | LockStanding::Free) | Err(_) => None,
         }
     }
 
-    /// Nobody is told of a grant because nodes were seen to hold it: those votes may be taken back
-    /// at this moment. A vote for the same token makes them stay, or shows that they are gone.
+    /// Confirms a grant before its caller is notified of it: that nodes were seen to hold it is not
+    /// enough, because those votes may be rolled back at this moment. A vote for the same token
+    /// makes them stay, or shows that they are gone.
     async fn confirmed(&self, request: &Acquire, token: Token) -> Option<QueueReply> {
         let store = self.clone();
         let own = request.clone();
@@ -127,7 +128,7 @@ impl QuorumStore {
     }
 }
 
-/// Lets those who wait at other servers ask first, now and then.
+/// Lets waiters at other servers ask first, now and then.
 async fn give_way() {
     if random_below(GIVES_WAY_ONE_IN) == 0 {
         tokio::time::sleep(GIVES_WAY).await;
@@ -141,7 +142,7 @@ fn drain(wake: &tokio::sync::Notify) {
     notified.as_mut().enable();
 }
 
-/// A seat is dropped with its caller; this says that it may be sent along with it.
+/// A position is dropped with its caller; this says that it may be sent along with it.
 const _: fn() = || {
     fn is_send<T: Send>() {}
     is_send::<QueuePosition>();

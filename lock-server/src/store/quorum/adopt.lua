@@ -1,4 +1,4 @@
--- Notes that another process goes on with the node's memory, which lost nothing.
+-- Notes that another process continues with the node's memory, which lost nothing.
 --
 -- KEYS   meta
 -- ARGV   [1] the run id that is stored [2] the run id of the process now

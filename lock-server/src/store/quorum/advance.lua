@@ -4,5 +4,5 @@
 -- ARGV   [1] cluster [2] n [3] the new view [4] its members
 --
 -- Post:  DONE                        it is in that view, now or before
---        or a refusal of view_change.lua; NOTREADY where it is in doubt
+--        or a refusal of view_change.lua; NOTREADY where it is suspect
 return move({ ready = true, joining = true, new = true }) or { 'DONE' }

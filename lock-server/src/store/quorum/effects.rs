@@ -4,8 +4,8 @@ use crate::store::StoreError;
 use crate::store::quorum::rules::NodeReply;
 use crate::store::quorum::rules::tally::{NodeAnswer, Round};
 
-/// Whether any round of a question may have been obeyed by a node. What one has left at a node is
-/// not gone because a later one, in another view, left nothing.
+/// Effects that any round of a question may have had at the nodes. A change that one round has left
+/// at a node is not gone because a later one, in another view, left nothing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PossibleEffects {
     changes: fn(&NodeReply) -> bool,

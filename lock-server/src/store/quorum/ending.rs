@@ -142,7 +142,7 @@ impl QuorumStore {
                 }
                 Some(EndDecision::Unknown | EndDecision::Undecided) | None => {
                     self.queues().wake(lock);
-                    return Err(effects.error(asked.text("refusal_text that the lease has ended")));
+                    return Err(effects.error(asked.text("say that the lease has ended")));
                 }
             }
         }

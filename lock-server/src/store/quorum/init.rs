@@ -20,7 +20,7 @@ pub async fn init_fresh(
     namespace: &Namespace,
     guards: &Guards,
 ) -> Result<(), String> {
-    guards.ask().await.vouch_for_a_new_namespace()?;
+    guards.marks().await.vouch_for_a_new_namespace()?;
     let kit = Kit::new("init");
     let options = QuorumOptions {
         namespace: namespace.clone(),

@@ -21,7 +21,7 @@ const SCAN: usize = 500;
 const EXAMINED_MAX: usize = 1_000;
 /// Names that are examined concurrently.
 const AT_ONCE: usize = 64;
-/// After this a page is as long as it is: a node that hangs holds up every look.
+/// After this a page is as long as it is: a node that hangs delays every page.
 const PAGE_TIME: Duration = Duration::from_secs(2);
 
 impl QuorumStore {
@@ -66,7 +66,7 @@ impl QuorumStore {
         let mut reasons = self.absent(&current);
         let mut names = BTreeSet::new();
         let mut answered = 0;
-        // Whoever is slower than a majority is not waited for.
+        // Nodes that are slower than a majority are not awaited.
         while answered < majority(self.inner.nodes.len()) {
             match scans.next().await {
                 Some(Ok(found)) => {

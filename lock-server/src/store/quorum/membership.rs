@@ -58,7 +58,7 @@ pub(super) struct Membership {
     kick: Notify,
     /// Number of views that nodes reported between the probes.
     learned: AtomicU64,
-    /// Counts the looks that came to an end.
+    /// Number of finished probes.
     probes: watch::Sender<u64>,
     counters: Counters,
     health: Health,
@@ -119,7 +119,7 @@ impl Membership {
         self.kick.notify_one();
     }
 
-    /// Waits until the nodes were looked at anew, for at most so long. Cancel-safe.
+    /// Waits until the nodes were probed anew, for at most so long. Cancel-safe.
     pub(super) async fn settled(&self, patience: Duration) {
         let mut probes = self.probes.subscribe();
         probes.mark_unchanged();
@@ -146,7 +146,7 @@ impl Membership {
     }
 
     /// The voting node that has this id, where the node at `index` was another one when it was last
-    /// looked at: it has been given the memory of that node.
+    /// probed: it has been given the memory of that node.
     pub(super) fn is_copy(&self, index: usize, id: &NodeId) -> Option<usize> {
         let before = self.details().ids.get(index).cloned().flatten();
         before.filter(|before| before != id)?;
@@ -167,7 +167,7 @@ impl Membership {
         self.details().duplicates.iter().flatten().next().cloned()
     }
 
-    /// The id that a node had when it was last looked at.
+    /// The id that a node had when it was last probed.
     pub(super) fn last_id(&self, node: usize) -> Option<NodeId> {
         self.details().ids.get(node).cloned().flatten()
     }
@@ -242,7 +242,7 @@ impl Membership {
         (voting, reasons.join("; "))
     }
 
-    /// Takes over what a look has found that began when so many views were learned.
+    /// Takes over the result of a probe that began when so many views were learned.
     fn publish(
         &self,
         plan: &Plan,
@@ -307,7 +307,7 @@ impl Membership {
         self.probes.send_modify(|count| *count += 1);
     }
 
-    /// Tells `/readyz`.
+    /// Updates `/readyz`.
     fn show(&self) {
         let details = self.details();
         let checks: Vec<(String, Status)> = self

@@ -1,10 +1,10 @@
-//! What has to be done so that the nodes are one quorum: pure, from what each says of itself.
+//! Actions that make the nodes one quorum: pure, from the reply of each about itself.
 //!
 //! A node that may have forgotten votes comes back under a new view that `f + 1` other ready nodes
-//! have accepted: each told in that step what it had accepted, so that nothing proposed under the
-//! old view can still reach a majority. The members of a view are named by ids, a new one for each
-//! life of a node's memory, so that a node that was replaced does not vote beside the one in its
-//! place.
+//! have accepted: each replied in that step what it had accepted, so that nothing proposed under
+//! the old view can still reach a majority. The members of a view are named by ids, a new one for
+//! each life of a node's memory, so that a node that was replaced does not vote beside the one in
+//! its place.
 
 pub(super) mod copies;
 mod rejoin;
@@ -28,7 +28,7 @@ pub(super) struct NodeReport {
 pub(super) enum Action {
     /// All nodes are new, and these are their ids: begin a quorum with this one.
     Begin { node: usize, id: NodeId, members: Members },
-    /// Tell another new node about the quorum that was begun.
+    /// Give the quorum that was begun to another new node.
     Init { node: usize, id: NodeId, view: View },
     /// Keep it from voting: it knows nothing.
     Doubt { node: usize },
@@ -36,14 +36,14 @@ pub(super) enum Action {
     Ready { node: usize, view: View, id: NodeId },
     /// Take it into the view that it missed.
     Advance { node: usize, view: View },
-    /// A new view, accepted by `voters`, in which those in doubt come back.
+    /// A new view, accepted by `voters`, in which the suspect nodes come back.
     Bump { view: View, voters: Vec<usize>, suspects: Vec<(usize, NodeId)> },
-    /// As [`Action::Bump`] where most have lost their memory: nobody can vouch for what was issued,
-    /// so that the counters are lifted above everything that can have been.
+    /// As [`Action::Bump`] where most have lost their memory: no node can vouch for what was
+    /// issued, so that the counters are lifted above everything that can have been.
     Recover { view: View, voters: Vec<usize>, suspects: Vec<(usize, NodeId)> },
 }
 
-/// What a node is to this server.
+/// Standing of a node, as this server sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum NodeStanding {
     /// It votes.
@@ -62,7 +62,7 @@ pub(super) struct Plan {
     pub(super) view: Option<View>,
     /// One a node.
     pub(super) standings: Vec<Option<NodeStanding>>,
-    /// What keeps a majority from being restored, for people.
+    /// Reason why a majority cannot be restored, for operators.
     pub(super) problem: Option<String>,
 }
 
@@ -147,11 +147,11 @@ struct Group<'a> {
     silent: Vec<usize>,
     view: u64,
     members: Members,
-    /// The highest number of a view that any node knows, also one in doubt.
+    /// The highest number of a view that any node knows, also a suspect one.
     highest: u64,
-    /// How many nodes say that they belong to it.
+    /// Number of nodes whose reply says that they belong to it.
     witnesses: usize,
-    /// Whether this server knows the quorum, or a majority says so: one node alone may be another
+    /// True if this server knows the quorum, or a majority says so: one node alone may be another
     /// quorum's, named by mistake, and then it must be left to that.
     trusted: bool,
 }
@@ -294,7 +294,8 @@ impl<'a> Group<'a> {
         self.rejoin_suspects(plan);
     }
 
-    /// A quorum was begun and none of its nodes votes yet: tell the rest, then let all vote.
+    /// Finishes a quorum that was begun while none of its nodes votes yet: gives it to the rest,
+    /// then lets all vote.
     fn finish_begin(&self, plan: &mut Plan) {
         for (node, id) in self.suspects.iter().filter(|(_, id)| self.members.contains(id)) {
             plan.actions.push(Action::Init { node: *node, id: id.clone(), view: self.view() });
@@ -308,7 +309,7 @@ impl<'a> Group<'a> {
         }
     }
 
-    /// Those who missed a view are taken into it.
+    /// Takes nodes that missed a view into it.
     fn follow(&self, plan: &mut Plan) {
         for at in self.in_view() {
             let Some(meta) = self.meta(at) else { continue };

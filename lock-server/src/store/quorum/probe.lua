@@ -1,4 +1,4 @@
--- What the node knows of itself, for anybody. Writes nothing.
+-- Replies with what the node knows of itself. Writes nothing.
 --
 -- KEYS   meta
 --

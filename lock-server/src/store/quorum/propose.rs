@@ -20,9 +20,9 @@ use crate::store::quorum::rules::{NodeReply, Operation, TopUp, Vote, bucket_of};
 use crate::store::{Acquire, Grant, StoreError};
 use lease::tokens;
 
-/// How many rounds a proposal has: each answers the one before, and duels are rare.
+/// Most rounds of a proposal: each answers the one before, and duels are rare.
 const ROUNDS_MAX: u32 = 12;
-/// How often a proposal without a majority is made again before its caller is told.
+/// Most retries of a proposal without a majority before its caller gets an error.
 const SPLITS_MAX: u32 = 4;
 /// The longest pause after a split, in milliseconds; the first is an eighth of it.
 const BACKOFF_MS: u64 = 128;
@@ -32,7 +32,7 @@ struct Proposal<'a> {
     store: &'a QuorumStore,
     request: &'a Acquire,
     ballot: Ballot,
-    /// Whether no other token than the first may be proposed.
+    /// True if no other token than the first may be proposed.
     is_exact: bool,
     rounds: u32,
     splits: u32,
@@ -40,7 +40,7 @@ struct Proposal<'a> {
     began_ms: u64,
 }
 
-/// What a round says about the next.
+/// The consequence of a round.
 enum ProposalStep {
     Done(ProposalOutcome),
     Again,
@@ -58,19 +58,19 @@ impl QuorumStore {
     }
 
     /// Has a token confirmed that nodes hold the lease with already. Where they do not any more it
-    /// is not granted: nobody who waits is overtaken. It runs in a task of its own, as a proposal.
+    /// is not granted: no waiter is overtaken. It runs in a task of its own, as a proposal.
     pub(super) async fn confirm(&self, request: &Acquire, token: Token) -> ProposalOutcome {
         Proposal::new(self, request, token, true).run().await
     }
 
-    /// Above everything that is known, and above the client's wish, which must be credible.
+    /// Above everything that is known, and above the client's `min_token`, which must be credible.
     async fn first_token(&self, request: &Acquire) -> Result<Token, StoreError> {
         let lock = &request.lock;
         let wall_ms = self.inner.clock.wall_ms();
         if let Some(wish) = request.min_token
             && wish.get() > tokens::min_token_ceiling(self.known_p(lock), wall_ms)
         {
-            // A server that has just started may not have heard yet how far the nodes are.
+            // A server that has just started may not know yet how far the nodes are.
             self.read_lock(lock).await?;
             if wish.get() > tokens::min_token_ceiling(self.known_p(lock), wall_ms) {
                 return Err(StoreError::Exhausted);
@@ -221,7 +221,7 @@ impl<'a> Proposal<'a> {
 
     fn go_above(&mut self, above: u64, dead: Vec<Token>) -> ProposalStep {
         let known = above.max(self.store.known_p(&self.ballot.vote.lock));
-        // Two proposers that were told the same number must not propose the same one for ever.
+        // Two proposers that got the same number must not propose the same one for ever.
         let jitter = random_below(1 << self.rounds.min(10)) * u64::from(self.rounds > 1);
         match QuorumStore::token_above(known.saturating_add(jitter), self.request.min_token) {
             Ok(token) => {
@@ -232,8 +232,8 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// Nobody has a majority: the votes are taken back, and others get a chance before the next
-    /// try.
+    /// No proposer has a majority: the votes are rolled back, and others get a chance before the
+    /// next try.
     async fn retry_after_split(&mut self) -> ProposalStep {
         self.drop_votes();
         self.store.inner.counters.split_votes.inc();
@@ -252,7 +252,7 @@ impl<'a> Proposal<'a> {
         }
     }
 
-    /// What is told where nobody gets a majority; the votes have been taken back.
+    /// Result where no proposer gets a majority; the votes have been rolled back.
     fn split(&self) -> ProposalOutcome {
         ProposalOutcome::Split {
             possibly_granted: self.ballot.may_be_granted(),
@@ -264,8 +264,8 @@ impl<'a> Proposal<'a> {
         self.failed(StoreError::Unavailable(asked.text("take part")))
     }
 
-    /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, nobody
-    /// can say that nothing was done.
+    /// Nothing was decided; where a majority may hold it all the same, of whatever rounds, the
+    /// outcome is unknown.
     fn failed(&mut self, error: StoreError) -> ProposalStep {
         self.drop_votes();
         ProposalStep::Done(ProposalOutcome::Failed(match error {
@@ -276,7 +276,7 @@ impl<'a> Proposal<'a> {
         }))
     }
 
-    /// Takes back what this attempt has got, in the background. What is asked for afterwards is
+    /// Rolls this attempt back, in the background. Votes that are requested afterwards belong to
     /// another attempt.
     fn drop_votes(&mut self) {
         drop(self.store.roll_back(self.ballot.roll_back()));
@@ -288,7 +288,7 @@ impl<'a> Proposal<'a> {
     }
 }
 
-/// Whose token it is, among the leases that nodes told of; an id that nobody has, where none did.
+/// The lease of a token, among the leases in the nodes' replies; an unused id where there is none.
 fn lease_of_holder(asked: &RoundResult<Decision>, token: Token) -> LeaseId {
     let lease = asked.round.replies().find_map(|(_, reply)| match reply {
         NodeReply::Held { lease, holder, .. } if holder.token == token => Some(*lease),

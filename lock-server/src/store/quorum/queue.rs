@@ -1,6 +1,6 @@
-//! Who of this server wants which lock: a queue a lock, whose first asks the nodes.
+//! Queues of this server's requests: a queue a lock, whose first asks the nodes.
 //!
-//! Nobody else of this server asks for a lock that has a queue here, so that callers neither
+//! No other request of this server asks for a lock that has a queue here, so that callers neither
 //! overtake each other nor split the votes among themselves. A task a queue drives it
 //! (`acquire.rs`); callers hold a [`QueuePosition`], which takes them out when it is dropped.
 
@@ -26,34 +26,35 @@ pub(super) use self::settlement::{NextProposal, ProposalOutcome};
 use super::QuorumStore;
 use crate::store::{Acquire, Limits, StoreError};
 
-/// How many waiters a reply lists.
+/// Most waiters in a reply.
 const WAITERS_SHOWN: usize = 100;
-/// How often the first asks again where an end may be missed, because not every node is heard.
+/// Time between two questions of the first where an end may be missed, because not every node
+/// notifies this server.
 const POLL_MS: u64 = 1_000;
-/// How often it does where every node is heard: a message may be lost all the same.
+/// Time between them where every node does: a message may be lost all the same.
 const POLL_SUBSCRIBED_MS: u64 = 5_000;
-/// How many ends are remembered that are heard of during a proposal; most are told by every node.
+/// Most ends that are remembered during a proposal; nearly every node reports each.
 const ENDED_MAX: usize = 64;
 
 /// A lock and the id of a grant of it.
 pub(super) type Key = (LockName, LeaseId);
-/// What a caller is told.
+/// Reply to a caller.
 pub(super) type QueueReply = Result<Granted, StoreError>;
 
 /// The queues of this server.
 #[derive(Debug, Default)]
 pub(super) struct Queues {
     state: Mutex<QueuesState>,
-    /// At how many nodes this server hears of ends.
+    /// Number of nodes that notify this server of ends.
     subscriptions: AtomicUsize,
-    /// How many queues wait for an end.
+    /// Number of queues that wait for an end.
     waiting: watch::Sender<usize>,
 }
 
 #[derive(Debug, Default)]
 struct QueuesState {
     locks: HashMap<LockName, Queue>,
-    /// How many listeners are patient.
+    /// Number of patient listeners.
     waiting: usize,
     next_number: u64,
 }
@@ -61,13 +62,13 @@ struct QueuesState {
 #[derive(Debug, Default)]
 struct Queue {
     entries: VecDeque<Entry>,
-    /// Whether the first entry is with the nodes now.
+    /// True while the first entry is with the nodes.
     proposing: bool,
     wake: Arc<Notify>,
-    /// Who had the lock when it was last heard of.
+    /// The last known holder of the lock.
     holder: Option<Holder>,
-    /// The last leases that were heard to end while the first entry was with the nodes: one of them
-    /// may be what it is about to be told is in the way.
+    /// The last leases whose end was received while the first entry was with the nodes: one of them
+    /// may be the lease that the nodes' replies are about to name as the holder.
     ended: VecDeque<LeaseId>,
     /// Why the nodes could not be asked the last time.
     last_error: Option<String>,
@@ -78,12 +79,12 @@ struct Entry {
     request: Acquire,
     since_ms: u64,
     listeners: Vec<Listener>,
-    /// Whether a grant that nobody reads is taken back: some caller wanted to wait, or was told
-    /// that there is none.
+    /// True if an unread grant is rolled back: some caller wanted to wait, or got the reply that
+    /// there is none.
     rolls_back: bool,
-    /// Whether it was refused once, or came behind others.
+    /// True if it was refused once, or came behind others.
     waited: bool,
-    /// Whether a majority of the nodes may hold votes of it that nobody has counted.
+    /// True if a majority of the nodes may hold votes of it that were never counted.
     possibly_granted: bool,
 }
 
@@ -94,14 +95,14 @@ struct Listener {
     answer: oneshot::Sender<QueueReply>,
 }
 
-/// How a request came in.
+/// Position at which a request came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entered {
-    /// It is the first of a new queue, which somebody must drive.
+    /// It is the first of a new queue, which the caller must drive.
     First,
     /// Others are before it.
     Behind,
-    /// A request with the same id is there already, and it shares its place.
+    /// A request with the same id waits already, and it shares its position.
     Beside,
 }
 
@@ -133,9 +134,9 @@ impl Entry {
 }
 
 impl Queue {
-    /// Whether a lease that ended is one that was waited for; votes that a waiter of this queue
-    /// took back itself free nothing.
-    fn is_in_the_way(&self, ended: LeaseId) -> bool {
+    /// True if a lease that ended is one that was waited for; votes that a waiter of this queue
+    /// rolled back itself free nothing.
+    fn is_blocking(&self, ended: LeaseId) -> bool {
         let own = self.entries.iter().any(|entry| entry.request.lease_id == ended);
         !own && self.holder.as_ref().is_none_or(|holder| holder.lease_id == ended)
     }
@@ -147,7 +148,7 @@ impl Queue {
         }
     }
 
-    /// How many wait, beside the request with this id.
+    /// Number of waiters, beside the request with this id.
     fn length_without(&self, lease: Option<LeaseId>) -> usize {
         let other = |entry: &&Entry| entry.is_patient() && Some(entry.request.lease_id) != lease;
         self.entries.iter().filter(other).count()
@@ -159,7 +160,7 @@ impl Queues {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place. A repeat of a waiting id has the place that it has already.
+    /// Takes a position. A retry of a waiting id gets the position that it has already.
     ///
     /// # Errors
     /// [`StoreError::IdConflict`], [`StoreError::Limit`].
@@ -184,7 +185,7 @@ impl Queues {
         let queue = state.locks.entry(request.lock.clone()).or_default();
         let entered = queue.admit(request, listener, store.now_ms(), is_first)?;
         if entered == Entered::Beside && !patient {
-            // It is told what the nodes say next, so they are asked now.
+            // Its reply is the nodes' next one, so they are asked now.
             queue.wake.notify_one();
         }
         state.next_number += 1;
@@ -213,17 +214,17 @@ impl Queues {
         }
     }
 
-    /// The lock may be free: whoever is first asks again.
+    /// The lock may be free: wakes the first of its queue.
     pub(super) fn wake(&self, lock: &LockName) {
         if let Some(queue) = self.state().locks.get(lock) {
             queue.wake.notify_one();
         }
     }
 
-    /// As [`wake`](Self::wake), unless the lease that ended is not the one that is in the way.
+    /// As [`wake`](Self::wake), unless the lease that ended is not the one that blocks the queue.
     pub(super) fn wake_after(&self, lock: &LockName, ended: LeaseId) {
         if let Some(queue) = self.state().locks.get(lock)
-            && queue.is_in_the_way(ended)
+            && queue.is_blocking(ended)
         {
             queue.wake.notify_one();
         }
@@ -235,12 +236,12 @@ impl Queues {
         AwaitsEnd(self)
     }
 
-    /// How many queues wait for an end.
+    /// Number of queues that wait for an end.
     pub(super) fn awaiting_ends(&self) -> watch::Receiver<usize> {
         self.waiting.subscribe()
     }
 
-    /// Ends are heard of at one node more from now on, until
+    /// One node more notifies this server of ends from now on, until
     /// [`subscription_ended`](Self::subscription_ended).
     pub(super) fn subscription_began(&self) {
         self.subscriptions.fetch_add(1, Ordering::SeqCst);
@@ -251,27 +252,27 @@ impl Queues {
         self.subscriptions.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// After how long the first of a queue asks again where it hears of nothing; there are `n`
+    /// Time after which the first of a queue retries if no notification arrives; there are `n`
     /// nodes.
     pub(super) fn poll_ms(&self, n: usize) -> u64 {
         if self.subscriptions.load(Ordering::SeqCst) < n { POLL_MS } else { POLL_SUBSCRIBED_MS }
     }
 
-    /// A lease ended at a node: whether somebody here waits for that.
+    /// True if a request here waits for this end of a lease at a node.
     pub(super) fn concerns(&self, lock: &LockName, ended: LeaseId) -> bool {
         let mut state = self.state();
         let Some(queue) = state.locks.get_mut(lock) else { return false };
         queue.record_end(ended);
-        queue.is_in_the_way(ended)
+        queue.is_blocking(ended)
     }
 
-    /// What wakes the drivers, queue by queue.
+    /// Wake-ups of the drivers, queue by queue.
     pub(super) fn wakes(&self) -> Vec<Arc<Notify>> {
         self.state().locks.values().map(|queue| queue.wake.clone()).collect()
     }
 
     /// Takes a request with this id out of the queue, where it is and not with the nodes now, and
-    /// tells its callers why.
+    /// replies to its callers with the error.
     pub(super) fn expel(&self, lock: &LockName, lease: LeaseId, why: &StoreError) {
         let mut state = self.state();
         let Some(queue) = state.locks.get_mut(lock) else { return };
@@ -285,7 +286,7 @@ impl Queues {
         }
     }
 
-    /// How many wait for a lock, and the first of them.
+    /// Number of a lock's waiters, and the first of them.
     pub(super) fn shown(&self, lock: &LockName, now_ms: u64) -> (usize, Vec<WaiterReply>) {
         let state = self.state();
         let Some(queue) = state.locks.get(lock) else { return (0, Vec::new()) };

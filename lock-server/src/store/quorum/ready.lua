@@ -6,7 +6,7 @@
 -- Post:  DONE                        it votes, now or before
 --        WAIT ms                     what it may have forgotten is not over yet
 --        STRANGER id                 it is another one; nothing changed
---        NOMEMBER | OTHER cluster n | NOTREADY (it is in doubt) | VIEW view members
+--        NOMEMBER | OTHER cluster n | NOTREADY (it is suspect) | VIEW view members
 local meta = redis.call('HMGET', KEYS[1], 'cluster', 'n', 'state', 'view', 'members', 'node',
   'ready_at')
 if not meta[1] or meta[1] == '' then

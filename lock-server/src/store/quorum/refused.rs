@@ -1,4 +1,4 @@
-//! What this engine does not offer, refused before anything is sent.
+//! Refusals of requests that this engine does not offer, before anything is sent.
 
 use async_trait::async_trait;
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
@@ -12,7 +12,7 @@ pub(super) fn not_offered(what: &'static str) -> StoreError {
     StoreError::NotOffered { store: NAME, what }
 }
 
-/// What the request asks for is what this store can do.
+/// Checks that this store can do what the request asks for.
 ///
 /// # Errors
 /// [`StoreError::NotOffered`].

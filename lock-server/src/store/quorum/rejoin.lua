@@ -1,4 +1,4 @@
--- Brings a node in doubt into a new view that f + 1 others have accepted.
+-- Brings a suspect node into a new view that f + 1 others have accepted.
 --
 -- KEYS   meta
 -- ARGV   [1] cluster [2] n [3] the new view [4] its members [5] the id that suspect.lua answered
@@ -9,9 +9,9 @@
 --        NOMEMBER                    nothing is stored
 --        OTHER cluster n             it belongs to another quorum; nothing changed
 --        STRANGER id                 its id is another one; nothing changed
---        RUN id                      another process is in doubt; nothing changed
---        VIEW view members           it has left doubt under that id into another view, or knows one
---                                    that is newer; nothing changed
+--        RUN id                      another process is suspect; nothing changed
+--        VIEW view members           it is suspect under that id no more, but in another view, or
+--                                    knows one that is newer; nothing changed
 local meta = redis.call('HMGET', KEYS[1], 'cluster', 'n', 'state', 'view', 'members', 'node',
   'run_id', 'floor', 'covered')
 if not meta[1] then

@@ -8,7 +8,7 @@ use redis_link::{LinkError, text_fields};
 use crate::store::quorum::rules::view::{Accepted, MemberReply, Meta, NodeProbe, NodeState, View};
 use crate::store::quorum::rules::{Bucket, NodeReply, Refusal, Seen, SeenLease};
 
-/// What a node said cannot be read: it is another version, or no node.
+/// A node's reply that cannot be read: it is another version, or no node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the node's answer \"{answer}\" cannot be read: {why}")]
 pub struct Unreadable {
@@ -16,7 +16,7 @@ pub struct Unreadable {
     why: String,
 }
 
-/// Names of locks and where to go on.
+/// Names of locks and the cursor of the next page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Names {
     /// 0 at the end.
@@ -77,7 +77,7 @@ pub fn read_member(value: Value) -> Result<MemberReply, Unreadable> {
     read(value, member)
 }
 
-/// Reads the answer to look.
+/// Reads the reply to a probe.
 ///
 /// # Errors
 /// [`Unreadable`].

@@ -19,7 +19,7 @@ pub(super) struct RoundResult<D> {
     pub(super) round: Round,
     /// The view in which it was asked.
     pub(super) current: Arc<Current>,
-    /// What it has come to; none where the answers decide nothing.
+    /// Decision of the round; none where the replies decide nothing.
     pub(super) decision: Option<D>,
     pub(super) late: Replies<NodeReply>,
     /// Why nodes gave no answer.
@@ -102,7 +102,7 @@ impl QuorumStore {
         self.inner.nodes.get(node).map_or_else(String::new, |node| node.link.target().to_string())
     }
 
-    /// The highest token that any node has told of in the lock's bucket.
+    /// The highest token of any reply of a node, in the lock's bucket.
     pub(super) fn known_p(&self, lock: &LockName) -> u64 {
         let bucket = usize::from(bucket_of(lock).number());
         let floor = self.inner.floor.load(std::sync::atomic::Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl QuorumStore {
         seen.fold(floor, u64::max)
     }
 
-    /// A token above `known`, and above what a client wishes.
+    /// A token above `known`, and above the client's `min_token`.
     ///
     /// # Errors
     /// [`StoreError::Exhausted`].

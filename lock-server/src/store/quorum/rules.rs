@@ -19,10 +19,10 @@ pub mod view;
 
 pub use view::{Addressee, Members, NodeId};
 
-/// How many buckets the locks of a namespace are divided into; each has a counter of its own.
+/// Number of buckets that the locks of a namespace are divided into; each has a counter of its own.
 pub const BUCKETS: u16 = 256;
 
-/// How many ended ids a lock remembers.
+/// Number of ended ids that a lock remembers.
 pub const ENDED_MAX: usize = 8;
 
 /// Locks that share a counter: their tokens rise together, so that two of them may have to ask
@@ -51,20 +51,20 @@ pub fn bucket_of(lock: &LockName) -> Bucket {
     Bucket(hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte))
 }
 
-/// How many of `n` nodes are a majority.
+/// Nodes of `n` that are a majority.
 pub fn majority(n: usize) -> usize {
     n / 2 + 1
 }
 
-/// How many of `n` nodes may be missing.
+/// Nodes of `n` that may be missing.
 pub fn faults(n: usize) -> usize {
     n - majority(n)
 }
 
-/// What a proposer asks a node to accept.
+/// A proposer's request that a node accepts a token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Vote {
-    /// The lock.
+    /// Lock of the proposal.
     pub lock: LockName,
     /// Its bucket.
     pub bucket: Bucket,
@@ -72,28 +72,28 @@ pub struct Vote {
     pub lease: LeaseId,
     /// The token that is proposed for it.
     pub token: Token,
-    /// How long the lease lives from the moment at which the node accepts it, in milliseconds.
+    /// Time that the lease lives from the moment at which the node accepts it, in milliseconds.
     pub ttl_ms: u64,
-    /// Who asks.
+    /// Owner of the request.
     pub owner: Owner,
-    /// What people who look at the lock should see: a JSON text, or empty.
+    /// Metadata for people who look at the lock: a JSON text, or empty.
     pub metadata: String,
-    /// Which attempt asks: every request of a client is another one, also where it repeats a lease
+    /// Id of the attempt: every request of a client is another one, also where it retries a lease
     /// id. Not empty, and without control characters. Until another attempt asks for the lease, or
-    /// renews it, the one that got this vote may put another token in its place, or take it back
-    /// with [`End::Drop`]: nobody else can have counted it.
+    /// renews it, the one that got this vote may put another token in its place, or roll it back
+    /// with [`End::Drop`]: no other attempt can have counted it.
     pub attempt: String,
     /// Tokens of this lease that can never reach a majority: more than `f` nodes are above each and
-    /// do not hold it. A vote for one of them may be replaced, whoever got it.
+    /// do not hold it. A vote for one of them may be replaced, by any attempt.
     pub dead: Vec<Token>,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,
 }
 
-/// Tells a node of a lease that a majority holds.
+/// Copy of a lease that a majority holds, for a node that does not have it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopUp {
-    /// The lock.
+    /// Lock of the lease.
     pub lock: LockName,
     /// Its bucket.
     pub bucket: Bucket,
@@ -101,15 +101,15 @@ pub struct TopUp {
     pub lease: LeaseId,
     /// The token that a majority confirmed for it.
     pub token: Token,
-    /// What remains of the lease, in milliseconds.
+    /// Remaining time of the lease, in milliseconds.
     pub remaining_ms: u64,
     /// The time to live that a renewal restores, in milliseconds.
     pub ttl_ms: u64,
-    /// Who holds it.
+    /// Owner of the lease.
     pub owner: Owner,
     /// As in [`Vote::metadata`].
     pub metadata: String,
-    /// The attempt that the grant was made for, so that [`End::Drop`] takes it back
+    /// The attempt that the grant was made for, so that [`End::Drop`] rolls it back
     /// here as well; empty after a renewal.
     pub attempt: String,
     /// For how long ended ids are remembered, in milliseconds.
@@ -119,42 +119,42 @@ pub struct TopUp {
 /// A renewal at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Renew {
-    /// The lock.
+    /// Lock of the lease.
     pub lock: LockName,
     /// Its bucket.
     pub bucket: Bucket,
-    /// The lease.
+    /// Lease to renew.
     pub lease: LeaseId,
-    /// How long it lives from now, in milliseconds; `None` for its own time to live.
+    /// Time that it lives from now, in milliseconds; `None` for its own time to live.
     pub ttl_ms: Option<u64>,
-    /// Which lock server asks.
+    /// Lock server that asks.
     pub by: String,
     /// Its renewals in their order: one that comes after a later one of the same server, as from a
-    /// connection that was given up, says how the lease is, and does not take the later time away.
+    /// connection that was closed, says how the lease is, and does not take the later time away.
     pub order: u64,
     /// For how long ended ids are remembered, in milliseconds.
     pub retention_ms: u64,
 }
 
-/// How a lease is ended at one node.
+/// Effect of an end at one node.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum End {
     /// For good: the id is remembered, also where it was not live.
     For {
-        /// How.
+        /// Reason of the end.
         reason: EndReason,
-        /// What was said about it.
+        /// Text that was given with it.
         why: Option<Owner>,
     },
-    /// The votes that one attempt got are taken back, and nothing is remembered. A lease that
+    /// The votes that one attempt got are rolled back, and nothing is remembered. A lease that
     /// another attempt has asked for since, or that was renewed, stays.
     Drop {
-        /// The attempt.
+        /// Id of that attempt.
         attempt: String,
     },
 }
 
-/// What a node is asked to do in one step, about a lock or about its counters.
+/// One step of a node, about a lock or about its counters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     /// Accept a token for a lease.
@@ -165,11 +165,11 @@ pub enum Operation {
     Renew(Renew),
     /// End a lease.
     End {
-        /// The lock.
+        /// Lock of the lease.
         lock: LockName,
-        /// The lease.
+        /// Lease to end.
         lease: LeaseId,
-        /// How.
+        /// Effect of the end.
         end: End,
         /// For how long ended ids are remembered, in milliseconds.
         retention_ms: u64,
@@ -180,7 +180,7 @@ pub enum Operation {
     Raise {
         /// The bucket whose counter is raised.
         bucket: Bucket,
-        /// The token.
+        /// Token that no lease gets.
         token: Token,
     },
     /// Lift all counters to a mark.
@@ -244,7 +244,7 @@ pub enum Refusal {
     NoMember,
     /// It belongs to another quorum.
     Other {
-        /// Which.
+        /// Id of that quorum.
         cluster: String,
         /// Of how many nodes.
         n: usize,
@@ -255,7 +255,7 @@ pub enum Refusal {
     View {
         /// The node's view.
         view: u64,
-        /// Who belongs to it.
+        /// Members of the view.
         members: Members,
     },
     /// It is another node than the one that is meant, or its memory is a copy of another's.
@@ -265,7 +265,7 @@ pub enum Refusal {
     },
 }
 
-/// What a node answers about a lock.
+/// A node's reply about a lock.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NodeReply {
     /// It does not take part.
@@ -274,35 +274,35 @@ pub enum NodeReply {
     Accepted {
         /// The highest token that the node has accepted in the bucket.
         p: u64,
-        /// What remains of the lease here, in milliseconds.
+        /// Remaining time of the lease here, in milliseconds.
         remaining_ms: u64,
     },
     /// Vote, top-up: the lease is live here with another token.
     Yours {
         /// That token.
         token: Token,
-        /// What remains of the lease here, in milliseconds.
+        /// Remaining time of the lease here, in milliseconds.
         remaining_ms: u64,
         /// The highest token that the node has accepted in the bucket.
         p: u64,
     },
-    /// Vote, top-up: the id belongs to a request of somebody else.
+    /// Vote, top-up: the id belongs to a request of another owner.
     Conflict {
         /// Whose.
         owner: Owner,
     },
     /// Vote, renew, top-up, end: the id had ended before; it is never accepted again.
     Ended {
-        /// How.
+        /// Reason of the end.
         reason: EndReason,
-        /// What was said about it.
+        /// Text that was given with it.
         why: Option<Owner>,
     },
     /// Vote, renew, top-up: another lease is live here.
     Held {
-        /// Which.
+        /// Lease that holds it.
         lease: LeaseId,
-        /// Who has it.
+        /// Holder of the lock.
         holder: HolderInfo,
         /// The highest token that the node has accepted in the bucket.
         p: u64,
@@ -316,16 +316,16 @@ pub enum NodeReply {
     Renewed {
         /// Its token.
         token: Token,
-        /// Who holds it.
+        /// Owner of the lease.
         owner: Owner,
         /// The time to live that it has from now on, in milliseconds.
         ttl_ms: u64,
-        /// What remains of it here, in milliseconds.
+        /// Remaining time of it here, in milliseconds.
         remaining_ms: u64,
         /// The metadata that it was acquired with; a top-up carries it.
         metadata: String,
     },
-    /// Renew, end: nothing is known of the lease here, and nobody holds the lock. Top-up: never.
+    /// Renew, end: nothing is known of the lease here, and the lock is free. Top-up: never.
     Nothing {
         /// The highest token that the node has accepted in the bucket.
         p: u64,
@@ -334,7 +334,7 @@ pub enum NodeReply {
     EndedNow {
         /// Its token.
         token: Token,
-        /// Who held it.
+        /// Owner of the lease.
         owner: Owner,
     },
     /// Drop: nothing is live here that only that attempt knows of; nothing was changed.
@@ -346,14 +346,14 @@ pub enum NodeReply {
     },
 }
 
-/// What a node knows of a lock.
+/// A node's knowledge of a lock.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Seen {
     /// The highest token that it has accepted in the bucket.
     pub p: u64,
     /// The live lease.
     pub live: Option<SeenLease>,
-    /// What has ended, newest first.
+    /// Ended leases, newest first.
     pub ended: Vec<EndedLease>,
 }
 
@@ -362,11 +362,11 @@ pub struct Seen {
 pub struct SeenLease {
     /// The id of the grant.
     pub lease: LeaseId,
-    /// Who, with which token, for how long.
+    /// Owner, token and times.
     pub info: HolderInfo,
     /// The time to live that a renewal restores, in milliseconds.
     pub ttl_ms: u64,
-    /// How often it was renewed here.
+    /// Number of renewals here.
     pub renewals: u64,
     /// A JSON text, or empty.
     pub metadata: String,

@@ -1,11 +1,11 @@
-//! Which process each node is, so that two URLs for one node are noticed.
+//! Run ids of the nodes, so that two URLs for one node are noticed.
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use redis_link::LinkState;
 use tokio::sync::watch;
 
-/// Which process each node is, or was when its connection was last verified.
+/// Process of each node, when its connection was last verified.
 #[derive(Debug)]
 pub(super) struct Runs {
     processes: Mutex<Vec<Option<Process>>>,
@@ -15,7 +15,7 @@ pub(super) struct Runs {
 #[derive(Clone, Debug)]
 struct Process {
     run_id: String,
-    /// Whether its connection was verified; else that is under way.
+    /// True once its connection was verified; else that is under way.
     is_verified: bool,
 }
 

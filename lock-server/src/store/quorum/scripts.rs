@@ -57,7 +57,7 @@ pub struct Init {
     pub floor: u64,
 }
 
-/// What brings a node in doubt back.
+/// Arguments that bring a suspect node back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejoin {
     /// The quorum and the new view.
@@ -66,7 +66,7 @@ pub struct Rejoin {
     pub node: NodeId,
     /// The run id of its process.
     pub run_id: String,
-    /// What at least `f + 1` others answered to the bump, merged.
+    /// Replies of at least `f + 1` others to the bump, merged.
     pub accepted: Accepted,
 }
 
@@ -83,7 +83,7 @@ impl Keys {
         &self.wake
     }
 
-    /// What the node knows of itself.
+    /// Key of the record that the node stores about itself.
     pub fn meta(&self) -> &str {
         &self.meta
     }
@@ -173,7 +173,7 @@ impl Scripts {
     }
 
     /// Asks for names of locks that begin with `prefix` from a cursor on, 0 at first;
-    /// [`read_names`](super::replies::read_names). Looks at about `count` keys of the whole Redis.
+    /// [`read_names`](super::replies::read_names). Visits about `count` keys of the whole Redis.
     pub fn names(&self, to: Addressee<'_>, prefix: &str, cursor: u64, count: usize) -> Cmd {
         let before = format!("{}l:", self.keys.prefix);
         let mut call = addressed(&self.names, &[self.keys.meta()], to);
@@ -187,7 +187,7 @@ impl Scripts {
         self.probe.call(&[self.keys.meta()])
     }
 
-    /// Tells a new node; [`read_member`](super::replies::read_member) reads the answer.
+    /// Gives a new node its quorum; [`read_member`](super::replies::read_member) reads the reply.
     pub fn init(&self, init: &Init) -> Cmd {
         let mut call = member(&self.init, &[self.keys.meta()], &init.view);
         call.arg(init.node.as_str()).arg(&init.run_id);
@@ -196,7 +196,7 @@ impl Scripts {
     }
 
     /// Stops a node from voting that was `seen` with this id, if with any; `node` is a new id that
-    /// nobody has used before. [`read_member`](super::replies::read_member) reads the answer.
+    /// was never used before. [`read_member`](super::replies::read_member) reads the reply.
     pub fn doubt(&self, run_id: &str, seen: Option<&NodeId>, node: &NodeId) -> Cmd {
         let mut call = self.doubt.call(&[self.keys.meta()]);
         call.arg(run_id).arg(node.as_str()).arg(FORMAT);
@@ -204,8 +204,8 @@ impl Scripts {
         call
     }
 
-    /// Notes the process that goes on with the node's memory, which lost nothing.
-    /// [`read_member`](super::replies::read_member) reads the answer.
+    /// Records the process that continues with the node's memory, which lost nothing.
+    /// [`read_member`](super::replies::read_member) reads the reply.
     pub fn adopt(&self, old_run_id: &str, run_id: &str) -> Cmd {
         let mut call = self.adopt.call(&[self.keys.meta()]);
         call.arg(old_run_id).arg(run_id);
@@ -217,7 +217,7 @@ impl Scripts {
         member(&self.bump, &[self.keys.meta()], view)
     }
 
-    /// Brings a node in doubt back; [`read_member`](super::replies::read_member).
+    /// Brings a suspect node back; [`read_member`](super::replies::read_member).
     pub fn rejoin(&self, rejoin: &Rejoin) -> Cmd {
         let mut call = member(&self.rejoin, &[self.keys.meta()], &rejoin.view);
         call.arg(rejoin.node.as_str()).arg(&rejoin.run_id);

@@ -1,4 +1,4 @@
-//! What the nodes know of a lock, put together.
+//! Replies of the nodes about a lock, put together.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,34 +16,35 @@ use super::round::{reasons_text, refusal_text};
 use crate::store::quorum::rules::{ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority};
 use crate::store::{Acquire, StoreError};
 
-/// How long is waited for the last nodes, so that what is shown is complete.
+/// Longest wait for the last nodes, so that the reply is complete.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a request is before it has asked for a vote.
+/// Standing of a request before it has asked for a vote.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum LockStanding {
-    /// It has the lock with this token, if a vote confirms it: what nodes hold may be taken back.
+    /// It has the lock with this token, if a vote confirms it: a grant that nodes hold may be
+    /// rolled back.
     Mine(Token),
     /// Its id has ended.
     Ended { reason: EndReason, why: Option<Owner> },
     /// Another has the lock.
     Held { holder: HolderInfo, queue_length: usize },
-    /// Nobody does.
+    /// No lease holds it.
     Free,
 }
 
-/// What a majority of the nodes said of a lock.
+/// Replies of a majority of the nodes about a lock.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LockView {
     n: usize,
     seen: Vec<Seen>,
-    /// How long the answers took, in milliseconds.
+    /// Time that the replies took, in milliseconds.
     spent_ms: u64,
 }
 
 impl LockView {
-    /// The live lease: a majority holds it, with one token. A node that does not answer counts for
-    /// nobody.
+    /// The live lease: a majority holds it, with one token. A node that does not reply counts for
+    /// none.
     pub(super) fn live(&self) -> Option<SeenLease> {
         let holds = |copies: &Vec<&SeenLease>| copies.len() >= majority(self.n);
         let copies = self.copies().into_values().find(holds)?;
@@ -57,7 +58,7 @@ impl LockView {
         Some(SeenLease { renewals, info: HolderInfo { expires_in_ms, ..first.info }, ..first })
     }
 
-    /// The live lease, for whoever must not take a held lock for a free one.
+    /// The live lease, for callers that must not take a held lock for a free one.
     ///
     /// # Errors
     /// [`StoreError::Unavailable`] where a lease is live if the nodes hold it that did not answer.
@@ -83,7 +84,7 @@ impl LockView {
         }
     }
 
-    /// Who is live at nodes, by lease and token.
+    /// Live leases at nodes, by lease and token.
     fn copies(&self) -> BTreeMap<(LeaseId, Token), Vec<&SeenLease>> {
         let mut leases: BTreeMap<(LeaseId, Token), Vec<&SeenLease>> = BTreeMap::new();
         for lease in self.seen.iter().filter_map(|seen| seen.live.as_ref()) {
@@ -99,7 +100,7 @@ impl LockView {
         copies.find(|((id, _), copies)| *id == lease && most(copies)).map(|((_, token), _)| token)
     }
 
-    /// How an id ended, where it is not live any more.
+    /// The end of an id, where it is not live any more.
     fn ended(&self, lease: LeaseId) -> Option<(EndReason, Option<Owner>)> {
         let is_it = |ended: &&EndedLease| ended.lease_id == lease;
         let said: Vec<&EndedLease> =
@@ -159,10 +160,10 @@ fn in_order_of_tokens(all: &mut [EndedLease]) {
 }
 
 impl QuorumStore {
-    /// What the nodes know of a lock, and notes how far its counter is.
+    /// Reads what the nodes know of a lock, and records how far its counter is.
     ///
     /// # Errors
-    /// [`StoreError::Unavailable`] where fewer than a majority say it.
+    /// [`StoreError::Unavailable`] where fewer than a majority reply.
     pub(super) async fn read_lock(&self, lock: &LockName) -> Result<LockView, StoreError> {
         let inner = &*self.inner;
         let current = self.current()?;
@@ -203,7 +204,7 @@ impl QuorumStore {
         Ok(LockView { n, seen, spent_ms })
     }
 
-    /// What a request is that has others before it in its queue.
+    /// Standing of a request that has others before it in its queue.
     pub(super) async fn standing(&self, request: &Acquire) -> Result<LockStanding, StoreError> {
         let view = self.read_lock(&request.lock).await?;
         let (length, queue) = self.queues().shown(&request.lock, self.now_ms());

@@ -4,9 +4,9 @@
 -- ARGV   [1] the run id of its process now [2] a new id to rejoin under [3] format
 --        [4] the node's id as the caller has seen it, empty where nothing was stored
 --
--- Post:  DOUBTED id                  it is in doubt, and that is its id: the one of an earlier call
---                                    where it was in doubt for the same process already
---        STRANGER id                 its id is another one by now: look again; nothing changed
+-- Post:  DOUBTED id                  it is suspect, and that is its id: the one of an earlier call
+--                                    where it was suspect for the same process already
+--        STRANGER id                 its id is another one by now: probe again; nothing changed
 local meta = redis.call('HMGET', KEYS[1], 'state', 'run_id', 'node')
 if meta[1] == 'doubt' and meta[2] == ARGV[1] then
   return { 'DOUBTED', meta[3] }

@@ -1,4 +1,4 @@
--- Tells a node of a lease that a majority holds.
+-- Gives a node a lease that a majority holds.
 --
 -- Pre:   a majority confirmed this lease with this token. Never sent before that.
 --

@@ -9,8 +9,8 @@ use service_kit::login::without_password;
 
 /// The scheme, with its colon.
 const SCHEME: &str = "redis-quorum:";
-/// How many nodes there may be: an even number tolerates no more failures than the odd one below
-/// it.
+/// Numbers of nodes that are allowed: an even number tolerates no more failures than the odd one
+/// below it.
 const SIZES: [usize; 2] = [3, 5];
 
 /// The nodes of a quorum: 3 or 5 independent Redis, each named once. Its text hides passwords.
@@ -29,7 +29,7 @@ impl QuorumUrl {
         Ok(Self { targets: targets.collect::<Result<_, _>>()? })
     }
 
-    /// Where the nodes are, in the order of the URL.
+    /// Addresses of the nodes, in the order of the URL.
     pub fn targets(&self) -> &[RedisTarget] {
         &self.targets
     }
@@ -44,8 +44,8 @@ impl FromStr for QuorumUrl {
         let parts = parts(list);
         for (at, part) in parts.iter().enumerate() {
             // What is before an `@` may be a password that has a comma and a scheme in it.
-            let is_in_doubt = parts[at + 1..].iter().any(|later| later.contains('@'));
-            targets.push(node(part).map_err(|error| match is_in_doubt {
+            let is_unclear = parts[at + 1..].iter().any(|later| later.contains('@'));
+            targets.push(node(part).map_err(|error| match is_unclear {
                 true => concealed(list),
                 false => error,
             })?);

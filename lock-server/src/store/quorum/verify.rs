@@ -1,4 +1,4 @@
-//! Looks at the process behind a new connection to a node before it is used.
+//! Checks the process behind a new connection to a node before it is used.
 
 use std::sync::Arc;
 
@@ -74,11 +74,11 @@ impl NodeVerifier {
         let value = connection
             .send_packed_command(&self.scripts.probe())
             .await
-            .map_err(|error| format!("the node does not refusal_text what it is: {error}"))?;
+            .map_err(|error| format!("the node does not say what it is: {error}"))?;
         read_probe(refuse_errors(value)?).map_err(|error| error.to_string())
     }
 
-    /// Whether the process goes on with what the node knew; where that is in doubt, the node does
+    /// True if the process continues with what the node knew; where that is unknown, the node does
     /// not vote before it has rejoined.
     async fn verify_memory(
         &self,
@@ -122,9 +122,9 @@ impl NodeVerifier {
         Ok(())
     }
 
-    /// Whether another server has taken over a process that comes after one which was seen here to
-    /// lose votes, and only here: settings that were put right in between tell nobody else. Where
-    /// the node has another id since, it was in doubt for that already.
+    /// True if another server has taken over a process that comes after one which was seen here to
+    /// lose votes, and only here: settings that were corrected in between notify no other server.
+    /// Where the node has another id since, it was suspect for that already.
     fn was_taken_over(&self, meta: &Meta, run_id: &str) -> bool {
         let is_another = self.notes.run_id().is_some_and(|known| known != run_id);
         let last_id = self.membership.last_id(self.index);
@@ -160,7 +160,7 @@ impl NodeVerifier {
     }
 }
 
-/// Whether a node has forgotten tokens that this server saw it accept.
+/// True if a node has forgotten tokens that this server saw it accept.
 pub(super) fn fell(probe: &NodeProbe, meta: &Meta, before: &[u64]) -> bool {
     before.iter().enumerate().any(|(bucket, seen)| {
         let bucket = u8::try_from(bucket).unwrap_or(u8::MAX);
@@ -205,7 +205,7 @@ fn identity(info: &str) -> Result<String, String> {
     field(info, "run_id").map(str::to_owned)
 }
 
-/// Whether every vote is on disk before it is answered. Settings that may not be read keep nothing.
+/// True if every vote is on disk before it is answered. Settings that may not be read keep nothing.
 async fn keeps_its_memory(connection: &mut MultiplexedConnection) -> bool {
     for (name, wanted) in
         [("appendonly", "yes"), ("appendfsync", "always"), ("no-appendfsync-on-rewrite", "no")]

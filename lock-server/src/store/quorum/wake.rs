@@ -1,4 +1,4 @@
-//! Hearing from every node that a lock became free there, whichever lock server freed it.
+//! Notifications from every node that a lock became free there, whichever lock server freed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,18 +12,18 @@ use super::nodes::Node;
 use super::{QuorumStore, random_below};
 
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(200);
-/// Those who wait in several servers ask a little apart, and after most nodes have heard of the
-/// end.
+/// Waiters in several servers ask at slightly different times, and after most nodes have been
+/// notified of the end.
 const SPREAD_MS: u64 = 5;
-/// How many are woken at once where all are.
+/// Most waiters that are woken at once where all are.
 const AT_ONCE: usize = 16;
-/// How long nothing may be heard before it is tried whether anything can be.
+/// Longest silence before a ping tests the subscription.
 const PING_INTERVAL: Duration = Duration::from_secs(2);
-/// After so many pings that are not heard the subscription counts as deaf.
+/// After so many pings that do not come back the subscription counts as lost.
 const MISSED_PINGS_MAX: u32 = 2;
 /// After so many intervals in which no queue waited the subscription ends.
 const IDLE_TICKS_MAX: u32 = 5;
-/// No lock and no lease: nobody minds it.
+/// No lock and no lease: no waiter matches it.
 const PING: &str = "ping";
 
 /// Listens to one node while a queue of this server waits, until the process ends. A node sends
@@ -93,8 +93,10 @@ async fn receive_all(
                 if missed_pings >= MISSED_PINGS_MAX {
                     return lost();
                 }
-                // A node that is away has not taken it: that it is not heard says nothing then.
-                if is_quiet && node.link.call(&ping(store.inner.scripts.keys().wake())).await.is_ok() {
+                // An unreachable node has not taken it: that it does not come back means nothing
+                // then.
+                let channel = store.inner.scripts.keys().wake();
+                if is_quiet && node.link.call(&ping(channel)).await.is_ok() {
                     missed_pings += 1;
                 }
                 is_quiet = true;
@@ -109,8 +111,8 @@ fn ping(channel: &str) -> ::redis::Cmd {
     publish
 }
 
-/// Every first asks again, because messages may have been missed or a node is back: a few at a
-/// time, so that nodes are not asked for all locks at the same moment.
+/// The first of every queue retries, because messages may have been missed or a node is back: a few
+/// at a time, so that nodes are not asked for all locks at the same moment.
 pub(super) fn wake_all(store: &QuorumStore) {
     let wakes = store.queues().wakes();
     let stop = store.inner.tasks.shutdown_token();

@@ -9,8 +9,8 @@
 //! | file | what it does |
 //! | --- | --- |
 //! | `keys.rs`, `value.rs`, `txn.rs`, `wire.rs` | keys, values, messages of etcd, without I/O |
-//! | `commit.rs` | a batch as transactions, and what a lost answer came to |
-//! | `offset.rs`, `lineage.rs` | the arithmetic of tokens; when they are in doubt |
+//! | `commit.rs` | a batch as transactions, and the outcome after a lost reply |
+//! | `offset.rs`, `lineage.rs` | the arithmetic of tokens; when they are suspect |
 //! | `clocks.rs` | moments of other servers' clocks |
 //! | `tidy.rs` | records that nothing matters of any more |
 //! | `background.rs` | liveness, messages, the state of etcd |
@@ -103,7 +103,7 @@ struct EtcdInner {
     clocks: Mutex<Clocks>,
     /// When messages to servers that are gone were looked for.
     swept_ms: AtomicU64,
-    /// How many versions this process gave that the driver does not know of.
+    /// Number of versions that this process gave and the driver does not know of.
     versions: AtomicU32,
     /// Held while what dead servers left is looked through.
     adopting: tokio::sync::Mutex<()>,

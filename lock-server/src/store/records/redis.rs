@@ -53,8 +53,8 @@ use crate::store::{ListQuery, LossOptions, StoreError};
 /// Most records that are read in one call.
 const READ_MAX: usize = 1_000;
 
-/// How often the clock of Redis is looked at for one script. More than once where the script is
-/// long on its way, and longer from time to time.
+/// Most measurements of the clock of Redis for one script. More than one where the script takes
+/// long to arrive, and longer from time to time.
 const LOOKS: u32 = 4;
 
 /// Options of the records in Redis.
@@ -186,8 +186,8 @@ impl RedisRecords {
     }
 
     /// Runs a script. One that refuses because of the lineage or the clock has changed nothing, so
-    /// it is sent again: once after a new verification, a few times after a look at the clock. What
-    /// was long on its way has that much longer.
+    /// it is sent again: once after a new verification, a few times after the clock was measured.
+    /// What was long on its way has that much longer.
     async fn run(
         &self,
         command: impl Fn(&str, u64) -> Cmd + Send + Sync,
@@ -222,7 +222,10 @@ impl RedisRecords {
     }
 
     /// As [`run`](Self::run), for a script that changes nothing.
-    async fn look(&self, command: impl Fn(&str) -> Cmd + Send + Sync) -> Result<Value, StoreError> {
+    async fn query(
+        &self,
+        command: impl Fn(&str) -> Cmd + Send + Sync,
+    ) -> Result<Value, StoreError> {
         self.run(|lineage, _| command(lineage)).await.map(|ran| ran.value).map_err(nothing_done)
     }
 
@@ -242,7 +245,7 @@ impl RedisRecords {
         let fixed = [lineage, token, absent, clock_ahead];
         let all: Vec<&str> = fixed.into_iter().chain(&records).map(String::as_str).collect();
         let reply = self
-            .look(|lineage| {
+            .query(|lineage| {
                 let mut command = inner.scripts.read.call(&all);
                 command.arg(lineage).arg(self.seen());
                 for key in keys {
@@ -257,7 +260,11 @@ impl RedisRecords {
         Ok((snapshots, counter))
     }
 
-    async fn commit_batch(&self, batch: &Batch, told_ms: u64) -> Result<Committed, StoreError> {
+    async fn commit_batch(
+        &self,
+        batch: &Batch,
+        sent_bound_ms: u64,
+    ) -> Result<Committed, StoreError> {
         let inner = &*self.inner;
         let commit = Commit::new(batch)?;
         let sent_ms = inner.time.monotonic_ms();
@@ -265,7 +272,8 @@ impl RedisRecords {
         self.saw(batch.counter.saturating_sub(batch.ahead));
         let reply = self.run(|lineage, latest_ms| {
             let earliest_ms = inner.time.earliest_ms();
-            let known = ServerKnowledge { seen: self.seen(), told_ms, latest_ms, earliest_ms };
+            let known =
+                ServerKnowledge { seen: self.seen(), sent_bound_ms, latest_ms, earliest_ms };
             commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
         let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
@@ -349,7 +357,7 @@ impl RecordStore for RedisRecords {
         let record = self.inner.keys.record(key);
         // Behind every item of that name, and before the next name.
         let from = after.map_or_else(|| "-".to_owned(), |after| format!("[{after}\u{1}"));
-        let reply = self.look(|lineage| {
+        let reply = self.query(|lineage| {
             let mut command =
                 self.inner.scripts.items.call(&[&keys.lineage, &keys.absent, &record]);
             command.arg(lineage).arg(&from).arg(limit);
@@ -366,10 +374,14 @@ impl RecordStore for RedisRecords {
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let lives_ms = batch.lives_ms;
-        let (sent_ms, told_ms) =
+        let (sent_ms, sent_bound_ms) =
             (self.inner.time.monotonic_ms(), self.inner.time.promise(lives_ms));
-        let committed = self.commit_batch(&batch, told_ms).await;
-        self.inner.time.promised(lives_ms, (told_ms, sent_ms), committed.as_ref().map(|_| ()));
+        let committed = self.commit_batch(&batch, sent_bound_ms).await;
+        self.inner.time.promised(
+            lives_ms,
+            (sent_bound_ms, sent_ms),
+            committed.as_ref().map(|_| ()),
+        );
         committed
     }
 

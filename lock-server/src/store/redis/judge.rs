@@ -50,15 +50,15 @@ pub fn oldest_version() -> Version {
 pub struct Facts {
     /// `redis_version`.
     pub version: Option<String>,
-    /// `appendonly`.
+    /// Value of `appendonly`.
     pub appendonly: Option<String>,
-    /// `appendfsync`.
+    /// Value of `appendfsync`.
     pub appendfsync: Option<String>,
     /// `no-appendfsync-on-rewrite`.
     pub no_appendfsync_on_rewrite: Option<String>,
-    /// `maxmemory-policy`.
+    /// Value of `maxmemory-policy`.
     pub maxmemory_policy: Option<String>,
-    /// `maxmemory`.
+    /// Value of `maxmemory`.
     pub maxmemory: Option<String>,
     /// The clock of Redis minus this machine's wall clock, ms.
     pub clock_offset_ms: Option<i64>,

@@ -1,4 +1,4 @@
-//! What the keys of a namespace begin with.
+//! Prefix of the keys of a namespace.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use fence_protocol::Namespace;
 /// The longest, in bytes.
 const BYTES_MAX: usize = 64;
 
-/// What goes before `{fence:NAMESPACE}:`, for a Redis whose users are confined to keys that begin
-/// with a text of their own. Empty where nothing does.
+/// Text before `{fence:NAMESPACE}:`, for a Redis whose users are confined to keys that begin with a
+/// text of their own. May be empty.
 ///
 /// It has no brace, so that the namespace alone decides the hash slot, and nothing that the pattern
 /// of an ACL would read as special.
@@ -22,7 +22,7 @@ impl KeyPrefix {
         format!("{}{{fence:{namespace}}}:", self.0)
     }
 
-    /// Whether nothing goes before.
+    /// True where no text goes before.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -26,8 +26,8 @@ pub(in crate::store) fn store_error(error: LinkError) -> StoreError {
     }
 }
 
-/// What a refusal says that has to do with the place, and passes: the same command is for another
-/// Redis, or for this one a little later.
+/// Explains a refusal that concerns the place, and passes: the same command is for another Redis,
+/// or for this one a little later.
 pub(crate) fn elsewhere(code: &str) -> Option<&'static str> {
     match code {
         "TRYAGAIN" | "ASK" => {

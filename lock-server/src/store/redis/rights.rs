@@ -66,7 +66,7 @@ impl Needs {
         self
     }
 
-    /// The question.
+    /// The command that asks Redis which of the rights are missing.
     pub fn question(&self) -> Cmd {
         let script = Script::new("rights.lua", include_str!("rights.lua"));
         let mut command = script.call_once(&[]);
@@ -113,10 +113,10 @@ impl Needs {
         }
     }
 
-    /// What is missing, as a sentence with what to do.
+    /// Checks that no right is missing.
     ///
     /// # Errors
-    /// That sentence; none where nothing is missing.
+    /// A sentence with the missing rights and what to do.
     pub fn judge(&self, missing: &[String]) -> Result<(), String> {
         if missing.is_empty() {
             return Ok(());

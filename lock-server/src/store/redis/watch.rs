@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::judge;
 
-/// How often the settings and the clock of Redis are judged.
+/// Time between two checks of the settings and the clock of Redis.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Shows in `/readyz` what is found, which logs what is new.

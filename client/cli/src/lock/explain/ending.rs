@@ -62,7 +62,8 @@ impl<'a> Ending<'a> {
     pub(super) fn sentence(&self) -> String {
         let after = self.held_ms.map(|held_ms| format!(", after {}", readable(held_ms)));
         let ago = readable(self.ms_ago);
-        let (word, what) = (self.kind.as_str(), meaning(self.kind));
+        let word = self.kind.as_str();
+        let what = meaning(self.kind);
         let why = self.why.map(|why| format!(" ({why})")).unwrap_or_default();
         format!("{word} {ago} ago{}: {what}{why}", after.unwrap_or_default())
     }

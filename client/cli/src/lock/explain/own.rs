@@ -63,11 +63,13 @@ fn successor(explained: &ExplainedLock, token: Option<Token>) -> Option<String> 
     let is_later = |event: &&Event| event.kind == EventKind::Granted && event.token > Some(token);
     let granted = explained.recent.events.iter().filter(is_later).min_by_key(|event| event.token);
     if let Some(event) = granted {
-        let (owner, ago) = (event.owner.as_ref()?, readable(event.ms_ago));
+        let owner = event.owner.as_ref()?;
+        let ago = readable(event.ms_ago);
         return Some(format!("  The next holder was {}, {ago} ago.", grant(owner, event.token?)));
     }
     let holder = explained.now.holder.as_ref().filter(|holder| holder.info.token > token)?;
-    let (owner, ago) = (&holder.info.owner, readable(holder.info.held_ms));
+    let owner = &holder.info.owner;
+    let ago = readable(holder.info.held_ms);
     Some(format!("  {} has held the lock for {ago} now.", grant(owner, holder.info.token)))
 }
 

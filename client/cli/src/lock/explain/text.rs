@@ -46,7 +46,8 @@ fn state(now: &LockReply) -> Vec<String> {
         return together(now, holder);
     }
     let HolderReply { info, renewals, session_id, metadata, .. } = holder;
-    let (owner, held) = (grant(&info.owner, info.token), readable(info.held_ms));
+    let owner = grant(&info.owner, info.token);
+    let held = readable(info.held_ms);
     let mut lines = vec![format!("{lock} is held by {owner}, for {held} now.")];
     let expires = readable(info.expires_in_ms);
     lines.push(match (session_id, renewals) {
@@ -72,7 +73,8 @@ fn together(now: &LockReply, first: &HolderReply) -> Vec<String> {
     let mut lines = vec![format!("{} is held by {kind}:", now.lock)];
     let listed = std::iter::once(first).chain(&now.also_held).take(WAITERS);
     lines.extend(listed.map(|HolderReply { info, .. }| {
-        let (owner, held) = (grant(&info.owner, info.token), readable(info.held_ms));
+        let owner = grant(&info.owner, info.token);
+        let held = readable(info.held_ms);
         let expires = readable(info.expires_in_ms);
         format!("  {owner}, for {held} now; expires in {expires} unless it is renewed.")
     }));

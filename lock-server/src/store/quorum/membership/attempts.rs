@@ -24,7 +24,7 @@ struct Failed {
 }
 
 impl Attempts {
-    /// Notes why a step came to nothing.
+    /// Records why a step had no effect.
     pub(super) fn failed(&mut self, node: usize, now_ms: u64, why: String) {
         let last = self.0.get(&node).map(|failed| failed.pause_ms);
         let pause_ms = last.map_or(PAUSE_MIN_MS, |last| (last * 2).min(PAUSE_MAX_MS));
@@ -42,7 +42,7 @@ impl Attempts {
         (pause_ms > 0).then(|| Duration::from_millis(pause_ms))
     }
 
-    /// Why the last step came to nothing.
+    /// Reason why the last step had no effect.
     pub(super) fn why(&self, node: usize) -> Option<&str> {
         self.0.get(&node).map(|failed| failed.why.as_str())
     }

@@ -1,4 +1,4 @@
-//! The task that looks at the nodes and does what is to be done.
+//! The task that probes the nodes and does what is to be done.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -52,7 +52,7 @@ pub(in super::super) struct Driver {
 /// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Done {
-    /// Something changed: look again.
+    /// Something changed: probe again.
     Changed,
     /// Nothing to do before this time is over.
     Wait(Duration),

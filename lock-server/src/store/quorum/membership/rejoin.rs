@@ -24,7 +24,7 @@ pub(super) struct RejoinStep<'a> {
 }
 
 impl RejoinStep<'_> {
-    /// Whether nobody is in that view yet; else it waits for a node that could not come back.
+    /// True if no node is in that view yet; else it waits for a node that could not come back.
     fn is_new(&self) -> bool {
         !metas(self.known).any(|meta| meta.view.view >= self.view.view)
     }
@@ -64,7 +64,7 @@ impl Driver {
         self.noted(node, done)
     }
 
-    /// A new view, in which those in doubt come back with what `f + 1` others have accepted. What
+    /// A new view, in which suspect nodes come back with what `f + 1` others have accepted. What
     /// the others remember is all that any majority can have granted: it has a node among them.
     pub(super) async fn bump(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
@@ -88,8 +88,8 @@ impl Driver {
         self.rejoin(back.view, &due, &accepted).await
     }
 
-    /// As [`bump`](Self::bump), where most have forgotten: nobody may be left who remembers a
-    /// lease, so that the longest that was asked for here is waited for too.
+    /// As [`bump`](Self::bump), where most have forgotten: perhaps no node remembers a lease, so
+    /// that the longest time to live that was requested here must pass too.
     pub(super) async fn recover(&self, back: &RejoinStep<'_>) -> Done {
         let due = match self.due(back) {
             Ok(due) => due,
@@ -111,14 +111,14 @@ impl Driver {
                 view = back.view.view,
                 floor = accepted.floor,
                 wait_ms = accepted.wait_ms,
-                "most nodes of the quorum have lost their memory: leases may be lost, and tokens go \
-                 on above everything that can have been issued"
+                "most nodes of the quorum have lost their memory: leases may be lost, and tokens \
+                 continue above everything that can have been issued"
             );
         }
         self.rejoin(back.view, &due, &accepted).await
     }
 
-    /// Those whose turn it is to be brought back, or how long none is.
+    /// Suspect nodes whose turn it is to be brought back, or the pause until there is one.
     fn due(&self, back: &RejoinStep<'_>) -> Result<Vec<(usize, NodeId)>, Done> {
         let now_ms = self.now_ms();
         let mut due = Vec::new();
@@ -132,7 +132,8 @@ impl Driver {
         if due.is_empty() { Err(Done::Wait(pause.unwrap_or(BUSY))) } else { Ok(due) }
     }
 
-    /// Another server is at it too, or a node went away: whoever is quicker, the next look tells.
+    /// Another server does the same, or a node became unreachable: the next probe shows which was
+    /// quicker.
     async fn back_off(&self) -> Done {
         tokio::time::sleep(Duration::from_millis(random_below(40))).await;
         Done::Wait(BUSY)
@@ -182,7 +183,7 @@ impl Driver {
     }
 }
 
-/// What a node still knows, whatever it has forgotten.
+/// Highest tokens that a node still knows, whatever it has forgotten.
 fn remembered(probe: &NodeProbe) -> Accepted {
     let Some(meta) = &probe.meta else { return Accepted::default() };
     Accepted {

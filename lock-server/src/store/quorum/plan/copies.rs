@@ -6,9 +6,9 @@ use super::{Group, NodeStanding, Plan};
 use crate::store::quorum::rules::NodeId;
 
 impl Group<'_> {
-    /// Nodes with one id have one memory, so that one of them has lost its own, and nobody can tell
-    /// which: neither votes, and neither is brought back, before a person has said which is the
-    /// copy.
+    /// Excludes nodes with one id: they have one memory, so that one of them has lost its own, and
+    /// it cannot be known which. Neither votes, and neither is brought back, before an operator has
+    /// said which is the copy.
     pub(super) fn leave_out_copies(&mut self, plan: &mut Plan) {
         let mut by_id: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for at in self.in_view().chain(self.suspects.iter().map(|(at, _)| *at)) {

@@ -1,4 +1,4 @@
-//! How nodes come back that have forgotten.
+//! Return of nodes that have forgotten.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use crate::store::quorum::rules::view::View;
 use crate::store::quorum::rules::{Members, NodeId, majority};
 
 impl Group<'_> {
-    /// Those who forgot come back under a new view.
+    /// Brings nodes that forgot back under a new view.
     pub(super) fn rejoin_suspects(&self, plan: &mut Plan) {
         if !self.trusted {
             if !self.all_answer() {
@@ -16,8 +16,8 @@ impl Group<'_> {
             plan.problem = Some(format!(
                 "{} of {} nodes belong to the quorum {}, and the others know nothing: where --store \
                  names a node of another quorum, correct it; where most nodes have lost their \
-                 memory while no lock-server ran, delete the keys of this namespace at the rest, so \
-                 that the quorum begins anew above everything that can have been issued",
+                 memory while no lock-server ran, delete the keys of this namespace at the rest, \
+                 so that the quorum begins anew above everything that can have been issued",
                 self.witnesses, self.n, self.cluster
             ));
             return;
@@ -36,7 +36,7 @@ impl Group<'_> {
                 self.n
             ));
         }
-        // Those that were just put in doubt come with the next look.
+        // Nodes that have just become suspect come with the next probe.
         if self.suspects.is_empty() || !plan.actions.is_empty() && !self.only_waits(plan) {
             return;
         }
@@ -67,11 +67,11 @@ impl Group<'_> {
         plan.actions.iter().all(|action| matches!(action, Action::Ready { .. }))
     }
 
-    /// The view that those in doubt come back in: the one in force where it was made for them and
-    /// they could not come yet, because they could not write or an answer was lost. A new one each
-    /// time would have the others, and every request, chase views for as long as one node is in
-    /// trouble. Under such an id a node has never voted, and what it is told is what the others
-    /// have accepted by then, so that it makes no difference when it comes.
+    /// The view that the suspect nodes come back in: the one in force where it was made for them
+    /// and they could not come yet, because they could not write or a reply was lost. A new one
+    /// each time would have the others, and every request, chase views for as long as one node is
+    /// in trouble. Under such an id a node has never voted, and it receives what the others have
+    /// accepted by then, so that it makes no difference when it comes.
     fn rejoin_view(&self, members: Members) -> View {
         let waits = |(at, id): &(usize, NodeId)| {
             members.contains(id) && self.meta(*at).is_some_and(|meta| meta.view.view < self.view)
@@ -83,8 +83,8 @@ impl Group<'_> {
         View { cluster: self.cluster.to_owned(), n: self.n, view, members }
     }
 
-    /// The members of the next view: whoever is of this one and not in doubt, and those in doubt
-    /// under their new ids. None where an old id may be that of a silent node or of a suspects one.
+    /// The members of the next view: the trusted nodes of this one, and the suspect ones under
+    /// their new ids. None where an old id may be that of a silent node or of a suspect one.
     fn members_with_suspects(&self) -> Option<Members> {
         let mut ids: BTreeSet<NodeId> = BTreeSet::new();
         let mut unknown = 0;

@@ -1,4 +1,4 @@
-//! The votes of one proposal over all its rounds: what they may have come to, and what takes them
+//! The votes of one proposal over all its rounds: what they may have granted, and what rolls them
 //! back.
 
 use std::sync::Arc;
@@ -19,11 +19,11 @@ pub(super) struct Ballot<V = Arc<Current>> {
     touched: Vec<bool>,
     /// Every view in which this attempt has asked.
     views: Vec<V>,
-    /// Whether an attempt that was taken back since may have had a majority.
+    /// True if an attempt that was rolled back since may have had a majority.
     possibly_granted: bool,
 }
 
-/// Votes of one attempt, to take them back: no other attempt's, and none that another one has
+/// Votes of one attempt, to roll them back: no other attempt's, and none that another one has
 /// counted.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Votes<V = Arc<Current>> {
@@ -55,7 +55,7 @@ impl<V: Clone + PartialEq> Ballot<V> {
         Self { vote, touched: vec![false; n], views: Vec::new(), possibly_granted: false }
     }
 
-    /// Notes what came of a round that was asked in this view.
+    /// Records the outcome of a round that was asked in this view.
     pub(super) fn record(&mut self, round: &Round, view: &V) {
         for (touched, answer) in self.touched.iter_mut().zip(round.answers()) {
             // What an earlier round may have left there is not gone because a later one left
@@ -67,14 +67,14 @@ impl<V: Clone + PartialEq> Ballot<V> {
         }
     }
 
-    /// Whether a majority may hold the lease, of all rounds and views together.
+    /// True if a majority may hold the lease, of all rounds and views together.
     pub(super) fn may_be_granted(&self) -> bool {
         let touched = self.touched.iter().filter(|touched| **touched).count();
         self.possibly_granted || touched >= majority(self.touched.len())
     }
 
-    /// What takes this attempt back. Whatever is asked for from now on is another one: the order
-    /// may come late, and must not hit a vote that was counted after it.
+    /// The votes to roll back for this attempt. Whatever is asked for from now on is another one:
+    /// the order may come late, and must not hit a vote that was counted after it.
     pub(super) fn roll_back(&mut self) -> Votes<V> {
         self.possibly_granted = self.may_be_granted();
         let nodes = self.touched.clone();
@@ -85,7 +85,7 @@ impl<V: Clone + PartialEq> Ballot<V> {
         votes
     }
 
-    /// What takes a grant back, wherever it was brought to.
+    /// The votes to roll back for a grant, wherever it was brought to.
     pub(super) fn granted(&self) -> Votes<V> {
         self.votes(vec![true; self.touched.len()])
     }
@@ -102,7 +102,7 @@ impl<V: Clone + PartialEq> Ballot<V> {
     }
 }
 
-/// Whether the node may hold the vote; what nobody knows of counts.
+/// True if the node may hold the vote; an unknown outcome counts.
 fn may_hold(answer: &NodeAnswer) -> bool {
     matches!(
         answer,

@@ -13,16 +13,16 @@ use super::ballot::Votes;
 use crate::store::quorum::rules::tally::NodeAnswer;
 use crate::store::quorum::rules::{End, NodeReply, Operation, TopUp, majority};
 
-/// The pauses after which a node is asked again that has not said that the vote is gone: a vote
-/// that is left behind is in everybody's way for as long as its lease would live.
+/// Pauses before each retry at a node that has not said that the vote is gone: a vote that is left
+/// behind blocks every other request for as long as its lease would live.
 const AGAIN: [Duration; 3] =
     [Duration::from_millis(200), Duration::from_secs(1), Duration::from_secs(2)];
 
 impl QuorumStore {
-    /// Takes votes back, in the background. The first orders are submitted before this returns, so
+    /// Rolls votes back, in the background. The first orders are submitted before this returns, so
     /// they go to each node behind the votes; each goes out in every view in which a vote was asked
-    /// for, and in the one in force. What it gives ends when most nodes have obeyed, or may not
-    /// have heard.
+    /// for, and in the one in force. The returned channel closes when most nodes have obeyed, or
+    /// may not have received the order.
     pub(in super::super) fn roll_back(&self, mut votes: Votes) -> oneshot::Receiver<()> {
         votes.mark_rolled_back();
         let (done, most) = oneshot::channel();
@@ -101,7 +101,7 @@ impl QuorumStore {
         self.inner.tasks.spawn(async move { store.top_up(topup, asked, None).await });
     }
 
-    /// The same for votes that may be taken back: none is brought anywhere after that.
+    /// As `top_up`, for votes that may be rolled back: none is brought anywhere after that.
     pub(super) fn top_up_unless_rolled_back<D: Send + 'static>(
         &self,
         topup: TopUp,

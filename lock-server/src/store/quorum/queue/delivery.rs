@@ -1,4 +1,4 @@
-//! A grant on its way to those who asked for it.
+//! A grant on its way to its callers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use crate::store::Grant;
 use crate::store::quorum::QuorumStore;
 use crate::store::quorum::propose::Votes;
 
-/// A grant, for one of those who asked for it.
+/// A grant, for one of its callers.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Granted {
     pub(in super::super) grant: Grant,
@@ -18,16 +18,16 @@ pub(in super::super) struct Granted {
 }
 
 impl Granted {
-    /// What the caller is told; from now on somebody knows of it.
+    /// Reads the grant for the reply; from now on it counts as delivered.
     pub(in super::super) fn read(self) -> Grant {
         self.delivery.arrived();
         self.grant
     }
 }
 
-/// Whether anybody has read a grant. When it is dropped and nobody has, the votes are taken back:
-/// those of the attempt that got it. Where another attempt has asked for the lease since, here or
-/// at another server, it may have been told of them, and the nodes keep them.
+/// Delivery of a grant. When it is dropped unread, the votes are rolled back: those of the attempt
+/// that got it. Where another attempt has asked for the lease since, here or at another server, its
+/// reply may have named them, and the nodes keep them.
 #[derive(Debug)]
 pub(in super::super) struct Delivery {
     store: QuorumStore,
@@ -40,13 +40,14 @@ impl Delivery {
         Self { store, votes, is_over: AtomicBool::new(false) }
     }
 
-    /// Nothing is to be taken back.
+    /// Nothing is to be rolled back.
     pub(super) fn arrived(&self) {
         self.is_over.store(true, Ordering::SeqCst);
     }
 
-    /// Nobody is there who could read it. What it gives ends when most nodes have let go of it, or
-    /// may not have heard; none where somebody has read it.
+    /// Rolls the grant back, because no caller is left who could read it. The returned channel
+    /// closes when most nodes have dropped it, or may not have received the order; `None` if the
+    /// grant was read.
     pub(in super::super) fn roll_back(&self) -> Option<oneshot::Receiver<()>> {
         let was_over = self.is_over.swap(true, Ordering::SeqCst);
         (!was_over).then(|| self.store.roll_back(self.votes.clone()))

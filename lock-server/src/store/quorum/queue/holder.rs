@@ -1,11 +1,11 @@
-//! Who has a lock, by this server's clock.
+//! Holder of a lock, by this server's clock.
 
 use fence_protocol::wire::lock::HolderInfo;
 use fence_protocol::{LeaseId, Owner, Token};
 
 use crate::store::Grant;
 
-/// The lease that is in the way.
+/// The lease that blocks the queue.
 #[derive(Clone, Debug, PartialEq)]
 pub(in super::super) struct Holder {
     pub(in super::super) lease_id: LeaseId,
@@ -29,7 +29,7 @@ impl Holder {
         }
     }
 
-    /// A holder as a node tells of it.
+    /// A holder from a node's reply.
     pub(in super::super) fn from_node(lease_id: LeaseId, info: HolderInfo, now_ms: u64) -> Self {
         Self {
             lease_id,

@@ -1,4 +1,4 @@
-//! A caller's place in a queue.
+//! A caller's position in a queue.
 
 use fence_protocol::LeaseId;
 use tokio::sync::oneshot;
@@ -8,8 +8,8 @@ use super::{Key, QueueReply};
 use crate::store::quorum::QuorumStore;
 use crate::store::{Acquire, Grant, StoreError};
 
-/// A caller's place. Dropped, it takes the caller out; a grant that is on its way to it then goes
-/// with it, see [`Delivery`](super::Delivery).
+/// A caller's position. Dropped, it takes the caller out; a grant that is on its way to it then
+/// goes with it, see [`Delivery`](super::Delivery).
 #[derive(Debug)]
 pub(in super::super) struct QueuePosition {
     store: QuorumStore,
@@ -50,8 +50,8 @@ impl QueuePosition {
         }
     }
 
-    /// The caller has its answer from elsewhere, and gives the place up. A grant that has come
-    /// meanwhile is better than a refusal; one that comes later is taken back after one.
+    /// Leaves the queue, because the caller has its reply from elsewhere. A grant that has come
+    /// meanwhile is better than a refusal; one that comes later is rolled back after one.
     pub(in super::super) fn answered_with(
         mut self,
         answer: QueueReply,
@@ -67,12 +67,13 @@ impl QueuePosition {
         self.store.queues()
     }
 
-    /// Takes the caller out of the queue; after that it is told nothing.
+    /// Takes the caller out of the queue; after that it gets no reply.
     fn leave(&self, was_refused: bool) {
         let mut state = self.queues().state();
         let state = &mut *state;
         let Some(queue) = state.locks.get_mut(&self.key.0) else { return };
-        let (number, lease): (u64, LeaseId) = (self.number, self.key.1);
+        let number: u64 = self.number;
+        let lease: LeaseId = self.key.1;
         let at = queue.entries.iter().position(|entry| entry.request.lease_id == lease);
         let Some(at) = at else { return };
         let entry = &mut queue.entries[at];

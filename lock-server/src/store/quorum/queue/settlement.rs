@@ -1,4 +1,4 @@
-//! What becomes of those who wait when the first of them has asked.
+//! Replies to a queue when its first request has an outcome.
 
 use std::sync::Arc;
 
@@ -8,23 +8,23 @@ use fence_protocol::{LeaseId, LockName};
 use super::{Delivery, Entry, Granted, Holder, Listener, Queue, Queues, QueuesState};
 use crate::store::{Grant, StoreError};
 
-/// How long it waits where the nodes could not be asked.
+/// Pause after the nodes could not be asked.
 const RETRY_MS: u64 = 200;
 const DUEL: &str = "several lock servers ask for this lock at the same moment, and none has a \
                     majority of the nodes; try again";
 
-/// What came of a proposal.
+/// Outcome of a proposal.
 #[derive(Debug)]
 pub(in super::super) enum ProposalOutcome {
     /// A majority has voted for it.
     Granted(Granted),
     /// Another lease is live.
     Held(Holder),
-    /// Nobody has a majority; `backoff_ms` until the next try.
+    /// No proposer has a majority.
     Split {
-        /// Whether it may have had one before its votes were taken back.
+        /// True if it may have had one before its votes were rolled back.
         possibly_granted: bool,
-        /// How long to wait before the next try.
+        /// Time until the next try.
         backoff_ms: u64,
     },
     /// It will never be granted.
@@ -35,19 +35,19 @@ pub(in super::super) enum ProposalOutcome {
     Failed(StoreError),
 }
 
-/// What the driver of the queue does next.
+/// Next action of the queue's driver.
 #[derive(Debug)]
 pub(in super::super) enum NextProposal {
-    /// Ask for whoever is first now.
+    /// Ask for the request that is first now.
     Propose,
     /// Wait so many milliseconds, or until it is woken.
     Wait(u64),
-    /// Take back a grant whose callers have gone, then ask.
+    /// Roll back a grant whose callers have gone, then ask.
     RollBack(Arc<Delivery>),
 }
 
 impl Queues {
-    /// Tells those whom the outcome concerns.
+    /// Replies to the callers that the outcome concerns.
     pub(in super::super) fn settle(
         &self,
         lock: &LockName,
@@ -61,7 +61,7 @@ impl Queues {
         let Some(queue) = state.locks.get_mut(lock) else { return NextProposal::Propose };
         queue.proposing = false;
         if queue.entries.front().is_none_or(|head| head.request.lease_id != lease) {
-            // Nobody is there whom it concerns.
+            // No caller is left.
             return match outcome {
                 ProposalOutcome::Granted(granted) => NextProposal::RollBack(granted.delivery),
                 _ => NextProposal::Propose,
@@ -91,11 +91,11 @@ impl Queues {
     }
 }
 
-/// Tells all; gives how many of them were patient.
+/// Replies to all; returns how many of them were patient.
 fn reply_to_all(listeners: Vec<Listener>, reply: &super::QueueReply) -> usize {
     let patient = listeners.iter().filter(|listener| listener.patient).count();
     for listener in listeners {
-        // Whoever is gone by now takes its seat away, and sees to what it was told.
+        // A caller that is gone by now leaves the queue itself, and handles the reply that it got.
         let _ = listener.answer.send(reply.clone());
     }
     patient
@@ -125,7 +125,7 @@ impl Queue {
     fn held(&mut self, holder: Holder, now_ms: u64) -> NextProposal {
         let mut wait_ms = holder.until_ms.saturating_sub(now_ms).saturating_add(1);
         if self.ended.contains(&holder.lease_id) {
-            // Nobody says it a second time.
+            // No other notification follows.
             wait_ms = 1;
         }
         self.holder = Some(holder);
@@ -136,7 +136,7 @@ impl Queue {
         NextProposal::Wait(wait_ms)
     }
 
-    /// Nobody holds it, as far as is known: not whoever has most votes either.
+    /// No lease holds it, as far as is known: neither does the one with most votes.
     fn split(&mut self, possibly_granted: bool, backoff_ms: u64, now_ms: u64) -> NextProposal {
         self.holder = None;
         if let Some(head) = self.entries.front_mut()
@@ -177,13 +177,13 @@ impl Queue {
         (NextProposal::Wait(RETRY_MS), notified)
     }
 
-    /// Tells those who do not wait (any longer) who has the lock, or `otherwise` where that is not
-    /// known. None of them was counted as patient.
+    /// Replies to callers that do not wait (any longer) with the holder, or with `otherwise` where
+    /// that is not known. None of them was counted as patient.
     fn refuse_impatient(&mut self, now_ms: u64, otherwise: Option<&StoreError>) {
         if !self.entries.iter().any(Entry::has_impatient) {
             return;
         }
-        // Counted once: a queue is long when everybody is told.
+        // Counted once: a queue is long when every caller gets a reply.
         let waiting = self.length_without(None);
         let holder = self.holder.as_ref();
         for entry in self.entries.iter_mut().filter(|entry| entry.has_impatient()) {
@@ -201,7 +201,7 @@ impl Queue {
     }
 }
 
-/// That a holder is in the way of this lease.
+/// Refusal of this lease because another one holds the lock.
 fn refusal(
     holder: &Holder,
     lease: LeaseId,
@@ -213,7 +213,7 @@ fn refusal(
     is_other.then(|| StoreError::Held { holder: holder.info(now_ms), queue_length })
 }
 
-/// What a caller whose patience is over is told.
+/// Reply to a caller whose patience is over.
 pub(super) enum FinalReply {
     /// This.
     Now(StoreError),
@@ -226,7 +226,7 @@ impl QueuesState {
     pub(super) fn final_reply(&mut self, lock: &LockName, number: u64, now_ms: u64) -> FinalReply {
         let Some(queue) = self.locks.get_mut(lock) else { return FinalReply::Soon };
         let has = |entry: &Entry| entry.listeners.iter().any(|listener| listener.number == number);
-        // Where it is not found, it was told already.
+        // A request that is not found has its reply already.
         let Some(at) = queue.entries.iter().position(has) else { return FinalReply::Soon };
         let lease = queue.entries[at].request.lease_id;
         let refusal = queue.refusal(lease, now_ms);
@@ -244,7 +244,8 @@ impl QueuesState {
         match now {
             Some(error) => {
                 listeners.retain(|listener| listener.number != number);
-                // Only this one: the first stays while it is with the nodes, whoever has left it.
+                // Only this one: the first stays while it is with the nodes, also if all its
+                // callers have left.
                 if listeners.is_empty() {
                     queue.entries.remove(at);
                 }

@@ -1,4 +1,4 @@
-//! What a proposer makes of the replies that it has heard so far.
+//! Decisions of a proposer from the replies so far.
 
 use std::cmp::Reverse;
 
@@ -10,7 +10,7 @@ use super::{Members, NodeReply, Refusal, Vote};
 mod leases;
 mod votes;
 
-/// What is known of one node in a round.
+/// State of one node in a round.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum NodeAnswer {
     /// It was asked, or is about to be, and its answer is awaited.
@@ -20,7 +20,7 @@ pub enum NodeAnswer {
     NotSent,
     /// It was asked and its answer is not awaited any more: it may have done what it was asked to.
     Unanswered,
-    /// What it answered.
+    /// Its reply.
     Replied(NodeReply),
 }
 
@@ -34,38 +34,38 @@ pub struct Round {
     answers: Vec<NodeAnswer>,
 }
 
-/// What a proposal has come to.
+/// Decision about a proposal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
     /// A majority holds the lease with this token.
     Granted {
         /// The token: the proposed one, or that of an earlier proposal for the same lease.
         token: Token,
-        /// What remains of it at a majority, in milliseconds; the time since before the first send
-        /// is still to be taken off.
+        /// Remaining time of it at a majority, in milliseconds; the time since before the first
+        /// send is still to be subtracted.
         remaining_ms: u64,
     },
     /// A majority holds another lease.
     Held {
-        /// Who has it.
+        /// Holder of the lock.
         holder: HolderInfo,
     },
-    /// The id belongs to somebody else.
+    /// The id belongs to another owner.
     Conflict {
         /// Whose.
         owner: Owner,
     },
     /// The id has ended.
     Ended {
-        /// How.
+        /// Reason of the end.
         reason: EndReason,
-        /// What was said about it.
+        /// Text that was given with it.
         why: Option<Owner>,
     },
     /// Propose a token above this one: none that the lease has can reach a majority, or none of
     /// those that can needs to, and a majority would take a new one.
     GoAbove {
-        /// The highest token that a node has told of.
+        /// The highest token in a node's reply.
         above: u64,
         /// For [`Vote::dead`].
         dead: Vec<Token>,
@@ -81,14 +81,14 @@ pub enum Decision {
     /// The nodes accepted different leases and none has a majority: drop the own votes, wait for a
     /// random time, begin again.
     Split {
-        /// Who has most of the others.
+        /// The one that has most of the others.
         holder: HolderInfo,
     },
-    /// A node is in a newer view: learn it, and ask again under it.
+    /// A node is in a newer view: learn it, and retry under it.
     NewView {
         /// Its number.
         view: u64,
-        /// Who belongs to it.
+        /// Members of the view.
         members: Members,
     },
     /// Fewer than a majority take part.
@@ -97,35 +97,35 @@ pub enum Decision {
     Undecided,
 }
 
-/// What a renewal has come to.
+/// Decision about a renewal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RenewDecision {
     /// A majority holds the lease with this token, with its new time.
     Renewed {
         /// Its token.
         token: Token,
-        /// Who holds it.
+        /// Owner of the lease.
         owner: Owner,
         /// The time to live that it has from now on, in milliseconds.
         ttl_ms: u64,
-        /// What remains of it at a majority, in milliseconds; the time since before the first send
-        /// is still to be taken off.
+        /// Remaining time of it at a majority, in milliseconds; the time since before the first
+        /// send is still to be subtracted.
         remaining_ms: u64,
         /// The metadata that it was acquired with.
         metadata: String,
     },
     /// No majority can hold it.
     Lost {
-        /// How it ended, as most nodes say.
+        /// Reason of the end, in most replies.
         reason: EndReason,
-        /// What was said about it.
+        /// Text that was given with it.
         why: Option<Owner>,
     },
     /// As [`Decision::NewView`].
     NewView {
         /// Its number.
         view: u64,
-        /// Who belongs to it.
+        /// Members of the view.
         members: Members,
     },
     /// Neither can be said, and nothing more will come.
@@ -134,28 +134,28 @@ pub enum RenewDecision {
     Undecided,
 }
 
-/// What the end of a lease has come to.
+/// Decision about the end of a lease.
 #[derive(Clone, Debug, PartialEq)]
 pub enum EndDecision {
     /// It was live at a majority and is not any more.
     Ended {
         /// Its token.
         token: Token,
-        /// Who held it.
+        /// Owner of the lease.
         owner: Owner,
     },
     /// It was not live at a majority.
     Lost {
-        /// How it had ended, as most nodes say.
+        /// Reason of the earlier end, in most replies.
         reason: EndReason,
-        /// What was said about it.
+        /// Text that was given with it.
         why: Option<Owner>,
     },
     /// As [`Decision::NewView`].
     NewView {
         /// Its number.
         view: u64,
-        /// Who belongs to it.
+        /// Members of the view.
         members: Members,
     },
     /// Neither can be said, and nothing more will come.
@@ -164,22 +164,22 @@ pub enum EndDecision {
     Undecided,
 }
 
-/// What raising a counter has come to (mint, lift).
+/// Decision about raising a counter (mint, lift).
 #[derive(Clone, Debug, PartialEq)]
 pub enum RaiseDecision {
     /// A majority is there: no request that begins from now on is granted a token up to it. One
-    /// that nodes have voted for already may be, and a repeat of it may hear of that.
+    /// that nodes have voted for already may be, and a retry of it may learn that.
     Raised,
     /// It cannot be reached: propose one above this.
     GoAbove {
-        /// The highest token that a node has told of.
+        /// The highest token in a node's reply.
         above: u64,
     },
     /// As [`Decision::NewView`].
     NewView {
         /// Its number.
         view: u64,
-        /// Who belongs to it.
+        /// Members of the view.
         members: Members,
     },
     /// Fewer than a majority take part.
@@ -194,27 +194,27 @@ impl Round {
         Self { view, answers: vec![NodeAnswer::Waiting; n] }
     }
 
-    /// Notes what was heard of a node. Only the first word about a node counts; a node that is not
-    /// there is ignored.
+    /// Records a node's answer. Only the first one of a node counts; a node that is not there is
+    /// ignored.
     pub fn record(&mut self, node: usize, answer: NodeAnswer) {
         if let Some(known @ NodeAnswer::Waiting) = self.answers.get_mut(node) {
             *known = answer;
         }
     }
 
-    /// Nobody is waited for any more.
+    /// Stops waiting for nodes.
     pub fn close(&mut self) {
         for node in 0..self.answers.len() {
             self.record(node, NodeAnswer::Unanswered);
         }
     }
 
-    /// What was heard, one a node.
+    /// One answer a node.
     pub fn answers(&self) -> &[NodeAnswer] {
         &self.answers
     }
 
-    /// What nodes replied, with their places.
+    /// Replies, with the positions of their nodes.
     pub fn replies(&self) -> impl Iterator<Item = (usize, &NodeReply)> {
         self.answers.iter().enumerate().filter_map(|(node, answer)| match answer {
             NodeAnswer::Replied(reply) => Some((node, reply)),
@@ -222,22 +222,22 @@ impl Round {
         })
     }
 
-    /// What the proposal has come to.
+    /// Decides the proposal.
     pub fn vote(&self, vote: &Vote) -> Decision {
         votes::decide(self, vote)
     }
 
-    /// What the renewal has come to.
+    /// Decides the renewal.
     pub fn renew(&self) -> RenewDecision {
         leases::renew(self)
     }
 
-    /// What the end of the lease has come to.
+    /// Decides the end of the lease.
     pub fn end(&self) -> EndDecision {
         leases::end(self)
     }
 
-    /// What raising the counter has come to.
+    /// Decides the raising of the counter.
     pub fn raise(&self) -> RaiseDecision {
         let raised = self.count(|reply| matches!(reply, NodeReply::Raised { .. }));
         let low = self.count(|reply| matches!(reply, NodeReply::Low { .. }));
@@ -263,7 +263,7 @@ impl Round {
         super::faults(self.answers.len())
     }
 
-    /// How many answers are awaited.
+    /// Number of answers that are awaited.
     fn open(&self) -> usize {
         self.answers.iter().filter(|answer| matches!(answer, NodeAnswer::Waiting)).count()
     }
@@ -272,17 +272,17 @@ impl Round {
         self.replies().filter(|(_, reply)| which(reply)).count()
     }
 
-    /// How many nodes take part: they answered about the lock.
+    /// Number of nodes that take part: they replied about the lock.
     fn answered(&self) -> usize {
         self.count(|reply| !matches!(reply, NodeReply::Refused(_)))
     }
 
-    /// The highest token that a node has told of.
+    /// The highest token in a node's reply.
     fn highest(&self) -> u64 {
         self.replies().filter_map(|(_, reply)| reply.p()).max().unwrap_or(0)
     }
 
-    /// The newest view that a node has told of, where it is newer than the round's.
+    /// The newest view in a node's reply, where it is newer than the round's.
     fn newer_view(&self) -> Option<(u64, Members)> {
         let newer = self.replies().filter_map(|(_, reply)| match reply {
             NodeReply::Refused(Refusal::View { view, members }) => Some((*view, members)),
@@ -298,7 +298,7 @@ impl Round {
 #[derive(Clone, Debug, PartialEq)]
 struct Support {
     token: Token,
-    /// What remains at each, the longest first.
+    /// Remaining time at each, the longest first.
     remaining_ms: Vec<u64>,
 }
 
@@ -330,7 +330,7 @@ impl Support {
     }
 }
 
-/// What most of several say; of equals what was said first.
+/// The commonest of several values; of equals the first.
 fn commonest<T: PartialEq + Clone>(said: &[T]) -> Option<T> {
     let times = |one: &T| said.iter().filter(|other| *other == one).count();
     let most = said.iter().map(times).max()?;

@@ -1,4 +1,4 @@
-//! Who belongs to a quorum.
+//! Members of a quorum, and their state.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -50,12 +50,12 @@ impl fmt::Display for NodeId {
 pub struct Members(BTreeSet<NodeId>);
 
 impl Members {
-    /// Whether a node belongs to the view.
+    /// True if a node belongs to the view.
     pub fn contains(&self, node: &NodeId) -> bool {
         self.0.contains(node)
     }
 
-    /// Whether there are none.
+    /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -92,7 +92,7 @@ impl fmt::Display for Members {
     }
 }
 
-/// The view that a caller believes in; every script about locks is told it and refuses another.
+/// The view that a caller believes in; every script about locks gets it and refuses another.
 ///
 /// Two views are the same only where number and members are: two servers may give a new view the
 /// same number, and a node that lost its memory may be given one that was used before, but never
@@ -105,14 +105,14 @@ pub struct View {
     pub n: usize,
     /// The number of the view.
     pub view: u64,
-    /// Who belongs to it.
+    /// Members of the view.
     pub members: Members,
 }
 
-/// One node of a view: whom a script about locks is for. Both are told, and a node that is in
-/// another view refuses it, as does another node: one that has been given the memory of this one,
-/// by a copied folder or as a replica, says that it is in the same view, and must not vote in its
-/// place.
+/// One node of a view: the addressee of a script about locks. The script gets both, and a node that
+/// is in another view refuses it, as does another node: one that has been given the memory of this
+/// one, by a copied folder or as a replica, says that it is in the same view, and must not vote in
+/// its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addressee<'a> {
     /// The view that the caller believes in.
@@ -121,10 +121,10 @@ pub struct Addressee<'a> {
     pub node: &'a NodeId,
 }
 
-/// How far a node is.
+/// Progress of a node towards voting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeState {
-    /// It was told about the quorum and has never voted.
+    /// It knows the quorum and has never voted.
     New,
     /// It votes.
     Ready,
@@ -157,7 +157,7 @@ impl NodeState {
     }
 }
 
-/// What a node stores about itself.
+/// Record that a node stores about itself.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Meta {
     /// In which format it stores; see [`FORMAT`].
@@ -165,9 +165,9 @@ pub struct Meta {
     /// The quorum, its size and the view: the default, with an empty cluster, where it never
     /// belonged to one, or forgot it.
     pub view: View,
-    /// The node itself; in doubt the id that it will rejoin under.
+    /// The node itself; of a suspect node the id that it will rejoin under.
     pub node: NodeId,
-    /// How far it is.
+    /// Progress towards voting.
     pub state: NodeState,
     /// The run id of the process that was verified last.
     pub run_id: String,
@@ -180,18 +180,18 @@ pub struct Meta {
     pub covered_ms: u64,
 }
 
-/// What there is to see of a node, whoever asks.
+/// A node's reply to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeProbe {
     /// Its clock, in milliseconds since 1970.
     pub now_ms: u64,
-    /// What it stores about itself; `None` where it knows nothing.
+    /// Record that it stores about itself; `None` where it knows nothing.
     pub meta: Option<Meta>,
     /// The highest token that it accepted, by bucket; the floor is not counted in.
     pub p: BTreeMap<Bucket, u64>,
 }
 
-/// What a node that may have lost its memory has to be told: what the others have accepted.
+/// Tokens that the others have accepted, for a node that may have lost its memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Accepted {
     /// Every bucket's counter is at least here.
@@ -215,7 +215,7 @@ impl Accepted {
     }
 }
 
-/// What a node answers about its membership.
+/// A node's reply about its membership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberReply {
     /// It does not take part: as for locks. [`Refusal::View`] where it is in a view that is as new
@@ -223,8 +223,8 @@ pub enum MemberReply {
     Refused(Refusal),
     /// Init, rejoin, ready, advance, adopt: it is done, now or by an earlier call.
     Done,
-    /// Init: it knows a quorum already, or is not in doubt under that id; nothing was changed.
-    /// NodeProbe at it.
+    /// Init: it knows a quorum already, or is not suspect under that id; nothing was changed.
+    /// Probe it again.
     Known,
     /// Bump: the new view is accepted, and this is what the node had accepted at that moment.
     Bumped(Accepted),

@@ -39,13 +39,13 @@ pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
 
 pub(super) fn start(inner: &Arc<EtcdInner>, health: Health) {
     spawn(inner, tidy::run(inner.clone()));
-    spawn(inner, look(inner.clone(), health));
+    spawn(inner, probe(inner.clone(), health));
     let listener = inner.clone();
     let servers = inner.keys.servers();
     spawn(inner, async move {
         let clocks = listener.clone();
-        let heard = move |kv: Option<&KeyValue>| clocks.hear_clock(kv);
-        listener.listen(servers, heard).await;
+        let receive = move |kv: Option<&KeyValue>| clocks.receive_clock(kv);
+        listener.listen(servers, receive).await;
     });
 }
 
@@ -56,7 +56,7 @@ fn spawn(inner: &Arc<EtcdInner>, work: impl Future<Output = ()> + Send + 'static
     });
 }
 
-/// What other servers notify this one of.
+/// Notifications of other servers to this one.
 pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
     #[expect(
         clippy::disallowed_methods,
@@ -70,7 +70,7 @@ pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::Unbound
     let emptied = (inbox.clone(), read.clone());
     spawn(inner, async move {
         let keys = listener.keys.clone();
-        let heard = move |kv: Option<&KeyValue>| {
+        let receive = move |kv: Option<&KeyValue>| {
             let wakeup = match kv {
                 Some(kv) => keys.subject_of_message(&kv.name()).map(Wakeup::Record),
                 None => Some(Wakeup::All),
@@ -81,7 +81,7 @@ pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::Unbound
             // A server that stops reads no more.
             wakeup.map(|wakeup| sender.send(wakeup));
         };
-        listener.listen(inbox, heard).await;
+        listener.listen(inbox, receive).await;
     });
     spawn(inner, async move {
         let (inbox, read) = emptied;
@@ -120,7 +120,7 @@ impl EtcdInner {
         };
         self.lineage.saw(&reply.header);
         let kvs = reply.ranges().next().map(|range| range.kvs).unwrap_or_default();
-        kvs.iter().for_each(|kv| self.hear_clock(Some(kv)));
+        kvs.iter().for_each(|kv| self.receive_clock(Some(kv)));
         let servers: Vec<ServerId> =
             kvs.iter().filter_map(|kv| self.keys.server_of(&kv.name())).collect();
         let writers = kvs.iter().filter_map(read_beat).map(|(writer, _)| writer).collect();
@@ -152,7 +152,7 @@ impl EtcdInner {
     }
 
     /// Another server shows its clock.
-    fn hear_clock(&self, kv: Option<&KeyValue>) {
+    fn receive_clock(&self, kv: Option<&KeyValue>) {
         if let Some((writer, at_ms)) = kv.and_then(read_beat)
             && writer != self.writer
         {
@@ -198,9 +198,9 @@ impl EtcdInner {
 
     /// Reads what is written in a range; watches anew when the watch is lost, or another member
     /// answers. None stands for messages that were lost.
-    async fn listen(&self, range: Range, heard: impl Fn(Option<&KeyValue>) + Send) {
+    async fn listen(&self, range: Range, receive: impl Fn(Option<&KeyValue>) + Send) {
         loop {
-            if let Err(reason) = self.listen_once(&range, &heard).await {
+            if let Err(reason) = self.listen_once(&range, &receive).await {
                 tracing::debug!(reason, "a watch on etcd was lost; watching again");
             }
             // It breaks when etcd is stopped, and what is started then may be an older backup, of
@@ -214,15 +214,15 @@ impl EtcdInner {
     async fn listen_once(
         &self,
         range: &Range,
-        heard: &(impl Fn(Option<&KeyValue>) + Send),
+        receive: &(impl Fn(Option<&KeyValue>) + Send),
     ) -> Result<(), String> {
         let watch = self.client.watch(range).await;
         let mut watch = watch.map_err(|error| error.to_string())?;
         let first = watch.created(self.client.timeout()).await?;
         let member = watch.member();
         // What was written before this moment was missed.
-        heard(None);
-        first.events.iter().for_each(|event| heard(Some(&event.kv)));
+        receive(None);
+        first.events.iter().for_each(|event| receive(Some(&event.kv)));
         loop {
             tokio::select! {
                 reply = watch.next() => match reply? {
@@ -230,7 +230,7 @@ impl EtcdInner {
                         // Progress of other servers: a server that only watches notices an older
                         // backup by it.
                         self.lineage.saw(&reply.header);
-                        reply.events.iter().for_each(|event| heard(Some(&event.kv)));
+                        reply.events.iter().for_each(|event| receive(Some(&event.kv)));
                     }
                     None => return Err("the stream has ended".to_owned()),
                 },
@@ -261,20 +261,20 @@ fn read_beat(kv: &KeyValue) -> Option<(u32, u64)> {
     Some((u32::from_str_radix(writer, 16).ok()?, at_ms.parse().ok()?))
 }
 
-/// Looks at etcd now and then; says in `/readyz` what was found, which logs what is new.
-async fn look(inner: Arc<EtcdInner>, health: Health) {
+/// Probes etcd now and then and shows the result in `/readyz`, which logs changes.
+async fn probe(inner: Arc<EtcdInner>, health: Health) {
     let mut was_away = false;
     for looks in 1_u64.. {
         let status = match inner.client.status().await {
             Ok(member) => {
-                let in_doubt = inner.lineage.saw_status(&member);
-                let verified = if was_away || in_doubt { inner.verify().await } else { Ok(()) };
+                let is_suspect = inner.lineage.saw_status(&member);
+                let verified = if was_away || is_suspect { inner.verify().await } else { Ok(()) };
                 was_away = verified.is_err();
                 verified.map_or_else(Status::Failing, |()| judge(&inner, &member))
             }
             Err(error) => {
                 was_away = true;
-                // No commit before it was looked at again: it may come back as another one.
+                // No commit before it was probed again: it may come back as another one.
                 inner.lineage.forget();
                 Status::Failing(error.to_string())
             }

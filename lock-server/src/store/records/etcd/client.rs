@@ -8,6 +8,7 @@
 mod access;
 mod calls;
 mod channel;
+mod envelope;
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod login;
@@ -184,7 +185,7 @@ impl EtcdClient {
                     return T::decode(reply)
                         .map_err(|error| Verdict::Unclear(format!("no reply of etcd: {error}")));
                 }
-                other => verdict::of(other, self.user_name()),
+                other => verdict::from_raw(other, self.user_name()),
             };
             // A token that is refused is replaced once.
             if verdict != Verdict::LoginAgain || refused.is_some() || token.is_none() {
@@ -233,15 +234,15 @@ impl EtcdClient {
                     self.current.store(endpoint, Ordering::Relaxed);
                     return Ok((endpoint, replies));
                 }
-                Err(raw) => last = format!("{:?}", verdict::of(raw, self.user_name())),
+                Err(raw) => last = format!("{:?}", verdict::from_raw(raw, self.user_name())),
             }
         }
         Err(CallError::Down(format!("etcd cannot be watched: {last}")))
     }
 }
 
-/// What an answer comes to that another member would give as well. What this member does not do,
-/// the one that was asked before may have done.
+/// The error of a reply that another member would give as well. A change that this member refuses
+/// may have been done by the member that was asked before.
 fn final_answer(answer: Verdict, effect: Effect, unclear: bool, url: &str) -> CallError {
     let is_full = matches!(answer, Verdict::Full(_));
     let reason = match answer {

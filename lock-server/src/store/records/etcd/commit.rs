@@ -59,7 +59,7 @@ impl EtcdInner {
         self.expect(batch);
         let done = self.commit_parts(&mut pen, batch).await;
         drop(pen);
-        self.note(batch, done.as_ref());
+        self.record(batch, done.as_ref());
         let done = done?;
         let groups = self.read_refused(&batch.groups, done.outcomes).await?;
         self.lineage.saw_counter(done.base.saturating_add(batch.tokens));

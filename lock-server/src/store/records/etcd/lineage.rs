@@ -58,7 +58,7 @@ impl Meta {
         serde_json::to_vec(self).unwrap_or_default()
     }
 
-    /// What a commit of so many tokens writes in its place, where they need it.
+    /// Offset that a commit of so many tokens writes in its place, where they need it.
     pub(super) fn after(&self, tokens: u64) -> Option<Self> {
         let growth = offset::growth(tokens);
         (tokens > 0 && (self.fresh || growth > 0)).then(|| Self {
@@ -173,8 +173,8 @@ impl Lineage {
         seen.token = seen.token.max(counter);
     }
 
-    /// Notes the state of a member; whether it gives rise to doubt. A member that lags behind the
-    /// others looks like an older state, and then a verification finds none.
+    /// Records the state of a member; returns whether it makes the counter suspect. A member that
+    /// lags behind the others looks like an older state, and then a verification finds none.
     pub(super) fn saw_status(&self, status: &Status) -> bool {
         let seen = &mut self.state().seen;
         let fell = status.raft_index < seen.raft_index;
@@ -259,12 +259,12 @@ impl Lineage {
     ) -> Result<(), StoreError> {
         let _alone = self.verifying.lock().await;
         if occasion == Occasion::Start {
-            self.guards.ask().await;
+            self.guards.marks().await;
         }
         for round in 0..TRIES {
             // Before the reading: what others learn while it is under way may be later than it.
             let seen = self.seen();
-            let (found, header) = self.look(client).await?;
+            let (found, header) = self.read_counter(client).await?;
             // After the reading, which is linearizable: no member that answers is behind that.
             let status = client.status().await.map_err(store_error)?;
             let verdict = offset::doubt(
@@ -294,7 +294,10 @@ impl Lineage {
         Err(contended())
     }
 
-    async fn look(&self, client: &EtcdClient) -> Result<(Option<KnownMeta>, Header), StoreError> {
+    async fn read_counter(
+        &self,
+        client: &EtcdClient,
+    ) -> Result<(Option<KnownMeta>, Header), StoreError> {
         let txn = Txn { success: vec![txn::get(&self.keys.meta())], ..Txn::default() };
         let reply = client.run(&txn).await.map_err(store_error)?;
         let header = reply.header.clone();
@@ -303,7 +306,7 @@ impl Lineage {
         let meta: Meta = serde_json::from_slice(&kv.value).map_err(|error| {
             StoreError::Unavailable(format!(
                 "the token counter in etcd, {}, cannot be read ({error}); nothing is granted until \
-                 it is restored, or deleted: tokens then go on above everything that was issued",
+                 it is restored, or deleted: tokens then continue above everything that was issued",
                 kv.name()
             ))
         })?;
@@ -332,7 +335,7 @@ impl Lineage {
         raft_index: u64,
     ) -> Result<bool, StoreError> {
         if doubt != Doubt::Start {
-            self.guards.ask().await;
+            self.guards.marks().await;
         }
         let known = self.seen().token.max(self.guards.highest());
         let above = tokens::after_loss(known, self.clock.wall_ms());
@@ -355,12 +358,12 @@ impl Lineage {
             self.lifts.inc();
             let next = offset::counter(lifted, header.revision) + 1;
             if matches!(doubt, Doubt::Start | Doubt::Missing) {
-                tracing::info!(%doubt, next, "tokens go on above everything that can have been issued");
+                tracing::info!(%doubt, next, "tokens continue above everything that can have been issued");
             } else {
                 self.state().doubt = Some(doubt);
                 tracing::warn!(
                     %doubt, next,
-                    "etcd may have lost what it knew; tokens go on above everything that can have \
+                    "etcd may have lost what it knew; tokens continue above everything that can have \
                      been issued"
                 );
             }
@@ -368,8 +371,8 @@ impl Lineage {
         Ok(written)
     }
 
-    /// What was seen before the counter was lifted is of another life of this etcd, except for the
-    /// tokens.
+    /// Forgets observations that were made before the counter was lifted, except for the tokens:
+    /// they are of another life of this etcd.
     fn restart_seeing(&self, header: &Header, raft_index: u64) {
         let mut state = self.state();
         state.seen = Seen {
@@ -432,7 +435,7 @@ pub(super) async fn init_fresh(
     keys: &Keys,
     guards: &Guards,
 ) -> Result<u64, String> {
-    guards.ask().await.vouch_for_a_new_namespace()?;
+    guards.marks().await.vouch_for_a_new_namespace()?;
     let status = client.status().await.map_err(|error| error.to_string())?;
     let meta = Meta {
         format: FORMAT,

@@ -30,11 +30,11 @@ pub(super) struct Seen {
 /// Why tokens may have been issued that the counter does not know of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Doubt {
-    /// No counter is there.
+    /// The counter is missing.
     #[error("the namespace is new here, or was deleted")]
     Missing,
     /// A server that was down cannot know whether etcd was restored meanwhile.
-    #[error("this server starts, and cannot tell whether etcd was restored while it was away")]
+    #[error("this server starts, and cannot know whether etcd was restored while it was down")]
     Start,
     /// The last commit of this server is missing.
     #[error("the last commit of this server is not there")]
@@ -44,15 +44,15 @@ pub(super) enum Doubt {
     OtherCluster {
         /// Before.
         was: u64,
-        /// Now.
+        /// Id that etcd has now.
         now: u64,
     },
-    /// Revisions fell.
-    #[error("revision {now} is told after {was}")]
+    /// Revision of a later reply is lower.
+    #[error("revision {now} follows revision {was}")]
     RevisionFell {
         /// Before.
         was: u64,
-        /// Now.
+        /// Revision of the later reply.
         now: u64,
     },
     /// The log is shorter than it was.
@@ -60,7 +60,7 @@ pub(super) enum Doubt {
     IndexFell {
         /// Before.
         was: u64,
-        /// Now.
+        /// End of the log in the later reply.
         now: u64,
     },
     /// The counter is below a token that was seen.

@@ -105,7 +105,7 @@ impl EtcdInner {
 
     /// Notes what a batch has written, and what it has not. Where that is unknown, records are
     /// removed by the version that they had or by the one that they were to have.
-    pub(super) fn note(&self, batch: &Batch, done: Result<&Done, &StoreError>) {
+    pub(super) fn record(&self, batch: &Batch, done: Result<&Done, &StoreError>) {
         let outcomes = match done {
             Ok(done) => Some(&done.outcomes),
             Err(StoreError::Unknown(_)) => return,

@@ -38,7 +38,7 @@ impl Txn {
         step(Operation::Txn(self))
     }
 
-    /// How many steps etcd counts on this level.
+    /// Steps that etcd counts on this level.
     pub(super) fn width(&self) -> usize {
         self.compare.len().max(self.success.len()).max(self.failure.len())
     }

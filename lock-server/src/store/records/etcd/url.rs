@@ -64,7 +64,7 @@ impl FromStr for EtcdTarget {
 
 fn checked_user(user: &str) -> Result<String, String> {
     if user.contains(':') {
-        // Whoever lists the processes of the machine reads the command line.
+        // A command line is visible to every user who can list the processes of the machine.
         return Err("an etcd URL holds no password; put it in a file and name that by \
                     --store-password-file"
             .to_owned());

@@ -64,7 +64,7 @@ pub(super) const MOD_REVISION: i32 = 2;
 /// The key's value is compared.
 pub(super) const VALUE: i32 = 3;
 
-/// What it is compared with.
+/// Right side of a comparison.
 #[derive(Clone, PartialEq, Eq, Oneof)]
 pub(super) enum Operand {
     #[prost(uint64, tag = "5")]
@@ -94,7 +94,7 @@ pub(super) struct TxnStep {
     pub(super) operation: Option<Operation>,
 }
 
-/// What a step does.
+/// Kind of a step.
 #[derive(Clone, PartialEq, Eq, Oneof)]
 pub(super) enum Operation {
     #[prost(message, tag = "1")]
@@ -156,10 +156,10 @@ pub(super) struct RangeReply {
     pub(super) header: Header,
     #[prost(message, repeated, tag = "2")]
     pub(super) kvs: Vec<KeyValue>,
-    /// Whether there are more keys than were asked for.
+    /// True if there are more keys than the limit of the request.
     #[prost(bool, tag = "3")]
     pub(super) more: bool,
-    /// How many keys there are in all.
+    /// Number of keys in all.
     #[prost(uint64, tag = "4")]
     pub(super) count: u64,
 }
@@ -169,7 +169,7 @@ pub(super) struct RangeReply {
 pub(super) struct TxnReply {
     #[prost(message, required, tag = "1")]
     pub(super) header: Header,
-    /// Whether every comparison held.
+    /// True if every comparison held.
     #[prost(bool, tag = "2")]
     pub(super) succeeded: bool,
     #[prost(message, repeated, tag = "3")]
@@ -183,7 +183,7 @@ pub(super) struct StepReply {
     pub(super) reply: Option<OperationReply>,
 }
 
-/// What a step read.
+/// Result of a step.
 #[derive(Clone, PartialEq, Eq, Oneof)]
 pub(super) enum OperationReply {
     #[prost(message, tag = "1")]
@@ -231,7 +231,7 @@ pub(super) struct LeaseKeepAlive {
 pub(super) struct LeaseReply {
     #[prost(message, required, tag = "1")]
     pub(super) header: Header,
-    /// What it has, in seconds; 0 or less where there is no such lease.
+    /// Remaining time, in seconds; 0 or less where there is no such lease.
     #[prost(int64, tag = "3")]
     pub(super) ttl_s: i64,
 }
@@ -243,7 +243,7 @@ pub(super) struct WatchRequest {
     pub(super) create: Option<WatchCreate>,
 }
 
-/// What is watched.
+/// Range of keys to watch.
 #[derive(Clone, PartialEq, Eq, Message)]
 pub(super) struct WatchCreate {
     #[prost(string, tag = "1")]

@@ -1,11 +1,11 @@
-//! Looks at the clock of Redis, and corrections of its jumps.
+//! Measurements of the clock of Redis, and corrections of its jumps.
 //!
 //! Redis measures leases with a clock that people set. A commit under a time that is later than
-//! what this server's monotonic clock allows is refused: the clock has jumped, or the script was
-//! long on its way. A look shows which. A jump is corrected in Redis, for every server: the time of
-//! the records goes on as if there had been none, so no lease looks as if it were over. Redis
-//! itself may have forgotten records meanwhile, so a pause begins in the same step, for as long as
-//! their leases may live.
+//! what this server's monotonic clock allows is refused: the clock has jumped, or the script took
+//! long to arrive. A measurement shows which. A jump is corrected in Redis, for every server: the
+//! time of the records continues as if there had been none, so no lease looks as if it were over.
+//! Redis itself may have forgotten records meanwhile, so a pause begins in the same step, for as
+//! long as their leases may live.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -71,7 +71,7 @@ impl Jumps {
 }
 
 impl RedisRecords {
-    /// Looks at the clock unless another task did after `looks`; one at a time.
+    /// Measures the clock unless another task did after `looks`; one at a time.
     pub(super) async fn settle_after(&self, looks: u64) -> Result<(), LinkError> {
         let _one_at_a_time = self.inner.jumps.settling.lock().await;
         if self.inner.time.looks() == looks {
@@ -80,7 +80,7 @@ impl RedisRecords {
         Ok(())
     }
 
-    /// Looks at the clock, and notes that a server lives; returns the servers that do.
+    /// Measures the clock, and records that a server lives; returns the servers that do.
     pub(super) async fn settle(
         &self,
         server: &str,
@@ -147,7 +147,7 @@ struct Correction {
     pause_ms: u64,
     /// By how much the clock jumped ahead.
     jump_ms: i64,
-    /// How far it was ahead before.
+    /// Milliseconds that it was ahead before.
     ahead_ms: i64,
 }
 

@@ -12,9 +12,9 @@ use crate::store::StoreError;
 
 /// Version, base and whether there are items.
 const HEADER: usize = 24;
-/// Where the base begins and ends.
+/// Position of the base.
 const BASE: std::ops::Range<usize> = 8..23;
-/// What stands between the name of an item and its value.
+/// Separator between the name of an item and its value.
 const NUL: char = '\0';
 /// The latest time to live that Redis is given, ms; some thousand years.
 const PX_MAX: u64 = 100_000_000_000_000;
@@ -25,10 +25,10 @@ pub(super) struct ServerKnowledge {
     /// The highest counter.
     pub(super) seen: u64,
     /// For how long a lease may live that Redis does not know of yet; 0 for none.
-    pub(super) told_ms: u64,
+    pub(super) sent_bound_ms: u64,
     /// The latest time that Redis can show.
     pub(super) latest_ms: u64,
-    /// The earliest.
+    /// The earliest time that Redis can show.
     pub(super) earliest_ms: u64,
 }
 
@@ -76,7 +76,11 @@ impl<'b> Commit<'b> {
         let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
         let mut command = script.call_bytes(all.into_iter());
         command.arg(lineage).arg(known.seen).arg(self.batch.tokens).arg(self.batch.counter);
-        command.arg(known.told_ms).arg(known.latest_ms).arg(known.earliest_ms).arg(self.locks);
+        command
+            .arg(known.sent_bound_ms)
+            .arg(known.latest_ms)
+            .arg(known.earliest_ms)
+            .arg(self.locks);
         command.arg(u8::from(self.batch.in_pause));
         for group in &self.batch.groups {
             self.group(&mut command, group, keys);
@@ -227,7 +231,7 @@ pub(super) fn records(keys: &[Key], reply: Value) -> Result<(Vec<Snapshot>, u64,
 pub(super) struct Beat {
     /// The time.
     pub(super) now_ms: u64,
-    /// The counter.
+    /// Counter of tokens.
     pub(super) counter: u64,
     /// Milliseconds by which the clock of Redis is ahead of the time of the records.
     pub(super) ahead_ms: i64,

@@ -9,7 +9,8 @@ use crate::store::redis::KeyPrefix;
 const LOCK: &str = "lock:";
 const SESSION: &str = "session:";
 
-/// What the names begin with, and the names that do not depend on a record. All share a hash slot.
+/// Names of keys: their prefix, and the names that do not depend on a record. All share a hash
+/// slot.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
     prefix: String,
@@ -17,7 +18,7 @@ pub(super) struct Keys {
     pub(super) lineage: String,
     /// The counter.
     pub(super) token: String,
-    /// What the lineage was verified by, and the format.
+    /// Evidence that the lineage was verified by, and the format.
     pub(super) meta: String,
     /// Exists while no lease may begin: how long that was to last when it began, ms.
     pub(super) paused_for: String,
@@ -53,13 +54,13 @@ impl Keys {
         }
     }
 
-    /// What every key begins with.
+    /// Prefix of every key.
     pub(super) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// Where a record stands; its items stand at the same name with `#` behind it, which is in no
-    /// name of a lock.
+    /// Name of a record; its items have the same name with `#` behind it, which is in no name of a
+    /// lock.
     pub(super) fn record(&self, key: &Key) -> String {
         match key {
             Key::Lock(lock) => [&self.prefix, LOCK, lock.as_str()].concat(),
@@ -67,7 +68,7 @@ impl Keys {
         }
     }
 
-    /// Where the items of a record stand.
+    /// Name of the items of a record.
     pub(super) fn items(&self, key: &Key) -> String {
         self.record(key) + "#"
     }
@@ -104,7 +105,7 @@ impl Keys {
     }
 }
 
-/// What a server is sent about a record.
+/// Text that notifies a server of a record.
 pub(super) fn message(key: &Key) -> String {
     match key {
         Key::Lock(lock) => format!("{LOCK}{lock}"),

@@ -74,7 +74,7 @@ if waits and redis.call('PTTL', KEYS[4]) < lives then
 end
 local value = string.format('%.0f', counter or 0)
 if reason then
-  -- The time of the records goes on, whatever the clock of this process shows.
+  -- The time of the records continues, whatever the clock of this process shows.
   if is_other then
     redis.call('SET', KEYS[7], string.format('%.0f', now - expected))
   end

@@ -146,7 +146,7 @@ impl LineageKeeper {
             }
         }
         // Silence is noted there. What begins below begins above the clock floor, which covers it.
-        self.guards.ask().await;
+        self.guards.marks().await;
         self.run(connection, choice, Mode::Begin).await
     }
 
@@ -240,7 +240,7 @@ pub async fn init_fresh(
     namespace: &Namespace,
     guards: &Guards,
 ) -> Result<(), String> {
-    guards.ask().await.vouch_for_a_new_namespace()?;
+    guards.marks().await.vouch_for_a_new_namespace()?;
     let keys = Keys::new(key_prefix, namespace);
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
@@ -312,7 +312,7 @@ async fn judge_lineage(
         ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
         ["STALE", epoch] => Err(format!(
             "the sentinels chose this Redis in epoch {}, and a lock server has used it in epoch \
-             {epoch}: they are behind, and are asked again. If the sentinels were set up anew, \
+             {epoch}: they are behind, and are retried. If the sentinels were set up anew, \
              and their epochs began again, HDEL {meta} epoch",
             known.choice.unwrap_or_default()
         )),
@@ -328,7 +328,7 @@ fn other_format(prefix: &str, found: &str) -> String {
     format!(
         "the locks in this Redis are stored in format {found}, and this lock-server stores them in \
          format {FORMAT}: run the version that wrote them, or use another --namespace, or, when no \
-         lock server uses it and no lease of it lives, delete its keys {prefix}*; its tokens then go \
-         on above all that were issued"
+         lock server uses it and no lease of it lives, delete its keys {prefix}*; its tokens then \
+         continue above all that were issued"
     )
 }

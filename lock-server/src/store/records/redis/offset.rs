@@ -25,13 +25,13 @@ pub(super) enum ClockJump {
 }
 
 impl Offset {
-    /// Redis showed `redis_ms` at some moment from `sent_ms` to `heard_ms` of our clock.
-    pub(super) fn measured(redis_ms: u64, sent_ms: u64, heard_ms: u64) -> Self {
+    /// Redis showed `redis_ms` at some moment from `sent_ms` to `received_ms` of our clock.
+    pub(super) fn measured(redis_ms: u64, sent_ms: u64, received_ms: u64) -> Self {
         let redis_ms = signed(redis_ms);
         Self {
-            low_ms: redis_ms - signed(heard_ms),
+            low_ms: redis_ms - signed(received_ms),
             high_ms: redis_ms - signed(sent_ms),
-            at_ms: heard_ms,
+            at_ms: received_ms,
         }
     }
 

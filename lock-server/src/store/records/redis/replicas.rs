@@ -150,14 +150,14 @@ impl Replicas {
 
     async fn have(&self, lineage: &str) -> Result<(), Shortfall> {
         let ticket = self.tickets.fetch_add(1, Ordering::SeqCst) + 1;
-        // Those who come while a pipeline is on its way wait here, and the first of them asks for
+        // Callers that come while a pipeline is under way wait here, and the first of them asks for
         // all.
         let mut last = self.last.lock().await;
         if last.covers >= ticket && last.lineage == lineage {
             return last.outcome.clone();
         }
         let covers = self.tickets.load(Ordering::SeqCst);
-        let outcome = self.ask(lineage).await;
+        let outcome = self.wait(lineage).await;
         show(&self.health, &self.link.state(), &outcome);
         *last = Last { covers, lineage: lineage.to_owned(), outcome: outcome.clone() };
         outcome
@@ -181,7 +181,7 @@ impl Replicas {
         });
     }
 
-    async fn ask(&self, lineage: &str) -> Result<(), Shortfall> {
+    async fn wait(&self, lineage: &str) -> Result<(), Shortfall> {
         let within_ms = millis(self.options.timeout);
         let write = self.write(lineage);
         let mut wait = Cmd::new();

@@ -7,11 +7,11 @@ use super::{RedisRecords, codec};
 use crate::store::redis::refusals::store_error;
 use crate::store::{ListQuery, StoreError};
 
-/// How many keys Redis looks at in one step.
+/// Keys that Redis visits in one step.
 const STEP: u32 = 1_000;
 
 impl RedisRecords {
-    /// What `read` makes of each string under a key of a pattern, sorted.
+    /// Results of `read` for each string under a key of a pattern, sorted.
     async fn scan<T: Ord>(
         &self,
         pattern: &str,

@@ -39,7 +39,7 @@ struct TimeState {
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
     /// Redis has this bound, or a later one.
-    told_until_ms: u64,
+    known_until_ms: u64,
     /// Other servers' bound.
     others_until_ms: u64,
 }
@@ -76,7 +76,7 @@ impl StoreTime {
         let mut state = self.state();
         let earliest_ms = state.at(sent_ms).saturating_sub(self.limit_ms);
         if shown_ms > state.latest_ms(now_ms, self.limit_ms) || shown_ms < earliest_ms {
-            // A clock that jumped is not believed before it was looked at.
+            // A clock that jumped is not believed before it was measured.
             return;
         }
         state.read(shown_ms, sent_ms, now_ms);
@@ -120,7 +120,7 @@ impl StoreTime {
     }
 
     /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was
-    /// corrected since the last look, by this server or by another one.
+    /// corrected since the last measurement, by this server or by another one.
     pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
@@ -134,19 +134,20 @@ impl StoreTime {
     /// milliseconds; 0 where it has a bound that is late enough.
     pub(super) fn promise(&self, lives_ms: u64) -> u64 {
         let ends_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
-        if lives_ms == 0 || ends_ms <= self.state().told_until_ms {
+        if lives_ms == 0 || ends_ms <= self.state().known_until_ms {
             return 0;
         }
         lives_ms.saturating_add((lives_ms / 8).max(AHEAD_MS))
     }
 
-    /// The commit of such leases was answered, and no holder believes in one before: they may have
-    /// begun as late as now. Where it failed, Redis may not have it; where it was refused, none
-    /// began. Redis has the bound that was sent with it, `told_ms` after `sent_ms`.
+    /// Records that the commit of such leases got its reply, and no holder believes in one before:
+    /// they may have begun as late as now. Where it failed, Redis may not have the bound; where it
+    /// was refused, none began. Redis itself has the bound that was sent with it, `sent_bound_ms`
+    /// after `sent_ms`.
     pub(super) fn promised(
         &self,
         lives_ms: u64,
-        (told_ms, sent_ms): (u64, u64),
+        (sent_bound_ms, sent_ms): (u64, u64),
         outcome: Result<(), &StoreError>,
     ) {
         if lives_ms == 0 {
@@ -158,11 +159,12 @@ impl StoreTime {
             state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
         }
         match outcome {
-            Ok(()) if told_ms == 0 => {}
+            Ok(()) if sent_bound_ms == 0 => {}
             Ok(()) => {
-                state.told_until_ms = state.told_until_ms.max(sent_ms.saturating_add(told_ms));
+                state.known_until_ms =
+                    state.known_until_ms.max(sent_ms.saturating_add(sent_bound_ms));
             }
-            Err(_) => state.told_until_ms = 0,
+            Err(_) => state.known_until_ms = 0,
         }
     }
 
@@ -190,7 +192,7 @@ impl StoreTime {
     /// and what Redis stored may be lost.
     pub(super) fn is_new(&self) {
         let mut state = self.state();
-        (state.told_until_ms, state.offset, state.ahead_ms) = (0, None, None);
+        (state.known_until_ms, state.offset, state.ahead_ms) = (0, None, None);
     }
 }
 

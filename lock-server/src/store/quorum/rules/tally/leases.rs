@@ -1,4 +1,4 @@
-//! What renewing and ending a lease come to.
+//! Decisions about renewing and ending a lease.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{Owner, Token};
@@ -76,8 +76,8 @@ pub(super) fn end(round: &Round) -> EndDecision {
     }
 }
 
-/// What most of those say that know. Where nobody knows, another lease has taken its place, or its
-/// time was over long ago.
+/// The end that most of the nodes name that know of one. Where none does, another lease has taken
+/// its place, or its time was over long ago.
 fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>) {
     let ended: Vec<(EndReason, Option<Owner>)> = round
         .replies()

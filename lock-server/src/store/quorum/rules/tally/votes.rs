@@ -1,4 +1,4 @@
-//! What the votes for one proposal come to.
+//! Decision from the votes for one proposal.
 
 use fence_protocol::wire::lock::HolderInfo;
 use fence_protocol::{LeaseId, Token};
@@ -6,7 +6,7 @@ use fence_protocol::{LeaseId, Token};
 use super::{Decision, Round, Support, commonest};
 use crate::store::quorum::rules::{NodeReply, Vote};
 
-/// What the replies say; see [`Decision`].
+/// Decides by the replies; see [`Decision`].
 ///
 /// A majority for one token of the lease grants it, whichever attempt proposed it. Where the
 /// proposed token cannot get there any more, however the open answers turn out, the rest of this
@@ -53,7 +53,7 @@ fn others(round: &Round) -> Vec<(LeaseId, HolderInfo, usize)> {
             match others.iter_mut().find(|(known, _, _)| known == lease) {
                 Some((_, known, count)) => {
                     *count += 1;
-                    // Whoever waits may come earlier, but hardly be granted before.
+                    // A waiter may come earlier, but hardly be granted before.
                     known.expires_in_ms = known.expires_in_ms.max(holder.expires_in_ms);
                 }
                 None => others.push((*lease, holder.clone(), 1)),
@@ -64,7 +64,7 @@ fn others(round: &Round) -> Vec<(LeaseId, HolderInfo, usize)> {
     others
 }
 
-/// That the id is somebody else's, or has ended.
+/// Refusal because the id is another owner's, or has ended.
 fn refusal(round: &Round) -> Option<Decision> {
     let mut owners = Vec::new();
     let mut ends = Vec::new();
@@ -79,7 +79,7 @@ fn refusal(round: &Round) -> Option<Decision> {
     conflict.or_else(|| commonest(&ends).map(|(reason, why)| Decision::Ended { reason, why }))
 }
 
-/// What to propose next, or why nothing.
+/// Next proposal, or the reason why there is none.
 fn next(
     round: &Round,
     vote: &Vote,
@@ -103,18 +103,18 @@ fn next(
     }
 }
 
-/// Whether the node may accept another token for this lease.
+/// True if the node may accept another token for this lease.
 fn is_free(reply: &NodeReply) -> bool {
     matches!(reply, NodeReply::Accepted { .. } | NodeReply::Yours { .. } | NodeReply::Low { .. })
 }
 
-/// To the token that another attempt may have counted, where it can still reach a majority; above
-/// all tokens, where none can.
+/// Proposes the token that another attempt may have counted, where it can still reach a majority; a
+/// token above all others, where none can.
 ///
-/// A token that one of its holders has gone beyond is not helped: what took that node so far may
-/// have been told, as a minted token is, and whoever begins after that must not be granted less.
-/// Such a token is left where it is. A node that holds it keeps it, so where a majority takes the
-/// new one, the old one can never have had any.
+/// A token that one of its holders has gone beyond is not helped: the token that took that node so
+/// far may have been issued, as a minted token is, and a request that begins after that must not be
+/// granted less. Such a token is left where it is. A node that holds it keeps it, so where a
+/// majority takes the new one, the old one can never have had any.
 fn above_or_help(round: &Round, vote: &Vote, supports: &[Support]) -> Decision {
     let mut dead = vote.dead.clone();
     let mut alive = Vec::new();
@@ -139,7 +139,7 @@ fn above_or_help(round: &Round, vote: &Vote, supports: &[Support]) -> Decision {
     }
 }
 
-/// What the node holds the lease with.
+/// Token that the node holds the lease with.
 fn held_with(reply: &NodeReply, vote: &Vote) -> Option<Token> {
     match reply {
         NodeReply::Accepted { .. } => Some(vote.token),
@@ -148,7 +148,7 @@ fn held_with(reply: &NodeReply, vote: &Vote) -> Option<Token> {
     }
 }
 
-/// Whether a token of the lease can never reach a majority: more than `f` nodes have accepted as
+/// True if a token of the lease can never reach a majority: more than `f` nodes have accepted as
 /// much and do not hold it.
 fn is_dead(round: &Round, vote: &Vote, token: Token) -> bool {
     let beyond = |reply: &NodeReply| {
@@ -157,7 +157,7 @@ fn is_dead(round: &Round, vote: &Vote, token: Token) -> bool {
     round.count(beyond) > round.faults()
 }
 
-/// Whether a node that holds the lease with this token has accepted a higher one since, of another
+/// True if a node that holds the lease with this token has accepted a higher one since, of another
 /// lease or of none.
 fn is_passed(round: &Round, token: Token) -> bool {
     round.count(|reply| match reply {
@@ -166,13 +166,13 @@ fn is_passed(round: &Round, token: Token) -> bool {
     }) > 0
 }
 
-/// Whether the node would take another token than it holds the lease with, if it does.
+/// True if the node would take another token than it holds the lease with, if it does.
 fn may_change(reply: &NodeReply, vote: &Vote, dead: &[Token]) -> bool {
     is_free(reply)
         && held_with(reply, vote).is_none_or(|held| held == vote.token || dead.contains(&held))
 }
 
-/// How many nodes hold the lease with this token, or would if they were asked to.
+/// Number of nodes that hold the lease with this token, or would if they were asked to.
 fn could_hold(round: &Round, vote: &Vote, token: Token) -> usize {
     round.count(|reply| match held_with(reply, vote) {
         Some(held) if held == token => true,

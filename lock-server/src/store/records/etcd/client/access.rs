@@ -1,4 +1,4 @@
-//! Who the server is to etcd, and whom it trusts.
+//! Login of the server at etcd, and the certificates that it trusts.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use crate::store::records::etcd::url::EtcdTarget;
 use service_kit::login::StoreLogin;
 use service_kit::tls::TlsClient;
 
-/// What HTTP/2 is called where TLS is agreed on.
+/// Name of HTTP/2 in the negotiation of TLS.
 const HTTP_2: &[u8] = b"h2";
 
 /// The user that the URL or the flags name.

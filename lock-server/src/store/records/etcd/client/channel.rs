@@ -12,13 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use h2::client::{Builder, ResponseFuture, SendRequest};
 use h2::{Ping, PingPong, RecvStream};
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use http::header::{CONTENT_TYPE, HeaderValue, TE};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{Method, Request, Response, StatusCode, Uri};
-use percent_encoding::percent_decode_str;
 use prost::Message;
 use service_kit::socket;
 use service_kit::tls::TlsClient;
@@ -26,10 +25,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 
+use super::envelope::{ENVELOPE, enveloped, next_message, status_of};
 use super::verdict::shortened;
 
-/// Length of what stands before a message: whether it is compressed, and its length.
-const ENVELOPE: usize = 5;
 /// Bytes of one reply, and of one connection, that a member may send before they are read.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
@@ -246,7 +244,7 @@ impl Member {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No request is sent on the runtime's connection any more; those that are under way go on.
+    /// No request is sent on the runtime's connection any more; those that are under way continue.
     fn forget(&self, runtime: Id) {
         self.connections().remove(&runtime);
     }
@@ -324,7 +322,7 @@ impl Member {
         }
     }
 
-    /// What the head of a reply says that has no messages.
+    /// The status of a reply that has a head and no messages.
     fn refusal(&self, response: &Response<RecvStream>) -> Option<Raw> {
         let status = response.status();
         let headers = response.headers();
@@ -351,7 +349,7 @@ impl Member {
     }
 
     /// A connection that ended without a reply. Behind TLS that is also how a certificate is
-    /// refused: the handshake ends for the client before its own certificate was looked at, and the
+    /// refused: the handshake ends for the client before its own certificate was checked, and the
     /// reason does not always arrive after it.
     fn broken(&self, text: String) -> String {
         if self.tls.is_some() && !text.contains("ertificate") {
@@ -454,49 +452,6 @@ impl Replies {
     }
 }
 
-/// A message as it is sent.
-fn enveloped(message: &impl Message) -> Bytes {
-    let length = message.encoded_len();
-    let mut bytes = BytesMut::with_capacity(ENVELOPE + length);
-    bytes.put_u8(0);
-    bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
-    bytes.extend_from_slice(&message.encode_to_vec());
-    bytes.freeze()
-}
-
-/// Takes the first message of a buffer that has a whole one.
-///
-/// # Errors
-/// A sentence where it is longer than `bytes_max`, or compressed.
-pub(super) fn next_message(
-    buffer: &mut BytesMut,
-    bytes_max: usize,
-) -> Result<Option<Bytes>, String> {
-    let Some((&[kind, a, b, c, d], rest)) = buffer.split_first_chunk::<ENVELOPE>() else {
-        return Ok(None);
-    };
-    if kind != 0 {
-        return Err("its reply is compressed, or none of etcd's".to_owned());
-    }
-    let length = u32::from_be_bytes([a, b, c, d]) as usize;
-    if length > bytes_max {
-        return Err(format!("it replies more than {bytes_max} bytes"));
-    }
-    if rest.len() < length {
-        return Ok(None);
-    }
-    buffer.advance(ENVELOPE);
-    Ok(Some(buffer.split_to(length).freeze()))
-}
-
-/// The status that headers or trailers name, with its message.
-pub(super) fn status_of(headers: &HeaderMap) -> Option<(u32, String)> {
-    let code = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
-    let message = headers.get("grpc-message").map(HeaderValue::as_bytes).unwrap_or_default();
-    let message = String::from_utf8_lossy(message);
-    Some((code, percent_decode_str(&message).decode_utf8_lossy().into_owned()))
-}
-
 /// An error by its last cause, which says most.
 fn causes(error: &(dyn Error + 'static)) -> String {
     let mut last = error;
@@ -511,33 +466,4 @@ fn causes(error: &(dyn Error + 'static)) -> String {
         );
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_are_taken_whole() {
-        let mut buffer = BytesMut::from(&b"\0\0\0\0\x02ab\0\0\0\0\0\0\0"[..]);
-        assert_eq!(next_message(&mut buffer, 2).unwrap().unwrap(), &b"ab"[..]);
-        assert_eq!(next_message(&mut buffer, 2).unwrap().unwrap(), &b""[..]);
-        assert_eq!(next_message(&mut buffer, 2), Ok(None));
-        buffer.extend_from_slice(b"\0\0\x03");
-        assert!(next_message(&mut buffer, 2).unwrap_err().contains("more than 2 bytes"));
-        let mut compressed = BytesMut::from(&b"\x01\0\0\0\x01a"[..]);
-        assert!(next_message(&mut compressed, 2).is_err());
-    }
-
-    #[test]
-    fn a_status_has_a_message() {
-        let mut headers = HeaderMap::new();
-        assert_eq!(status_of(&headers), None);
-        headers.insert("grpc-status", HeaderValue::from_static("14"));
-        assert_eq!(status_of(&headers), Some((14, String::new())));
-        headers.insert("grpc-message", HeaderValue::from_static("no%20leader%"));
-        assert_eq!(status_of(&headers), Some((14, "no leader%".to_owned())));
-        headers.insert("grpc-status", HeaderValue::from_static("x"));
-        assert_eq!(status_of(&headers), None);
-    }
 }

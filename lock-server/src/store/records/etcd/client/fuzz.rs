@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderValue};
 
-use super::channel::{next_message, status_of};
+use super::envelope::{next_message, status_of};
 use super::verdict::{judge, shortened};
 
 /// The longest message that is taken.

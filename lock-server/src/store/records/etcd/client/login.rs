@@ -1,4 +1,4 @@
-//! Who the server is to etcd.
+//! Login of the server at etcd.
 
 use http::HeaderValue;
 use prost::Message as _;
@@ -68,7 +68,7 @@ fn token_of(reply: &[u8]) -> Option<HeaderValue> {
 }
 
 fn judge(raw: Raw, user: &User) -> Verdict {
-    match verdict::of(raw, Some(&user.name)) {
+    match verdict::from_raw(raw, Some(&user.name)) {
         Verdict::Refused { message, .. } if message.contains("authentication is not enabled") => {
             Verdict::Closed(format!(
                 "etcd knows no users (authentication is not enabled), and this server would log \

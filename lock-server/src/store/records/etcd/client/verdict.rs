@@ -43,7 +43,7 @@ pub(super) enum Verdict {
 }
 
 /// The verdict on the outcome of a call; [`Raw::Reply`] is read by its caller.
-pub(super) fn of(raw: Raw, user: Option<&str>) -> Verdict {
+pub(super) fn from_raw(raw: Raw, user: Option<&str>) -> Verdict {
     match raw {
         Raw::Refused(code, message) => judge(code, &message, user),
         Raw::Foreign(status, text) => of_foreign(status, &text),

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 use crate::store::records::{Change, Group, Key, Version, Write};
 
-/// How many steps a level of a transaction has where it branches. Three levels of groups and their
-/// steps stay below the 128 steps that etcd takes by default (`--max-txn-ops`), which it counts
-/// along each path.
+/// Steps per level of a transaction where it branches. Three levels of groups and their steps stay
+/// below the 128 steps that etcd takes by default (`--max-txn-ops`), which it counts along each
+/// path.
 pub(in crate::store::records::etcd) const WIDTH: usize = 30;
 /// Most groups of one transaction.
 const GROUPS_MAX: usize = WIDTH * WIDTH;
@@ -59,11 +59,13 @@ fn length_of(key: &Key) -> usize {
     }
 }
 
-/// Which groups go into which transaction. No transaction has two groups with a record in common,
-/// and a large group is alone.
+/// Distributes groups to transactions. No transaction has two groups with a record in common, and a
+/// large group is alone.
 pub(super) fn parts(groups: &[Group]) -> Vec<Vec<usize>> {
     let mut parts: Vec<Vec<usize>> = vec![Vec::new()];
-    let (mut keys, mut bytes, mut is_closed) = (HashSet::<&Key>::new(), 0, false);
+    let mut keys = HashSet::<&Key>::new();
+    let mut bytes = 0;
+    let mut is_closed = false;
     for (at, group) in groups.iter().enumerate() {
         let size = size_of(group);
         let is_large = size.width > SMALL;

@@ -117,8 +117,8 @@ impl EtcdInner {
         Ok(None)
     }
 
-    /// Whether a commit was done is not known: this server's last commit says it, unless it is done
-    /// yet.
+    /// Finds out whether a commit with an unknown outcome was done: this server's last commit shows
+    /// it, unless it is done yet.
     pub(super) async fn find(
         &self,
         pen: &mut Pen,

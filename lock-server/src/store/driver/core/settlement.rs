@@ -1,0 +1,105 @@
+//! Settlement of a committed batch: replies to its requests, and later tokens.
+
+use fence_protocol::LockName;
+use lease::{Record, lift};
+
+use super::{Core, Decisions, EndedBy, Flight, lock_of};
+use crate::store::driver::op::{Asking, Decided, Lift, Op as _, Remainder};
+use crate::store::records::{Committed, Key, Version};
+
+impl Core {
+    /// Settles a batch by the result of its commit.
+    pub(in crate::store::driver) fn settle(
+        &mut self,
+        flight: Flight,
+        committed: Committed,
+        now_ms: u64,
+        at_ms: u64,
+    ) {
+        let Flight { batch, mut decided, groups } = flight;
+        decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
+        let ahead_ms = committed.now_ms.map_or(0, |ms| ms.saturating_sub(decided.now_ms));
+        decided.lift.late_ms = ahead_ms.saturating_sub(at_ms.saturating_sub(decided.at_ms));
+        let counter = committed.base.saturating_add(batch.tokens);
+        self.counter_seen = self.counter_seen.max(counter);
+        self.machine.raise_counter(counter);
+        for (decisions, outcome) in groups.into_iter().zip(committed.groups) {
+            match outcome {
+                Ok(()) => self.settle_group(decisions, decided),
+                Err(snapshots) => self.lose(decisions, snapshots, now_ms),
+            }
+        }
+    }
+
+    fn settle_group(&mut self, decisions: Decisions, decided: Decided) {
+        let Decisions { ops, deliveries, written, events, keys } = decisions;
+        let Lift { counter, by, .. } = decided.lift;
+        self.reported.extend(events.into_iter().map(|mut event| {
+            event.token = event.token.map(|token| lift(token, counter, by));
+            event
+        }));
+        if !self.is_alone {
+            let locks: Vec<LockName> = written.iter().filter_map(|(key, _)| lock_of(key)).collect();
+            self.machine.lift_tokens(&locks, counter, by);
+            for (key, version) in written {
+                if let Key::Session(id) = &key {
+                    self.note_ended(*id, EndedBy::This);
+                }
+                match version {
+                    Version::ABSENT => drop(self.versions.remove(&key)),
+                    version => drop(self.versions.insert(key, version)),
+                }
+            }
+        }
+        let mut withdrawn = Vec::new();
+        for op in ops {
+            match op.finish(decided, &mut self.waiters) {
+                Remainder::Withdraw(withdraw) => withdrawn.push(withdraw),
+                remainder => self.take_on(remainder),
+            }
+        }
+        for withdraw in withdrawn {
+            // A caller that left may have retried in this batch: it waits at the position of both.
+            if withdraw.withdrawn().is_none_or(|key| !self.waiters.has(&key)) {
+                self.pending.push_back(Box::new(withdraw));
+            }
+        }
+        for delivery in deliveries {
+            // It is received, or withdrawn at once.
+            let lock = &delivery.lock;
+            let lease_id = delivery.lease_id;
+            self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(lock));
+            let remainder = self.waiters.deliver(delivery, decided);
+            self.take_on(remainder);
+        }
+        for lock in keys.iter().filter_map(lock_of) {
+            self.ask_again(&lock);
+        }
+    }
+
+    /// Retries requests that wait here and have no queue entry: the engine may have dropped the
+    /// record, and this server has written it anew.
+    fn ask_again(&mut self, lock: &LockName) {
+        if self.is_alone || !self.waiters.wait_for(lock) {
+            return;
+        }
+        let ids = self.waiters.ids(lock);
+        let record = self.machine.record(lock);
+        let queue = record.into_iter().flat_map(|record| &record.queue);
+        if queue.filter(|waiter| waiter.server == self.server.0).count() >= ids.len() {
+            return;
+        }
+        let known = record.map(Record::waiting_ids).unwrap_or_default();
+        let gone = ids.into_iter().filter(|id| !known.contains(id));
+        let asking = gone.filter_map(|id| self.waiters.take(lock, id));
+        self.pending.extend(asking.map(Asking::boxed));
+    }
+
+    fn take_on(&mut self, remainder: Remainder) {
+        match remainder {
+            Remainder::Nothing => {}
+            Remainder::Withdraw(withdraw) => self.pending.push_back(Box::new(withdraw)),
+            Remainder::Confirm(grant) => self.pending_grants.push(grant),
+        }
+    }
+}
