@@ -133,7 +133,6 @@ fn a_former_name_is_read_in_every_layer() {
     for (words, variables) in [
         ("--store s --secret 3", env(&[])),
         ("--store s", env(&[("SECRET", "3")])),
-        ("--store s", env(&[("SECRET", "4"), ("TOKEN", "3")])),
         ("--store s", env(&[("CONFIG", &path)])),
     ] {
         assert_eq!(parse_words(words, &variables).unwrap().token, Some(3), "{words}");
@@ -141,6 +140,8 @@ fn a_former_name_is_read_in_every_layer() {
     }
     let (_dir, twice) = file("secret = 3\ntoken = 3");
     assert!(errors("--store s", &env(&[("CONFIG", &twice)]))[0].contains("another key"));
+    let both = errors("--store s", &env(&[("SECRET", "4"), ("TOKEN", "3")]));
+    assert!(both[0].contains("variable SRV_TOKEN and variable SRV_SECRET"), "{both:?}");
 }
 
 #[test]

@@ -129,7 +129,8 @@ impl Stream {
         self.inner
     }
 
-    /// Is ready if the client hung up while its request waits and hyper does not look at the socket.
+    /// Is ready if the client hung up while its request waits and hyper does not look at the
+    /// socket.
     /// The handler must not go on: a grant would reach no client, and a write to a peer that has
     /// closed succeeds once.
     fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
