@@ -1,8 +1,7 @@
 //! `fence elect`: runs a command while this candidate is the leader, and stands again when it was
 //! deposed.
 
-mod observe;
-
+use crate::elect_observe;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -30,7 +29,7 @@ const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Args {
     /// The election, which is a lock
     #[arg(long, short = 'n', value_name = "NAME")]
-    name: String,
+    pub(crate) name: String,
 
     /// JSON that observers find with the leader's name, such as its address
     #[arg(long, value_name = "JSON", value_parser = json)]
@@ -52,7 +51,7 @@ pub(crate) struct Args {
     options: Options,
 
     #[command(flatten)]
-    output: Output,
+    pub(crate) output: Output,
 
     #[command(flatten)]
     connect: Connect,
@@ -80,7 +79,7 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let election = election(&args, &client);
     if args.observe && args.follow {
-        return observe::follow(&args, &election).await;
+        return elect_observe::follow(&args, &election).await;
     }
     if args.observe {
         return observe(&args, &election).await;

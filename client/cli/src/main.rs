@@ -6,6 +6,7 @@ mod cli;
 mod connect;
 mod doctor;
 mod elect;
+mod elect_observe;
 mod identity;
 mod kind;
 mod lock;
@@ -13,6 +14,7 @@ mod object;
 mod run;
 mod serve;
 mod session;
+mod session_tables;
 
 use std::process::ExitCode;
 

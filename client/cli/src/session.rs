@@ -1,7 +1,6 @@
 //! `fence session`: the lock server's calls about sessions, one by one.
 
-mod print;
-
+use crate::session_tables;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -130,12 +129,12 @@ pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
         Command::Create(args) => create(args).await?,
         Command::Heartbeat(args) => {
             let sent = args.connect.client()?.sessions().heartbeat(args.session).await;
-            args.output.print(&sent.map_err(over)?, print::session)?;
+            args.output.print(&sent.map_err(over)?, session_tables::session)?;
         }
         Command::End(args) => {
             let client = args.connect.client()?;
             match client.sessions().end(args.session).await? {
-                Some(reply) => args.output.print(&reply, print::ended)?,
+                Some(reply) => args.output.print(&reply, session_tables::ended)?,
                 // The reply of an earlier try was lost: how many leases it had is not known.
                 None => {
                     let id = args.session;
@@ -147,17 +146,17 @@ pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
         }
         Command::Show(args) => {
             let shown = args.connect.client()?.sessions().show(args.session).await;
-            args.output.print(&shown.map_err(nothing)?, print::session)?;
+            args.output.print(&shown.map_err(nothing)?, session_tables::session)?;
         }
         Command::List(args) => {
             let client = args.connect.client()?;
             let page = client.sessions().list(args.after, args.limit).await?;
-            args.output.print(&page, print::page)?;
+            args.output.print(&page, session_tables::page)?;
         }
         Command::Block(args) => {
             let client = args.connect.client()?;
             let reply = client.sessions().block(args.session, args.reason).await?;
-            args.output.print(&reply, print::session)?;
+            args.output.print(&reply, session_tables::session)?;
         }
     }
     Ok(code::OK)
@@ -172,7 +171,7 @@ async fn create(args: Create) -> Result<(), Failure> {
         metadata: args.metadata,
     };
     let reply = client.sessions().create(&request).await?;
-    args.output.print(&reply, print::session)
+    args.output.print(&reply, session_tables::session)
 }
 
 fn is(error: &Error, code: Code) -> bool {

@@ -72,13 +72,14 @@ pub(super) fn setting(
     let mut found: Option<Setting> = None;
     for variable in spec.variables(prefix) {
         let Some(next) = variable_setting(variable, prefix, spec, all, env)? else { continue };
-        if let Some(first) = &found {
+        // `fence run` gives its command the flag's value under both names.
+        if let Some(first) = found.as_ref().filter(|first| first.values != next.values) {
             return Err(format!(
                 "{} and {} set the same flag, --{}; unset one of them",
                 first.origin, next.origin, spec.long
             ));
         }
-        found = Some(next);
+        found = found.or(Some(next));
     }
     Ok(found)
 }

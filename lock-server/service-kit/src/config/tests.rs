@@ -133,6 +133,7 @@ fn a_former_name_is_read_in_every_layer() {
     for (words, variables) in [
         ("--store s --secret 3", env(&[])),
         ("--store s", env(&[("SECRET", "3")])),
+        ("--store s", env(&[("SECRET", "3"), ("TOKEN", "3")])),
         ("--store s", env(&[("CONFIG", &path)])),
     ] {
         assert_eq!(parse_words(words, &variables).unwrap().token, Some(3), "{words}");

@@ -4,7 +4,7 @@ use fence_client::{Election, Leader, Observed};
 use serde::Serialize;
 use service_kit::signals;
 
-use super::Args;
+use crate::elect::Args;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Format, emit, say};
 use fence_terminal::readable::readable;
