@@ -157,3 +157,11 @@ fn every_rule_finds_its_sample() {
         assert_eq!(rule.find(good).len(), 0, "{}: findings in a good text", rule.name);
     }
 }
+
+/// The simulation's mutants quote the sources, and are built by hand only.
+#[test]
+fn mutants_fit_the_sources() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/simulation/mutants");
+    let output = std::process::Command::new(script).arg("--check").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
