@@ -119,6 +119,19 @@ struct Answer {
     invoked_ns: u64,
 }
 
+impl Answer {
+    /// Time to live of the session as the reply has it: less than the request's if Redis' clock was
+    /// ahead of the time that the server assumed.
+    fn expires_in_ms(&self) -> u64 {
+        self.reply.json()["expires_in_ms"].as_u64().expect("a session")
+    }
+
+    /// Time until which the session certainly lives, by the history's clock.
+    fn until_ns(&self) -> u64 {
+        self.invoked_ns + self.expires_in_ms() * 1_000_000
+    }
+}
+
 /// A request.
 #[derive(Clone, Copy, Debug)]
 enum Call<'a> {
@@ -186,9 +199,8 @@ impl Worker {
     async fn begin(&self) -> Held {
         let session = session_id();
         let ask = json!({"owner": self.owner, "ttl_ms": TTL_MS, "session_id": session});
-        let invoked_ns = self.history.now_ns();
-        self.answered(Call::Create(&ask), &[200]).await;
-        Held { session, leases: Vec::new(), until_ns: invoked_ns + TTL_MS * 1_000_000 }
+        let answer = self.answered(Call::Create(&ask), &[200]).await;
+        Held { session, leases: Vec::new(), until_ns: answer.until_ns() }
     }
 
     /// `true` if the session lives still. It never ends before its time.
@@ -207,9 +219,9 @@ impl Worker {
             return false;
         }
         let invoked_ns = answer.invoked_ns;
-        held.until_ns = invoked_ns + TTL_MS * 1_000_000;
+        held.until_ns = answer.until_ns();
         for lease in &held.leases {
-            self.history.kept(lease.lease_id, invoked_ns, TTL_MS);
+            self.history.kept(lease.lease_id, invoked_ns, answer.expires_in_ms());
         }
         true
     }
