@@ -79,8 +79,8 @@ earlier rule such as `*:x:**=@deny` takes away the patterns of later rules that 
 
 Names with a text before `{fence:` (the lock server's `--key-prefix app1:`) are kept from \
 scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default, an open rule \
-with a shorter text (`app:**=@open` with the prefix `app:1:`), or a rule that gives such names to a \
-lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
+with a shorter text (`app:**=@open` with the prefix `app:1:`), or a rule that gives such names to \
+a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
 
 A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 or name and \
 the tokens of its connection, and is [reported](../operating/events.md#what-guards-refused) at \
