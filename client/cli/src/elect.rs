@@ -8,7 +8,8 @@ use std::time::Duration;
 use fence_client::{Client, Election, Leader, Lease};
 
 use crate::connect::Connect;
-use crate::run::holding::{self, HoldingOutcome, Options, RELEASE_WAIT};
+use crate::run::holding::{self, HoldingOutcome, RELEASE_WAIT};
+use crate::run::options::Options;
 use crate::run::signals::{self, Signals};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Output, say};
@@ -29,7 +30,7 @@ const BEFORE_STANDING_AGAIN: Duration = Duration::from_millis(500);
 pub(crate) struct Args {
     /// The election, which is a lock
     #[arg(long, short = 'n', value_name = "NAME")]
-    pub(crate) name: String,
+    name: String,
 
     /// JSON that observers find with the leader's name, such as its address
     #[arg(long, value_name = "JSON", value_parser = json)]
@@ -51,7 +52,7 @@ pub(crate) struct Args {
     options: Options,
 
     #[command(flatten)]
-    pub(crate) output: Output,
+    output: Output,
 
     #[command(flatten)]
     connect: Connect,
@@ -79,7 +80,7 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let election = election(&args, &client);
     if args.observe && args.follow {
-        return elect_observe::follow(&args, &election).await;
+        return elect_observe::follow(&args.name, args.output.format, &election).await;
     }
     if args.observe {
         return observe(&args, &election).await;

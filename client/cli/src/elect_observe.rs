@@ -4,21 +4,20 @@ use fence_client::{Election, Leader, Observed};
 use serde::Serialize;
 use service_kit::signals;
 
-use crate::elect::Args;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Format, emit, say};
 use fence_terminal::readable::readable;
 
 /// Prints the leader until a signal; returns the exit code.
-pub(super) async fn follow(args: &Args, election: &Election) -> Result<u8, Failure> {
+pub(super) async fn follow(name: &str, format: Format, election: &Election) -> Result<u8, Failure> {
     tokio::select! {
         biased;
         () = signals::terminated() => Ok(code::OK),
-        failed = print(args, election) => failed,
+        failed = print(name, format, election) => failed,
     }
 }
 
-async fn print(args: &Args, election: &Election) -> Result<u8, Failure> {
+async fn print(name: &str, format: Format, election: &Election) -> Result<u8, Failure> {
     let mut observer = election.observe().await?;
     loop {
         let leader = match observer.next().await? {
@@ -30,7 +29,7 @@ async fn print(args: &Args, election: &Election) -> Result<u8, Failure> {
             }
             _ => continue,
         };
-        emit(line(args, leader.as_ref())?.as_bytes())?;
+        emit(line(name, format, leader.as_ref())?.as_bytes())?;
     }
 }
 
@@ -40,18 +39,18 @@ struct Line<'a> {
     leader: Option<&'a Leader>,
 }
 
-fn line(args: &Args, leader: Option<&Leader>) -> Result<String, Failure> {
-    let line = match (args.output.format, leader) {
+fn line(name: &str, format: Format, leader: Option<&Leader>) -> Result<String, Failure> {
+    let line = match (format, leader) {
         (Format::Json, leader) => serde_json::to_string(&Line { leader })
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?,
-        (Format::Table, None) => format!("{} has no leader", args.name),
+        (Format::Table, None) => format!("{name} has no leader"),
         (Format::Table, Some(leader)) => {
             let about = leader.metadata.as_ref().map(|data| format!("  {data}"));
             let held = readable(leader.held_ms);
             let owner = &leader.owner;
             let token = leader.token;
             let about = about.unwrap_or_default();
-            format!("{owner} leads {}  token {token}  since {held}{about}", args.name)
+            format!("{owner} leads {name}  token {token}  since {held}{about}")
         }
     };
     Ok(line + "\n")

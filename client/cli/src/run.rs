@@ -6,6 +6,7 @@ pub(crate) mod helper;
 pub(crate) mod holding;
 mod job;
 mod members;
+pub(crate) mod options;
 mod progress;
 pub(crate) mod signals;
 mod supervise;
@@ -21,13 +22,17 @@ use fence_client::{Client, Error, ErrorKind, LockRequest, ids, timing};
 use fence_protocol::duration;
 
 use self::held::Held;
-use self::holding::{HoldingOutcome, Options, RELEASE_WAIT};
+use self::holding::{HoldingOutcome, RELEASE_WAIT};
+use self::options::Options;
 use self::signals::Signals;
 use crate::connect::{self, Connect};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::readable::readable;
+
+/// This program's file, even when it was replaced on the disk meanwhile.
+const OWN_PROGRAM: &str = "/proc/self/exe";
 
 /// Holds a lock while a command runs, and ends the command before the lock can pass on.
 ///

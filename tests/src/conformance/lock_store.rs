@@ -59,8 +59,16 @@ fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
     Acquire { wait_ms, ..Acquire::new(name(lock), lease_id(), owner("conformance"), ttl) }
 }
 
+/// Retries with the id if the outcome is unknown: nodes of a busy machine reply late.
 async fn grant(store: &Store, lock: &str, ttl_ms: u64) -> Grant {
-    store.acquire(request(lock, ttl_ms, 0)).await.expect("the lock is free")
+    let request = request(lock, ttl_ms, 0);
+    until("a known outcome", || async {
+        match store.acquire(request.clone()).await {
+            Err(StoreError::Unknown(_)) => None,
+            outcome => Some(outcome.expect("the lock is free")),
+        }
+    })
+    .await
 }
 
 async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {

@@ -44,14 +44,30 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
     let client = args.connect.client()?;
     let explained = client.locks().explain(&args.lock, None).await?;
     let Some(lease_id) = args.lease else {
-        args.output.print(&explained, |explained| text::text(explained, None))?;
+        args.output.print(&explained, |explained| rendered(explained, None))?;
         return Ok(code::OK);
     };
     let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
     let own_lease = OwnLease { lease_id, recent: own.recent.clone() };
-    args.output.print(&own, |_| text::text(&explained, Some(&own_lease)))?;
+    args.output.print(&own, |_| rendered(&explained, Some(&own_lease)))?;
     let is_known = own::is_known(&explained, &own_lease);
     Ok(if is_known { code::OK } else { code::NOTHING })
+}
+
+/// Renders the whole explanation.
+fn rendered(explained: &ExplainedLock, own: Option<&OwnLease>) -> String {
+    let mut lines = text::state(&explained.now);
+    lines.push(text::queue(&explained.now));
+    lines.extend(text::endings(explained));
+    lines.extend(text::reported(explained));
+    match own {
+        Some(own) => {
+            lines.push(String::new());
+            lines.extend(own::lines(explained, own));
+        }
+        None => lines.extend(text::meaning(explained)),
+    }
+    lines.join("\n") + "\n"
 }
 
 /// Returns `true` if the lease holds the lock, alone or shared.

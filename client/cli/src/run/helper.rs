@@ -16,9 +16,6 @@ use super::progress::Reports;
 use super::watcher;
 use fence_terminal::exit::{Failure, code};
 
-/// This program's file, even when it was replaced on the disk meanwhile.
-pub(super) const OWN_PROGRAM: &str = "/proc/self/exe";
-
 /// Started by `run`, never by people.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -59,11 +56,6 @@ pub(super) fn arguments(command: &[OsString], reports: Option<&Reports>) -> Vec<
 pub(super) fn terminal_arguments(group: Pid) -> [OsString; 3] {
     let group = group.as_raw_pid().to_string();
     ["job-helper".into(), "--terminal-to".into(), group.into()]
-}
-
-/// The arguments that make this program watch over a process group.
-pub(super) fn watcher_arguments() -> [OsString; 2] {
-    ["job-helper".into(), "--watch".into()]
 }
 
 /// Does it. Comes back only where it fails, after giving the terminal away, or as a watcher.

@@ -47,7 +47,7 @@ impl Job {
         adopt_descendants();
         let mut watcher = Watcher::start()?;
         // Through this very program, which ties the command's life to ours before it becomes it.
-        let child = Command::new(helper::OWN_PROGRAM)
+        let child = Command::new(super::OWN_PROGRAM)
             .arg0("fence")
             .args(helper::arguments(command, reports))
             // One of a run around this one does not hold these locks.

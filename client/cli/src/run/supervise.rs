@@ -10,8 +10,8 @@ use tokio::signal::unix;
 
 use super::ending::kill_at;
 use super::held::Held;
-use super::holding::Options;
 use super::job::{Exit, Job};
+use super::options::Options;
 use super::progress::{self, Reports};
 use super::signals::{self, Signals};
 use super::terminal::Terminal;

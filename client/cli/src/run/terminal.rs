@@ -47,7 +47,7 @@ impl Terminal {
     /// stopped, and that is the job's: so a helper joins it, which is possible as long as the
     /// job's leader has not been reaped.
     pub(super) fn take_back(&self) {
-        let helper = Command::new(helper::OWN_PROGRAM)
+        let helper = Command::new(super::OWN_PROGRAM)
             .arg0("fence")
             .args(helper::terminal_arguments(self.own_group))
             .process_group(self.job.as_raw_pid())

@@ -11,7 +11,7 @@ use rustix::process::{
     Pid, Signal, WaitId, WaitIdOptions, kill_process, kill_process_group, waitid,
 };
 
-use super::helper;
+use super::OWN_PROGRAM;
 use fence_terminal::exit::{Failure, code};
 
 /// Between two signals to a group that is not empty yet.
@@ -34,9 +34,9 @@ impl Watcher {
         let failed =
             |error: io::Error| Failure::internal(format!("no watcher can be started: {error}"));
         let (stdin, life) = io::pipe().map_err(failed)?;
-        let child = Command::new(helper::OWN_PROGRAM)
+        let child = Command::new(OWN_PROGRAM)
             .arg0("fence")
-            .args(helper::watcher_arguments())
+            .args(["job-helper", "--watch"])
             .stdin(stdin)
             .stdout(Stdio::null())
             .stderr(Stdio::null())

@@ -12,7 +12,7 @@ use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::{Delivery, Machine, Record, Related, Session, place_name};
 
 use self::in_flight::InFlight;
-use super::draft::Draft;
+use super::draft::{Decisions, Draft};
 use super::op::{Asking, Decided, Lift, Op, look_at};
 use super::pending::PendingGrant;
 use super::stored;
@@ -84,18 +84,6 @@ pub(super) struct Flight {
     pub(super) batch: Batch,
     decided: Decided,
     groups: Vec<Decisions>,
-}
-
-/// Decisions of one group of the batch.
-#[derive(Default)]
-pub(super) struct Decisions {
-    pub(super) ops: Vec<Box<dyn Op>>,
-    deliveries: Vec<Delivery>,
-    events: Vec<Event>,
-    /// Versions of its records once it is committed.
-    written: Vec<(Key, Version)>,
-    /// Records that it was decided on.
-    keys: Vec<Key>,
 }
 
 impl Flight {

@@ -3,9 +3,23 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::core::Decisions;
+use fence_protocol::wire::event::Event;
+use lease::Delivery;
+
 use super::op::Op;
 use crate::store::records::{Change, Group, ItemName, Key, Version, Write};
+
+/// Decisions of one group of the batch.
+#[derive(Default)]
+pub(super) struct Decisions {
+    pub(super) ops: Vec<Box<dyn Op>>,
+    pub(super) deliveries: Vec<Delivery>,
+    pub(super) events: Vec<Event>,
+    /// Versions of its records once it is committed.
+    pub(super) written: Vec<(Key, Version)>,
+    /// Records that it was decided on.
+    pub(super) keys: Vec<Key>,
+}
 
 /// Groups under construction.
 pub(super) struct Draft {

@@ -5,34 +5,17 @@ use fence_protocol::wire::lock::{HolderReply, LeaseMode, LockReply};
 use fence_protocol::{Code, Owner, Token};
 
 use super::ending::Ending;
-use super::{OwnLease, own};
 use fence_terminal::readable::readable;
 
 /// Waiters that are named, at most.
 const WAITERS: usize = 10;
-
-/// Renders the whole explanation.
-pub(super) fn text(explained: &ExplainedLock, own: Option<&OwnLease>) -> String {
-    let mut lines = state(&explained.now);
-    lines.push(queue(&explained.now));
-    lines.extend(endings(explained));
-    lines.extend(reported(explained));
-    match own {
-        Some(own) => {
-            lines.push(String::new());
-            lines.extend(own::lines(explained, own));
-        }
-        None => lines.extend(meaning(explained)),
-    }
-    lines.join("\n") + "\n"
-}
 
 /// `worker-1 (token 7)`.
 pub(super) fn grant(owner: &Owner, token: Token) -> String {
     format!("{owner} (token {token})")
 }
 
-fn state(now: &LockReply) -> Vec<String> {
+pub(super) fn state(now: &LockReply) -> Vec<String> {
     let lock = &now.lock;
     let Some(holder) = &now.holder else {
         return vec![match now.delayed_ms.map(readable) {
@@ -85,7 +68,7 @@ fn together(now: &LockReply, first: &HolderReply) -> Vec<String> {
     lines
 }
 
-fn queue(now: &LockReply) -> String {
+pub(super) fn queue(now: &LockReply) -> String {
     let named: Vec<String> = now
         .queue
         .iter()
@@ -103,7 +86,7 @@ fn queue(now: &LockReply) -> String {
     }
 }
 
-fn endings(explained: &ExplainedLock) -> Vec<String> {
+pub(super) fn endings(explained: &ExplainedLock) -> Vec<String> {
     let line = |ending: Ending<'_>| {
         let who = match (ending.owner, ending.token) {
             (Some(owner), Some(token)) => grant(owner, token),
@@ -119,7 +102,7 @@ fn endings(explained: &ExplainedLock) -> Vec<String> {
     lines
 }
 
-fn reported(explained: &ExplainedLock) -> Vec<String> {
+pub(super) fn reported(explained: &ExplainedLock) -> Vec<String> {
     let mut lines = Vec::new();
     if !explained.recent.refusals.is_empty() {
         lines.extend([String::new(), "Refused by guards, newest first:".to_owned()]);
@@ -179,7 +162,7 @@ fn has_permits(now: &LockReply) -> bool {
 }
 
 /// Renders the conclusion for a client that wants the lock.
-fn meaning(explained: &ExplainedLock) -> Vec<String> {
+pub(super) fn meaning(explained: &ExplainedLock) -> Vec<String> {
     let now = &explained.now;
     let mut lines = vec![String::new()];
     lines.push(match (&now.holder, now.queue_length) {

@@ -21,9 +21,9 @@ use std::time::Duration;
 use http::HeaderValue;
 use prost::Message;
 
-use self::channel::{Member, Path, Raw, Replies};
+use self::channel::{Member, Path, Replies};
 use self::login::{Login, User};
-use self::verdict::Verdict;
+use self::verdict::{Raw, Verdict};
 use super::url::EtcdTarget;
 use service_kit::login::StoreLogin;
 

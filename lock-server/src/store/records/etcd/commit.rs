@@ -11,7 +11,8 @@ mod pen;
 mod steps;
 
 use super::client::CallError;
-use super::lineage::{KnownMeta, Meta, Occasion};
+use super::lineage::{KnownMeta, Occasion};
+use super::offset::Meta;
 use super::offset::{Doubt, Seen};
 use super::{EtcdInner, store_error};
 use crate::store::StoreError;

@@ -4,7 +4,7 @@ use prost::Message;
 
 use super::client::fuzz::{messages, verdicts};
 use super::keys::Keys;
-use super::lineage::Meta;
+use super::offset::Meta;
 use super::value::Header;
 use super::wire::{Authenticated, LeaseReply, RangeReply, Status, Txn, TxnReply, WatchReply};
 

@@ -12,13 +12,12 @@ use std::time::Duration;
 use fence_protocol::Token;
 use lease::tokens;
 use prometheus_client::metrics::counter::Counter as Metric;
-use serde::{Deserialize, Serialize};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 
 use super::client::EtcdClient;
 use super::keys::Keys;
-use super::offset::{self, Doubt, Found, Seen};
+use super::offset::{self, Doubt, Found, Meta, Seen};
 use super::store_error;
 use super::txn;
 use super::wire::{Compare, Header, KeyValue, Status, Txn};
@@ -34,23 +33,6 @@ const TRIES: usize = 16;
 /// Probes of a log that looks shorter before that is believed.
 const LOOKS: usize = 3;
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-
-/// Base of the tokens of a namespace.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Meta {
-    pub(super) format: u32,
-    pub(super) offset: u64,
-    /// The cluster that the offset was made for.
-    pub(super) cluster_id: u64,
-    /// Raft index of that cluster's log.
-    pub(super) raft_index: u64,
-    /// An operator vouched that no token was ever issued, and none was since.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) fresh: bool,
-    /// Random, and another one in every writing.
-    #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub(super) nonce: String,
-}
 
 impl Meta {
     pub(super) fn bytes(&self) -> Vec<u8> {

@@ -6,9 +6,26 @@
 //! happened, and by a commit that needs more room.
 
 use fence_protocol::Token;
+use serde::{Deserialize, Serialize};
 
-use super::lineage::Meta;
 use super::wire::Header;
+
+/// Base of the tokens of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Meta {
+    pub(super) format: u32,
+    pub(super) offset: u64,
+    /// The cluster that the offset was made for.
+    pub(super) cluster_id: u64,
+    /// Raft index of that cluster's log.
+    pub(super) raft_index: u64,
+    /// An operator vouched that no token was ever issued, and none was since.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) fresh: bool,
+    /// Random, and another one in every writing.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(super) nonce: String,
+}
 
 /// Tokens that one revision has room for. Below 15 625 revisions a second in the long run, of
 /// everything that writes to this etcd, the clock floor stays above the tokens.

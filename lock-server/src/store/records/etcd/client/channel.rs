@@ -26,7 +26,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Handle, Id};
 
 use super::envelope::{ENVELOPE, enveloped, next_message, status_of};
-use super::verdict::shortened;
+use super::verdict::{Raw, shortened};
 
 /// Bytes of one reply, and of one connection, that a member may send before they are read.
 const STREAM_WINDOW: u32 = 1 << 20;
@@ -68,21 +68,6 @@ struct Connection {
 struct Head {
     response: Response<RecvStream>,
     user: Arc<()>,
-}
-
-/// The outcome of one call at one member.
-#[derive(Debug)]
-pub(super) enum Raw {
-    /// The message of the reply.
-    Reply(Bytes),
-    /// A status other than OK, with its message.
-    Refused(u32, String),
-    /// It replies, and not in gRPC.
-    Foreign(StatusCode, Bytes),
-    /// The request was not sent.
-    NotSent(String),
-    /// The request was sent, and there is no reply.
-    NoReply(String),
 }
 
 /// Replies that come one after the other.

@@ -5,7 +5,8 @@ use prost::Message as _;
 use tokio::sync::Mutex;
 
 use super::REPLY_BYTES_MAX;
-use super::channel::{Member, Raw};
+use super::channel::Member;
+use super::verdict::Raw;
 use super::verdict::{self, Verdict};
 use crate::store::records::etcd::wire::{Authenticate, Authenticated};
 

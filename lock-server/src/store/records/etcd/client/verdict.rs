@@ -1,8 +1,7 @@
 //! Meaning of an unsuccessful reply for the request. Pure: no I/O.
 
+use bytes::Bytes;
 use http::StatusCode;
-
-use super::channel::Raw;
 
 /// Longest foreign text that is passed on, in bytes.
 const TEXT_MAX: usize = 200;
@@ -40,6 +39,21 @@ pub(super) enum Verdict {
     NotDone(String),
     /// It may have been done, or may be done yet.
     Unclear(String),
+}
+
+/// The outcome of one call at one member.
+#[derive(Debug)]
+pub(super) enum Raw {
+    /// The message of the reply.
+    Reply(Bytes),
+    /// A status other than OK, with its message.
+    Refused(u32, String),
+    /// It replies, and not in gRPC.
+    Foreign(StatusCode, Bytes),
+    /// The request was not sent.
+    NotSent(String),
+    /// The request was sent, and there is no reply.
+    NoReply(String),
 }
 
 /// The verdict on the outcome of a call; [`Raw::Reply`] is read by its caller.
