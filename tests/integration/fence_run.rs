@@ -88,6 +88,19 @@ async fn code(mut process: Process) -> Output {
     process.ended().await
 }
 
+/// FENCE_LOCK is the lock of the command's parent, and no setting.
+#[tokio::test]
+async fn a_nested_run_does_not_take_its_parents_lock() {
+    let site = Site::new().await;
+    let fence = fence_tests::binaries::path("fence").display().to_string();
+    let nested = format!(
+        "{fence} run -- true; echo $?; {fence} run --lock other -- sh -c 'echo $FENCE_LOCK'"
+    );
+    let output = site.run(&[], &nested).ended().await;
+    assert_eq!((output.code, output.stdout.as_str()), (0, "64\nother\n"), "{output:?}");
+    assert!(output.stderr.contains("--lock"), "{output:?}");
+}
+
 #[tokio::test]
 async fn the_commands_own_end_is_its_end() {
     let site = Site::new().await;

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use fence_terminal::output;
-use service_kit::config::{self, ConfigError, ProcessEnv};
+use service_kit::config::{self, ConfigError, Env, ProcessEnv};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Cli, Command};
@@ -65,7 +65,22 @@ fn settings() -> Result<Cli, ConfigError> {
         return Cli::try_parse_from(args).map_err(ConfigError::from);
     }
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    config::parse_at("FENCE", &path, args, &ProcessEnv)
+    config::parse_at("FENCE", &path, args, &Settings)
+}
+
+/// The variables that are settings. FENCE_LOCK is none: `fence run` sets it for its command, and a
+/// nested `fence run` must not take its parent's lock for its own.
+#[derive(Debug)]
+struct Settings;
+
+impl Env for Settings {
+    fn get(&self, name: &str) -> Option<String> {
+        if name == "FENCE_LOCK" { None } else { ProcessEnv.get(name) }
+    }
+
+    fn names(&self) -> Vec<String> {
+        ProcessEnv.names()
+    }
 }
 
 fn start(command: Command) -> Result<u8, Failure> {
