@@ -1,8 +1,12 @@
 //! The demos' stories as tests: judged here from the facts that they report, not from their own
 //! verdict alone. The unguarded telling must lose something, or the guarded one shows nothing.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -150,6 +154,29 @@ async fn without_redis_server_it_says_how_to_get_one() {
         assert!(output.stderr.contains("apt install redis-server"), "{output:?}");
         assert!(output.stderr.contains("--store redis://"), "{output:?}");
     }
+}
+
+/// Demos write to the Redis at their port, and empty it: it must be the one that they started.
+#[tokio::test]
+async fn a_redis_that_the_demo_did_not_start_is_left_alone() {
+    let folder = TempDir::new().unwrap();
+    let fake = folder.path().join("redis-server");
+    // Another process listens at the port: a child of the program that the demo has started.
+    let pid = folder.path().join("pid");
+    let script = format!(
+        "#!/bin/sh\nPATH=/usr/bin:/usr/local/bin redis-server \"$@\" & echo $! > {}\nwait\n",
+        pid.display()
+    );
+    std::fs::write(&fake, script).unwrap();
+    std::fs::set_permissions(&fake, Permissions::from_mode(0o755)).unwrap();
+    let path = [("PATH", fence_tests::key_file::text(folder.path()))];
+    let output = demo_with(&["redis-amnesia"], &path).await;
+    let pid: i32 = std::fs::read_to_string(pid).unwrap().trim().parse().unwrap();
+    let other = Pid::from_raw(pid).unwrap();
+    // It was not even shut down, let alone emptied.
+    kill_process(other, Signal::KILL).unwrap();
+    assert_eq!(output.code, 69, "{output:?}");
+    assert!(output.stderr.contains("another Redis listens on port"), "{output:?}");
 }
 
 #[tokio::test]

@@ -13,18 +13,27 @@ pub(super) const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 pub(super) fn pages() -> Vec<PathBuf> {
     let mut pages =
         ["README.md", "CONTRIBUTING.md"].map(|page| Path::new(ROOT).join(page)).to_vec();
-    let mut folders = ["docs", ".github"].map(|folder| Path::new(ROOT).join(folder)).to_vec();
+    for folder in ["docs", ".github"] {
+        pages.extend(files(&Path::new(ROOT).join(folder), "md"));
+    }
+    pages
+}
+
+/// Every file below a folder whose name ends so.
+pub(super) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "md") {
-                pages.push(path);
+            } else if path.extension().is_some_and(|extension| extension == ending) {
+                found.push(path);
             }
         }
     }
-    pages
+    found
 }
 
 /// The prose: what is between fences or in back quotes is no link.
@@ -140,20 +149,13 @@ fn named_tests(page: &str) -> Vec<&str> {
 /// Every `fn name(` and every module's name in the sources of the packages.
 fn functions() -> HashSet<String> {
     let mut found = HashSet::new();
-    let packages = ["tests", "lock-server", "fenced-store", "client"];
-    let mut folders = packages.map(|folder| Path::new(ROOT).join(folder)).to_vec();
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let module = path.file_stem().unwrap().to_string_lossy();
-                found.insert(module.into_owned());
-                let text = std::fs::read_to_string(&path).unwrap();
-                let names = text.split("fn ").skip(1).filter_map(|rest| rest.split_once('('));
-                found.extend(names.map(|(name, _)| name.to_owned()));
-            }
+    for package in ["tests", "lock-server", "fenced-store", "client"] {
+        for path in files(&Path::new(ROOT).join(package), "rs") {
+            let module = path.file_stem().unwrap().to_string_lossy();
+            found.insert(module.into_owned());
+            let text = std::fs::read_to_string(&path).unwrap();
+            let names = text.split("fn ").skip(1).filter_map(|rest| rest.split_once('('));
+            found.extend(names.map(|(name, _)| name.to_owned()));
         }
     }
     found

@@ -17,6 +17,25 @@ async fn redis_keeps_what_it_answered_over_kill_9() {
     assert_eq!(value, "1");
 }
 
+/// A filter that names no test must not pass.
+#[test]
+fn a_phase_without_tests_is_a_failure() {
+    let folder = tempfile::TempDir::new().unwrap();
+    let log = folder.path().join("log");
+    let counts = folder.path().join("counts");
+    let ran = "test result: ok. 3 passed; 0 failed; 0 ignored; finished in 0.1s";
+    std::fs::write(&log, format!("== units\n{ran}\n== renamed\n")).unwrap();
+    let summary = concat!(env!("CARGO_MANIFEST_DIR"), "/summary.py");
+    let output = std::process::Command::new(summary)
+        .arg(&counts)
+        .stdin(std::fs::File::open(&log).unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("renamed: no test ran"), "{text}");
+    assert_eq!(std::fs::read_to_string(&counts).unwrap(), "3 1\n");
+}
+
 #[tokio::test]
 async fn a_dropped_reply_was_applied() {
     let redis = Redis::start().await;

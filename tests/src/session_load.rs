@@ -123,7 +123,9 @@ impl Answer {
     /// Time to live of the session as the reply has it: less than the request's if Redis' clock was
     /// ahead of the time that the server assumed.
     fn expires_in_ms(&self) -> u64 {
-        self.reply.json()["expires_in_ms"].as_u64().expect("a session")
+        let expires_in_ms = self.reply.json()["expires_in_ms"].as_u64().expect("a session");
+        assert!(expires_in_ms <= TTL_MS, "more than was asked: {self:?}");
+        expires_in_ms
     }
 
     /// Time until which the session certainly lives, by the history's clock.

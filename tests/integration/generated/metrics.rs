@@ -1,8 +1,9 @@
 //! The metrics, from where the sources register them: docs/operating/metrics.md.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::Table;
+use crate::docs::files;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -42,7 +43,7 @@ pub(super) fn tables() -> Vec<Table> {
 
 fn registered(folder: &str) -> Vec<Metric> {
     let mut found = Vec::new();
-    for file in sources(&Path::new(ROOT).join(folder)) {
+    for file in files(&Path::new(ROOT).join(folder), "rs") {
         let source = without_alias(std::fs::read_to_string(file).unwrap());
         // Every other piece is a string literal; a name is followed by a comma and its help text.
         let pieces: Vec<&str> = source.split('"').collect();
@@ -102,21 +103,4 @@ fn labels(source: &str, name: &str) -> String {
     let (fields, _) = rest.split_once('}').unwrap();
     let fields = fields.lines().filter_map(|line| line.trim().split_once(": "));
     fields.map(|(field, _)| format!("`{field}`")).collect::<Vec<_>>().join(", ")
-}
-
-/// Every source below a folder, without tests.
-fn sources(folder: &Path) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(path);
-            }
-        }
-    }
-    found
 }

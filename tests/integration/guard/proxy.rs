@@ -94,6 +94,13 @@ async fn what_passes_is_what_was_sent() {
     assert_eq!(log[0].headers["content-type"], "text/x-thing");
     assert_eq!(log[0].headers["x-own"], "kept");
     assert!(!log[0].headers.contains_key("x-hop"), "a hop-by-hop header passed");
+    let empty = format!(
+        "PUT /doc?part=2 HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nfencing-token: {own}\r\n\
+         content-length: 0\r\n\r\n"
+    );
+    let reply = exchange(lane.api.base(), empty.as_bytes()).await;
+    assert_eq!(status(&reply), Some(204), "{reply}");
+    assert_eq!(lane.upstream.log()[1].headers["content-length"], "0");
     let found = lane.api.send(Method::GET, "/doc?part=1", &[("fencing-token", &own)], "").await;
     assert_eq!(found.expect(200).body.as_ref(), b"one");
 }
@@ -159,6 +166,14 @@ async fn a_request_names_one_resource() {
     ] {
         let reply = send("PUT /doc", &format!("{header}\r\n")).await;
         assert_eq!(status(&reply), Some(400), "{header}: {reply}");
+    }
+    for (line, header) in [
+        ("PROPFIND /doc", ""),
+        ("PROPFIND /doc", "depth: infinity\r\n"),
+        ("LOCK /doc", "depth: 0\r\ndepth: infinity\r\n"),
+    ] {
+        let reply = send(line, header).await;
+        assert_eq!(status(&reply), Some(400), "{line} {header}: {reply}");
     }
     let paths = [
         "/doc?X-Amz-Copy-Source=%2Fbucket%2Fother",

@@ -134,12 +134,17 @@ async fn bad_bodies() {
         api.send(Method::POST, "/v1/locks/bad/acquire", &headers, body).await
     };
     let deep = format!("{{\"metadata\": {}1{}}}", "[".repeat(500), "]".repeat(500));
-    for body in ["{", "{\"ttl_ms\": 1000", "ttl_ms=1000", "{} {}", "\u{0}", &deep] {
+    for body in ["{", "{\"ttl_ms\": 1000", "ttl_ms=1000", "{} {}", "\u{0}", &deep, "[]", " [5000]"]
+    {
         let reply = send("application/json", body.to_owned()).await;
         reply.problem(Code::InvalidRequest);
     }
     let twice = r#"{"ttl_ms": 1000, "ttl_ms": 2000}"#;
     send("application/json", twice.to_owned()).await.problem(Code::InvalidRequest);
+    let coded = "POST /v1/locks/bad/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                 transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let reply = exchange(&witness.server.base, coded.as_bytes()).await;
+    assert_eq!(status(&reply), Some(400), "{reply}");
     let large = json!({"metadata": "x".repeat(600_000)}).to_string();
     send("application/json", large).await.problem(Code::PayloadTooLarge);
     send("text/xml", "<lock/>".to_owned()).await.problem(Code::UnsupportedMediaType);

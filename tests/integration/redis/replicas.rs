@@ -93,7 +93,11 @@ async fn waiter(
 fn was_rolled_back(reply: &Reply, numbers: &str) {
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains(numbers), "{}", problem.detail);
-    assert!(problem.detail.contains("back, try again") && problem.retryable, "{}", problem.detail);
+    assert!(
+        problem.detail.contains("it was rolled back, try again") && problem.retryable,
+        "{}",
+        problem.detail
+    );
 }
 
 async fn is_free(locks: &Locks, lock: &str) {
