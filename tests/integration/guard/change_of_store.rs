@@ -3,44 +3,42 @@
 use fence_protocol::Code;
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::{DataDir, Setup};
 use serde_json::json;
 
-/// Grants of every store are above the marks, whatever stood there before.
-#[tokio::test]
-async fn embedded_to_redis_and_back_keeps_marks_and_raises_tokens() {
-    let (redis, one, two) = (Redis::start().await, DataDir::new(), DataDir::new());
-    let (locks_one, locks_two) = (DataDir::new(), DataDir::new());
-    let stores = [one.store(), redis.url(), two.store()];
-    let lock_stores = [locks_one.store(), redis.url(), locks_two.store()];
-    let mut last = None;
-    for (number, store) in stores.iter().enumerate() {
-        let mut setup = Setup::fenced_store(store);
-        if let Some(earlier) = number.checked_sub(1) {
-            setup = setup.args(&["--marks-from", &stores[earlier]]);
-        }
-        let guard = setup.start().await;
-        let setup = Setup::lock_server(&lock_stores[number]).args(&["--guard", &guard.base]);
-        let lease = setup.start().await.locks().acquire("a", json!({"ttl_ms": 60_000})).await;
-        let lease = lease.lease();
-        if let Some(earlier) = last.replace(lease.fencing_token.clone()) {
-            assert!(late_write(&guard, &earlier).await, "the mark was carried over");
-        }
-        guard.guard().put("a", &lease.fencing_token, "mine").await;
-        guard.guard().put("a", &unsigned(1, "a", lease_id()), "x").await.problem(Code::StaleToken);
-    }
+/// A guard that takes the marks of `earlier`, where there is one.
+fn guard_of(store: &str, earlier: Option<&str>) -> Setup {
+    let setup = Setup::fenced_store(store);
+    earlier.map_or(setup.clone(), |earlier| setup.args(&["--marks-from", earlier]))
 }
 
-/// Seals with the new store's mark in place: the earlier holder's token equals the mark, so it is
-/// admitted, and one below it is not.
-async fn late_write(guard: &Server, token: &str) -> bool {
-    guard.guard().fence("a").await.mark.is_some_and(|mark| token.starts_with(&format!("{mark};")))
+#[tokio::test]
+async fn embedded_to_redis_and_back_keeps_marks_and_raises_tokens() {
+    let redis = Redis::start().await;
+    let folders: Vec<DataDir> = (0..4).map(|_| DataDir::new()).collect();
+    let stores = [folders[0].store(), redis.url(), folders[1].store()];
+    let lock_stores = [folders[2].store(), redis.url(), folders[3].store()];
+    let mut mark = None;
+    for (number, store) in stores.iter().enumerate() {
+        let earlier = number.checked_sub(1).map(|number| stores[number].as_str());
+        let guard = guard_of(store, earlier).start().await;
+        assert_eq!(guard.guard().fence("a").await.mark, mark, "as at the earlier store");
+        let setup = Setup::lock_server(&lock_stores[number]).args(&["--guard", &guard.base]);
+        let locks = setup.start().await;
+        locks.locks().acquire("first", json!({})).await.lease();
+        let lease = locks.locks().acquire("a", json!({"ttl_ms": 60_000})).await.lease();
+        assert!(Some(lease.token) > mark, "{lease:?} above {mark:?}");
+        guard.guard().put("a", &lease.fencing_token, "mine").await.expect(201);
+        mark = Some(lease.token);
+        let late = unsigned(lease.token.get() - 1, "a", lease_id());
+        guard.guard().put("a", &late, "late").await.problem(Code::StaleToken);
+    }
 }
 
 #[tokio::test]
 async fn an_earlier_store_without_marks_is_refused() {
-    let (earlier, store) = (DataDir::new(), DataDir::new());
-    let setup = Setup::fenced_store(&store.store()).args(&["--marks-from", &earlier.store()]);
-    let output = setup.refused().await;
+    let earlier = DataDir::new();
+    let store = DataDir::new();
+    let output = guard_of(&store.store(), Some(&earlier.store())).refused().await;
     assert!(output.stderr.contains("has no marks of namespace default"), "{output:?}");
 }
