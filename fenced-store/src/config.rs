@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use access_control::AccessFlags;
 use access_control::secret::authorization;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
@@ -33,6 +33,10 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
+    /// Subcommand in place of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Address of the API; port 0 lets the system choose. Without TLS and access control only
     /// loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
@@ -182,6 +186,13 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(Vec<String>);
+
+/// Subcommand in place of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check that the guard with these settings is ready: exit code 0, otherwise 1.
+    Health,
+}
 
 impl Config {
     /// Checks the flags together and reads the key file.
