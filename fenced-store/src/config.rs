@@ -10,7 +10,8 @@ use clap::Parser;
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
@@ -33,8 +34,8 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
-    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
-    /// loopback is taken.
+    /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
+    /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
     /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
@@ -145,6 +146,9 @@ pub struct Config {
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// TLS of the listeners.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Host names of the guard.
     #[command(flatten)]
     pub hosts: HostFlags,
@@ -187,38 +191,44 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
-        let listens = [Some(self.listen), self.proxy_listen, self.redis_listen];
-        let listens: Vec<_> = listens.into_iter().flatten().collect();
-        let redis_port = keep(self.redis_port(), &mut problems);
-        let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
+        let exposure = keep(self.exposure(), &mut problems);
+        let redis_port = self.redis_port(exposure.clone().unwrap_or_default());
+        let redis_port = keep(redis_port, &mut problems);
+        let keys = keep(self.keys.keys().map_err(|error| vec![error]), &mut problems);
         let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
         let report = keep(self.report().map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
-        match (backend, keys, rules, redis_port, access.zip(report)) {
-            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some((access, report))) => {
-                Ok(Settings {
-                    listen: self.listen,
-                    backend,
-                    mode: self.mode,
-                    namespace: self.namespace.clone(),
-                    keys,
-                    rules,
-                    allow_unfenced_reads: self.allow_unfenced_reads,
-                    max_object_bytes: self.max_object_bytes,
-                    max_body_bytes_in_all: self.max_body_bytes_in_all,
-                    listener: self.listener.options(),
-                    host_names: self.hosts.names(),
-                    redis: RedisOptions {
-                        lost_marks: self.lost_marks,
-                        floor: self.floor,
-                        fail_points: FailPoints::new(self.fail_at),
-                    },
-                    redis_port,
-                    access,
-                    report,
-                })
-            }
+        let access = exposure.zip(access).zip(report);
+        match (backend, keys, rules, redis_port, access) {
+            (
+                Some(backend),
+                Some(keys),
+                Some(rules),
+                Some(redis_port),
+                Some(((exposure, access), report)),
+            ) => Ok(Settings {
+                listen: self.listen,
+                exposure,
+                backend,
+                mode: self.mode,
+                namespace: self.namespace.clone(),
+                keys,
+                rules,
+                allow_unfenced_reads: self.allow_unfenced_reads,
+                max_object_bytes: self.max_object_bytes,
+                max_body_bytes_in_all: self.max_body_bytes_in_all,
+                listener: self.listener.options(),
+                host_names: self.hosts.names(),
+                redis: RedisOptions {
+                    lost_marks: self.lost_marks,
+                    floor: self.floor,
+                    fail_points: FailPoints::new(self.fail_at),
+                },
+                redis_port,
+                access,
+                report,
+            }),
             _ => Err(SettingsError(problems)),
         }
     }
@@ -243,7 +253,26 @@ impl Config {
         }
     }
 
-    fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let addresses = [
+            ("--listen", Some(self.listen), true),
+            ("--proxy-listen", self.proxy_listen, false),
+            ("--redis-listen", self.redis_listen, false),
+        ];
+        let addresses: Vec<ListenAddr> = addresses
+            .into_iter()
+            .filter_map(|(flag, addr, uses_access_file)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file })
+            })
+            .collect();
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&addresses, safeguards)
+    }
+
+    fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
         let Some(listen) = self.redis_listen else {
             return match self.redis_password_file {
                 None => Ok(None),
@@ -254,6 +283,11 @@ impl Config {
                 ]),
             };
         };
+        if exposure.tls().is_some() {
+            return Err(vec![
+                "--redis-listen speaks no TLS, and --tls-cert is given; run two guards".to_owned(),
+            ]);
+        }
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
@@ -290,6 +324,7 @@ impl Config {
         let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
+            exposure,
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,

@@ -62,8 +62,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     let bound = built.map_err(|error| error.to_string())?;
-    if let Some(addr) = bound.addr() {
-        println!("lock-server listening on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("lock-server listening on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
