@@ -270,3 +270,259 @@ impl Config {
         }
     }
 
+    /// In a cluster a lock has a mark in each slot, and a list shows one of them.
+    fn unusable_marks_from(&self) -> Option<String> {
+        let text = match (self.marks_from.as_ref()?, &self.store) {
+            (StoreUrl::Cluster(_), _) | (_, Some(StoreUrl::Cluster(_))) => {
+                "--marks-from carries no marks from or to a Redis Cluster: they are in each slot; \
+                 copy the cluster's data with its marks"
+            }
+            (_, None) => "--marks-from is for a change of --store; name the new store",
+            (_, Some(_)) => return None,
+        };
+        Some(text.to_owned())
+    }
+
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let addresses = [
+            ("--listen", Some(self.listen), true),
+            ("--proxy-listen", self.proxy_listen, false),
+            ("--redis-listen", self.redis_listen, false),
+        ];
+        let addresses: Vec<ListenAddr> = addresses
+            .into_iter()
+            .filter_map(|(flag, addr, uses_access_file)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file })
+            })
+            .collect();
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&addresses, safeguards)
+    }
+
+    fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
+        let Some(listen) = self.redis_listen else {
+            return match self.redis_password_file {
+                None => Ok(None),
+                Some(_) => Err(vec![
+                    "--redis-password-file is the password of the Redis port; set --redis-listen, or \
+                     leave it out"
+                        .to_owned(),
+                ]),
+            };
+        };
+        if exposure.tls().is_some() {
+            return Err(vec![
+                "--redis-listen speaks no TLS, and --tls-cert is given; run two guards".to_owned(),
+            ]);
+        }
+        if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
+            return Err(vec![
+                "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
+                    .to_owned(),
+            ]);
+        }
+        if self.store.as_ref().is_some_and(StoreUrl::is_tls) {
+            return Err(vec![
+                "--redis-listen passes bytes on to a plain Redis, and --store is rediss://; write \
+                 redis://, or serve objects alone"
+                    .to_owned(),
+            ]);
+        }
+        if self.redis_threads == 0 || self.redis_threads > 64 {
+            return Err(vec![format!("--redis-threads {} is not in 1 to 64", self.redis_threads)]);
+        }
+        if self.max_command_bytes > COMMAND_BYTES_MAX {
+            return Err(vec![format!(
+                "--max-command-bytes {} is above {COMMAND_BYTES_MAX}: an argument of 512 MiB, which is \
+                 what Redis takes, and 1 MiB for the others",
+                self.max_command_bytes
+            )]);
+        }
+        let thread_bytes = self.max_redis_buffer_bytes / self.redis_threads;
+        if self.max_command_bytes > thread_bytes.max(COMMAND_BYTES) {
+            return Err(vec![format!(
+                "--max-command-bytes {} does not fit into the {thread_bytes} bytes that a thread has of \
+                 --max-redis-buffer-bytes; raise that to twice the largest command for each of \
+                 --redis-threads",
+                self.max_command_bytes
+            )]);
+        }
+        let password = self.redis_password().map_err(|problem| vec![problem])?;
+        let listener = self.listener.options();
+        Ok(Some(PortSettings {
+            listen,
+            exposure,
+            threads: self.redis_threads,
+            max_command_bytes: self.max_command_bytes,
+            max_buffer_bytes: self.max_redis_buffer_bytes,
+            max_connections: listener.max_connections,
+            after_fenced: self.after_fenced,
+            password,
+            silence: SilenceLimits {
+                command: listener.body_timeout,
+                bytes_per_sec_min: listener.body_bytes_per_sec_min,
+                stranger: listener.idle_timeout,
+                idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
+            },
+        }))
+    }
+
+    fn redis_password(&self) -> Result<Option<PortPassword>, String> {
+        let Some(file) = &self.redis_password_file else { return Ok(None) };
+        if self.keys.unsigned {
+            return Err(
+                "--redis-password-file is of no use with --unsigned: a fencing credential stands \
+                        in for the password, and any program can make one; use --token-key-file"
+                    .to_owned(),
+            );
+        }
+        let password = PortPassword::read(file);
+        password.map(Some).map_err(|error| format!("--redis-password-file: {error}"))
+    }
+
+    fn report(&self) -> Result<Option<ReportOptions>, String> {
+        let auth = self.report_auth_file.as_deref().map(authorization).transpose();
+        let auth = auth.map_err(|error| format!("--report-auth-file {error}"))?;
+        match self.report_to.len() {
+            0 if auth.is_some() => {
+                Err("--report-auth-file is of no use without --report-to http://HOST:PORT"
+                    .to_owned())
+            }
+            0 => Ok(None),
+            1..=REPORT_TO_MAX => Ok(Some(ReportOptions { urls: self.report_to.clone(), auth })),
+            count => Err(format!(
+                "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} can be notified"
+            )),
+        }
+    }
+
+    fn is_proxy(&self) -> bool {
+        self.proxy_listen.is_some()
+            || self.upstream.is_some()
+            || self.state.is_some()
+            || self.max_request_lifetime.is_some()
+    }
+
+    fn upstream(&self) -> Result<Upstream, Vec<String>> {
+        let listen = self.proxy_listen;
+        let url = self.upstream.clone();
+        let lifetime = self.max_request_lifetime;
+        let state = self.state.clone();
+        let missing: Vec<String> = [
+            (listen.is_none(), "--proxy-listen is missing: set the address of the reverse proxy"),
+            (url.is_none(), "--upstream is missing: set the datastore behind the proxy"),
+            (
+                lifetime.is_none(),
+                "--max-request-lifetime is missing: set for how long the upstream may still act on a \
+                 request whose connection broke. Only you can know; there is no default",
+            ),
+            (state.is_none(), "--state is missing: set the folder of marks and intents"),
+        ]
+        .into_iter()
+        .filter(|(is_missing, _)| *is_missing)
+        .map(|(_, text)| text.to_owned())
+        .collect();
+        match (listen, url, lifetime, state) {
+            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
+                listen,
+                url,
+                max_request_lifetime,
+                state,
+                timeout: self.upstream_timeout,
+                drain_wait: self.drain_wait,
+            }),
+            _ => Err(missing),
+        }
+    }
+}
+
+fn keep<T>(result: Result<T, Vec<String>>, problems: &mut Vec<String>) -> Option<T> {
+    result.map_err(|mut found| problems.append(&mut found)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::Protection;
+
+    fn settings(args: &str) -> Result<Settings, String> {
+        let args = std::iter::once("fenced-store").chain(args.split_whitespace());
+        let config = Config::try_parse_from(args).map_err(|error| error.to_string())?;
+        config.settings().map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_usual_ways_to_start() {
+        assert!(settings("--store memory: --unsigned").is_ok());
+        assert!(settings("--store embedded:x --unsigned --rule a/**=a --rule b/*=@open").is_ok());
+        let proxy = "--proxy-listen 127.0.0.1:0 --upstream http://127.0.0.1:9 --unsigned \
+                     --max-request-lifetime 30s --state s";
+        assert!(settings(proxy).is_ok(), "{:?}", settings(proxy));
+    }
+
+    #[test]
+    fn the_default_rule_reaches_the_rules() {
+        let key = crate::key::ObjectKey::new("a").unwrap();
+        let default = |flag: &str| {
+            let settings = settings(&format!("--store memory: --unsigned {flag}")).unwrap();
+            settings.rules.protection(&key).unwrap()
+        };
+        assert_eq!(default("--default-rule deny"), Protection::Deny);
+        assert_eq!(default("--default-rule open"), Protection::Open);
+        assert_eq!(default(""), default("--default-rule fenced"));
+    }
+
+    #[test]
+    fn bad_settings_are_refused_with_the_value() {
+        for (args, reason) in [
+            ("--unsigned", "--store is missing"),
+            ("--store memory:", "--token-key-file is missing"),
+            ("--store memory: --unsigned --token-key-file x", "exclude each other"),
+            ("--store memory: --token-key-file /nonexistent/keys", "/nonexistent/keys"),
+            ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
+            ("--store memory: --unsigned --rule a/**/b=c", "a/**/b=c"),
+            ("--store memory: --unsigned --rule a=b,fast", "unknown option \"fast\""),
+            ("--store memory: --unsigned --default-rule closed", "closed"),
+            ("--store mysql://x --unsigned", "mysql://x"),
+            ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
+            ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
+            ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
+            ("--store memory: --unsigned --marks-from redis-cluster://a", "in each slot"),
+            ("--upstream ftp://x --unsigned", "ftp://x"),
+            ("--store memory: --unsigned --redis-listen 127.0.0.1:0", "needs the Redis behind it"),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --max-command-bytes 999999999",
+                "above 537919488",
+            ),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --max-command-bytes 400000000 --redis-threads 2",
+                "does not fit",
+            ),
+            (
+                "--store redis://127.0.0.1:1 --unsigned --redis-listen 127.0.0.1:0 \
+                 --redis-password-file /nonexistent/p",
+                "stands in for the password",
+            ),
+            ("--store memory: --unsigned --redis-password-file p", "set --redis-listen"),
+            ("--store memory: --unsigned --fail-at nowhere=stop", "no point"),
+            ("--store memory: --unsigned --report-to redis://x", "must begin with http://"),
+            (
+                "--store memory: --unsigned --report-to http://x --report-auth-file /nonexistent/r",
+                "/nonexistent/r cannot be",
+            ),
+            ("--store memory: --unsigned --mode watch", "must be enforce or observe"),
+            (
+                "--store memory: --unsigned --access-file /nonexistent/a",
+                "/nonexistent/a: cannot be",
+            ),
+        ] {
+            let error = settings(args).unwrap_err();
+            assert!(error.contains(reason), "{args}: {error}");
+        }
+    }
+}
