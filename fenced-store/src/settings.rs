@@ -32,6 +32,8 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Backend of the guard.
     pub backend: Backend,
+    /// Earlier store of the same guard, whose marks are carried over before anything is served.
+    pub marks_from: Option<StoreUrl>,
     /// `Enforce`, or `Observe` to let refused operations pass.
     pub mode: Mode,
     /// Namespace that tokens must belong to.
@@ -67,6 +69,7 @@ impl Settings {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             backend,
+            marks_from: None,
             mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,
