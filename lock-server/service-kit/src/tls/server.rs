@@ -8,7 +8,6 @@ use std::{fmt, mem};
 use prometheus_client::metrics::counter::Counter;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
@@ -17,9 +16,6 @@ use crate::socket::linger;
 
 /// A connection of a client that speaks TLS.
 pub type ServerTlsStream = tokio_rustls::server::TlsStream<TcpStream>;
-
-/// Handshakes under way in the process, which cost computing time and memory. Further ones wait.
-const HANDSHAKES_MAX: usize = 256;
 
 /// Longest handshake, unless a listener sets its own limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -41,7 +37,7 @@ pub(super) struct SharedTls {
     pub(super) first: TlsContents,
     pub(super) loaded: RwLock<LoadedTls>,
     pub(super) failures: Counter,
-    handshakes: Semaphore,
+    handshakes: Handshakes,
 }
 
 impl ServerTls {
@@ -57,7 +53,7 @@ impl ServerTls {
             first,
             loaded,
             failures: Counter::default(),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            handshakes: Handshakes::default(),
         });
         Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new })
     }
@@ -98,22 +94,18 @@ impl ServerTls {
             linger(stream).await;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client speaks no TLS"));
         }
-        let slot = self.shared.handshakes.acquire().await.map_err(io::Error::other)?;
         let config = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(&loaded.config)
         };
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
-        let accepted = tokio::time::timeout(self.handshake_timeout, accepting).await;
-        drop(slot);
-        match accepted {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err((error, stream))) => {
+        match self.shared.handshakes.run(self.handshake_timeout, accepting).await? {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
                 // rustls has sent an alert, which a reset would overtake.
                 linger(stream).await;
                 Err(error)
             }
-            Err(_) => Err(late("the handshake did not end")),
         }
     }
 
@@ -136,7 +128,7 @@ impl ServerTls {
     }
 }
 
-fn late(what: &str) -> io::Error {
+pub(super) fn late(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within the limit of a handshake"))
 }
 
