@@ -74,12 +74,7 @@ fn op(number: u64) -> String {
 }
 
 /// Returns the half that wrote: dropping it would end the connection before all replies arrived.
-async fn send(
-    mut writer: RespWriter,
-    grant: Grant,
-    count: u64,
-    seen: Arc<Seen>,
-) -> RespWriter {
+async fn send(mut writer: RespWriter, grant: Grant, count: u64, seen: Arc<Seen>) -> RespWriter {
     let mut sent = 0;
     while sent < count && !seen.is_over.load(Ordering::SeqCst) {
         if sent > seen.applied.load(Ordering::SeqCst) + AHEAD {

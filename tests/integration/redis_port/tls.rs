@@ -11,7 +11,6 @@ use fence_tests::wait::{soon, until_true};
 
 use super::{Port, port, setup};
 
-mod drivers;
 mod ends;
 mod handshakes;
 mod records;

@@ -87,11 +87,7 @@ pub(super) enum End {
 }
 
 impl Outbox {
-    pub(super) fn new(
-        socket: ClientWriter,
-        budget: &Arc<Budget>,
-        in_flight: InFlight,
-    ) -> Rc<Self> {
+    pub(super) fn new(socket: ClientWriter, budget: &Arc<Budget>, in_flight: InFlight) -> Rc<Self> {
         let wake = Arc::new(Notify::new());
         Rc::new(Self {
             socket,

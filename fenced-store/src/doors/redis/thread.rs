@@ -14,10 +14,10 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{Port, PortSettings};
 use super::client::Client;
 use super::client_socket::ClientSocket;
 use super::hub::Hub;
+use super::{Port, PortSettings};
 
 /// Interval of the search for unused connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(20);

@@ -136,7 +136,8 @@ async fn bytes_that_are_no_record_end_their_connection() {
     client.tcp.write_all(b"PING\r\nPING\r\n").await.expect("a connection");
     let mut alert = Vec::new();
     soon("the end", client.tcp.read_to_end(&mut alert)).await.expect("no reset");
-    let error = client.session.read_tls(&mut &alert[..]).map(|_| client.session.process_new_packets());
+    let error =
+        client.session.read_tls(&mut &alert[..]).map(|_| client.session.process_new_packets());
     assert!(matches!(error, Ok(Err(rustls::Error::AlertReceived(_)))), "{error:?}");
     port.assert_served().await;
 }
