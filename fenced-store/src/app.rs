@@ -124,7 +124,9 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
         (listen, http::finish(routes, kit, http, names))
     });
-    let api = routes(shared).merge(operational_routes(kit));
+    let fencing = &guard.fencing;
+    let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
+    let api = routes(shared).merge(operational);
     let guarded = Arc::clone(&guard);
     let api = access_control::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.fencing.rules, asked)

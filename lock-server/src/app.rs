@@ -98,6 +98,7 @@ pub async fn router(
     let signer = Signer::new(options.namespace.clone(), settings.keys);
     let sealer = Sealer::new(&options.guards, options.guard_auth.as_ref(), signer.clone(), kit);
     let sealer = sealer.map_err(StartError::Guards)?;
+    let operational = operational_routes(kit, signer.namespace(), signer.keys());
     let service = Service {
         seals: Seals::start(settings.seal, sealer.clone(), store.clone(), kit),
         store,
@@ -110,7 +111,7 @@ pub async fn router(
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),
     };
-    let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
+    let routes = api::router(Arc::new(service)).merge(operational);
     let routes = access_control::protect(routes, settings.access.start(kit), api::need);
     let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
     Ok(http::finish(routes, kit, options, &settings.host_names))

@@ -1,4 +1,4 @@
-//! What service managers and containers see of the servers, and the files in docs/deploy.
+//! The servers under service managers and in containers, and the files in docs/deploy.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;

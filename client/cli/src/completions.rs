@@ -18,9 +18,9 @@ Examples:
   fence completions zsh > ~/.zfunc/_fence          where fpath has ~/.zfunc
   fence completions fish lock-server > ~/.config/fish/completions/lock-server.fish")]
 pub(crate) struct Args {
-    /// The shell
+    /// Shell that reads the completions
     shell: Shell,
-    /// The program
+    /// Program to complete
     #[arg(value_enum, default_value_t)]
     program: Program,
 }

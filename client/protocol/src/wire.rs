@@ -9,3 +9,4 @@ pub mod fence;
 pub mod lock;
 pub mod lock_set;
 pub mod session;
+pub mod version;

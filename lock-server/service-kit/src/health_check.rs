@@ -1,5 +1,5 @@
-//! The subcommand `health`: whether the service that has the same settings is ready. For containers,
-//! which have no other program to check it with.
+//! The subcommand `health` asks the service with the same settings if it is ready. It is for
+//! containers, which have no other program to check it with.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the terminal is the interface")]
 
 mod pinned;

@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// What the name of every metric begins with.
+/// Beginning of every metric's name.
 const PREFIX: &str = "fencepost";
 
 /// Bounds in seconds: from a grant out of memory to a long poll.

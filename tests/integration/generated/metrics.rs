@@ -7,10 +7,10 @@ use crate::docs::files;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// What the registry puts before every name.
+/// Prefix that the registry adds to every name.
 const SHARED_PREFIX: &str = "fencepost_";
 
-/// How the sources' names begin.
+/// Beginnings of the names in the sources.
 const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
 
 struct Metric {

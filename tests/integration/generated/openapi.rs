@@ -17,6 +17,7 @@ use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
 use fence_protocol::wire::session::{
     BlockRequest, SessionEndedReply, SessionPage, SessionReply, SessionRequest,
 };
+use fence_protocol::wire::version::VersionReply;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
@@ -122,14 +123,16 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<SessionReply>()
         .reply::<SessionEndedReply>()
         .reply::<SessionPage>()
-        .reply::<Event>();
+        .reply::<Event>()
+        .reply::<VersionReply>();
     let guard = Schemas::new()
         .request::<FloorRequest>()
         .reply::<SealReply>()
         .reply::<FenceReply>()
         .reply::<FencePage>()
         .reply::<StoresReply>()
-        .reply::<WriteOutcome>();
+        .reply::<WriteOutcome>()
+        .reply::<VersionReply>();
     [
         ("lock-server/src/api/openapi.json", lock_server.made()),
         ("fenced-store/src/doors/objects/openapi.json", guard.made()),

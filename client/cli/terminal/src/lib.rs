@@ -1,4 +1,5 @@
-//! Exit codes, output, colours, tables and readable times: shared by the `fence` command and its demos.
+//! Exit codes, output, colours, tables and readable times, for the `fence` command and its
+//! demos.
 
 pub mod color;
 pub mod exit;
