@@ -21,7 +21,7 @@ use crate::refusals::Refusals;
 use crate::report::Reporter;
 use crate::service::Guard;
 use crate::settings::{Backend, Settings};
-use crate::store::{self, FenceStore, Fences, OpenError};
+use crate::store::{self, CarryError, FenceStore, Fences, OpenError};
 
 /// Failure to start a guard: one sentence with the value and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +29,9 @@ pub enum StartError {
     /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The marks of an earlier store cannot be carried over.
+    #[error(transparent)]
+    Carry(#[from] CarryError),
     /// The state folder of the proxy cannot be used.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
@@ -84,6 +87,11 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         Backend::Store(url) => {
             let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
             redis = opened.redis;
+            if let Some(earlier) = &settings.marks_from {
+                let store = opened.store.as_ref();
+                let count = store::carry_marks(earlier, store, &settings.namespace, kit).await?;
+                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
+            }
             let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }

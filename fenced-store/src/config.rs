@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use access_control::AccessFlags;
 use access_control::secret::authorization;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
@@ -34,6 +34,10 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
+    /// Subcommand in place of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
     /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
@@ -42,6 +46,10 @@ pub struct Config {
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
+    /// Earlier store of this guard, for a change of --store: its marks are carried over before
+    /// anything is served. Stop its guards first. Objects are not copied.
+    #[arg(long, value_name = "URL")]
+    pub marks_from: Option<StoreUrl>,
     /// Login of the guard at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
@@ -183,6 +191,13 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(Vec<String>);
 
+/// Subcommand in place of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check that the guard with these settings is ready: exit code 0, otherwise 1.
+    Health,
+}
+
 impl Config {
     /// Checks the flags together and reads the key file.
     ///
@@ -194,6 +209,7 @@ impl Config {
         let exposure = keep(self.exposure(), &mut problems);
         let redis_port = self.redis_port(exposure.clone().unwrap_or_default());
         let redis_port = keep(redis_port, &mut problems);
+        problems.extend(self.unusable_marks_from());
         let keys = keep(self.keys.keys().map_err(|error| vec![error]), &mut problems);
         let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
         let report = keep(self.report().map_err(|error| vec![error]), &mut problems);
@@ -207,10 +223,11 @@ impl Config {
                 Some(rules),
                 Some(redis_port),
                 Some(((exposure, access), report)),
-            ) => Ok(Settings {
+            ) if problems.is_empty() => Ok(Settings {
                 listen: self.listen,
                 exposure,
                 backend,
+                marks_from: self.marks_from.clone(),
                 mode: self.mode,
                 namespace: self.namespace.clone(),
                 keys,
@@ -251,6 +268,19 @@ impl Config {
                     .to_owned(),
             ]),
         }
+    }
+
+    /// In a cluster a lock has a mark in each slot, and a list shows one of them.
+    fn unusable_marks_from(&self) -> Option<String> {
+        let text = match (self.marks_from.as_ref()?, &self.store) {
+            (StoreUrl::Cluster(_), _) | (_, Some(StoreUrl::Cluster(_))) => {
+                "--marks-from carries no marks from or to a Redis Cluster: they are in each slot; \
+                 copy the cluster's data with its marks"
+            }
+            (_, None) => "--marks-from is for a change of --store; name the new store",
+            (_, Some(_)) => return None,
+        };
+        Some(text.to_owned())
     }
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
@@ -460,6 +490,7 @@ mod tests {
             ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
             ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
             ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
+            ("--store memory: --unsigned --marks-from redis-cluster://a", "in each slot"),
             ("--upstream ftp://x --unsigned", "ftp://x"),
             ("--store memory: --unsigned --redis-listen 127.0.0.1:0", "needs the Redis behind it"),
             (

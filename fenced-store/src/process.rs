@@ -9,11 +9,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::app::{self, StartError};
-use crate::config::{Config, PREFIX};
+use crate::config::{Command, Config, PREFIX};
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::process;
-use service_kit::{Kit, config, telemetry};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Runs a guard until a signal ends it; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` call this.
@@ -50,6 +50,9 @@ fn read_settings(
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
+    if let Some(Command::Health) = config.command {
+        return Err(health_check::run(config.listen));
+    }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {

@@ -34,6 +34,8 @@ pub struct Settings {
     pub exposure: Exposure,
     /// Backend of the guard.
     pub backend: Backend,
+    /// Earlier store of the same guard, whose marks are carried over before anything is served.
+    pub marks_from: Option<StoreUrl>,
     /// `Enforce`, or `Observe` to let refused operations pass.
     pub mode: Mode,
     /// Namespace that tokens must belong to.
@@ -70,6 +72,7 @@ impl Settings {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             exposure: Exposure::default(),
             backend,
+            marks_from: None,
             mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,

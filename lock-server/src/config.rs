@@ -174,6 +174,8 @@ pub enum Command {
         #[arg(long, required = true)]
         fresh: bool,
     },
+    /// Check that the server with these settings is ready: exit code 0, otherwise 1.
+    Health,
 }
 
 /// A record is read and written as a whole, so the number of leases of a lock is bounded.
