@@ -51,7 +51,7 @@ fn read_settings(
         Err(error) => return Err(error.report()),
     };
     if let Some(Command::Health) = config.command {
-        return Err(health_check::run(config.listen));
+        return Err(health_check::run(config.listen, &config.tls));
     }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();

@@ -28,7 +28,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return error.report(),
     };
     if let Some(Command::Health) = config.command {
-        return health_check::run(config.listen);
+        return health_check::run(config.listen, &config.tls);
     }
     if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());

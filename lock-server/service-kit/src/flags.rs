@@ -11,7 +11,7 @@ use crate::http::{HostName, HostNames};
 use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
 use crate::telemetry::LogFormat;
-use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions};
+use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsClient, TlsOptions, own_client};
 
 /// The limits of a listener that an operator may want to change.
 #[derive(Clone, Copy, Debug, Args)]
@@ -155,6 +155,15 @@ impl TlsFlags {
         safeguards: Safeguards,
     ) -> Result<Exposure, Vec<String>> {
         Exposure::check(self.read(), self.insecure_listen, addresses, safeguards)
+    }
+
+    /// A client for the server with these flags; `None` if it speaks no TLS.
+    ///
+    /// # Errors
+    /// A sentence with the file that cannot be used.
+    pub(crate) fn own_client(&self) -> Result<Option<TlsClient>, String> {
+        let files = self.tls_cert.as_ref().zip(self.tls_key.as_ref());
+        files.map(|(certificate, key)| own_client(certificate, key)).transpose()
     }
 
     /// Reads the files; `None` without a certificate.

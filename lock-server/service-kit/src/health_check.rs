@@ -9,6 +9,9 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
+use crate::flags::TlsFlags;
+use crate::tls::TlsClient;
+
 /// Time for the reply. Container engines start the check every few seconds.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -17,8 +20,10 @@ const REPLY_BYTES_MAX: u64 = 64 * 1024;
 
 /// Asks the service at `listen` for `/readyz` and prints its reply. Exit code 0 means ready, and 1
 /// not ready or unreachable.
-pub fn run(listen: SocketAddr) -> ExitCode {
-    match check(listen) {
+///
+/// Over TLS it accepts the certificate of the flags alone, and shows it where one is required.
+pub fn run(listen: SocketAddr, tls: &TlsFlags) -> ExitCode {
+    match tls.own_client().and_then(|client| check(listen, client.as_ref())) {
         Ok(()) => {
             println!("ready");
             ExitCode::SUCCESS
@@ -30,11 +35,11 @@ pub fn run(listen: SocketAddr) -> ExitCode {
     }
 }
 
-fn check(listen: SocketAddr) -> Result<(), String> {
+fn check(listen: SocketAddr, tls: Option<&TlsClient>) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the runtime cannot start: {error}"))?;
     runtime.block_on(async {
-        let checked = tokio::time::timeout(TIMEOUT, readiness(reachable(listen)));
+        let checked = tokio::time::timeout(TIMEOUT, readiness(reachable(listen), tls));
         checked.await.unwrap_or_else(|_| Err(format!("no reply within {TIMEOUT:?}")))
     })
 }
@@ -49,9 +54,15 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-async fn readiness(addr: SocketAddr) -> Result<(), String> {
-    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-    judge(&exchange(stream).await.map_err(|error| error.to_string())?)
+async fn readiness(addr: SocketAddr, tls: Option<&TlsClient>) -> Result<(), String> {
+    let reply = async {
+        let stream = TcpStream::connect(addr).await?;
+        match tls {
+            Some(tls) => exchange(tls.connect("localhost", stream).await?).await,
+            None => exchange(stream).await,
+        }
+    };
+    judge(&reply.await.map_err(|error| error.to_string())?)
 }
 
 async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<String> {

@@ -2,6 +2,8 @@
 
 mod client;
 mod expiry;
+mod figures;
+mod own;
 mod server;
 mod server_files;
 mod watch;
@@ -11,6 +13,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 pub use client::{TlsClient, TlsOptions, TlsStream};
+pub(crate) use own::own_client;
 pub use server::{ClientNames, ServerTls, ServerTlsStream};
 pub use server_files::{ClientAuth, ServerTlsFiles};
 
