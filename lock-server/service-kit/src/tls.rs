@@ -2,6 +2,7 @@
 
 mod client;
 mod expiry;
+mod figures;
 mod server;
 mod server_files;
 mod watch;

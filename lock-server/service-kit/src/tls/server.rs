@@ -5,13 +5,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use prometheus_client::metrics::counter::Counter;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
+use super::figures::TlsFigures;
 use super::server_files::{LoadedTls, ServerTlsFiles, TlsContents};
 use crate::socket::linger;
 
@@ -40,7 +40,7 @@ pub(super) struct SharedTls {
     /// TlsContents at the start.
     pub(super) first: TlsContents,
     pub(super) loaded: RwLock<LoadedTls>,
-    pub(super) failures: Counter,
+    pub(super) figures: TlsFigures,
     handshakes: Semaphore,
 }
 
@@ -56,7 +56,7 @@ impl ServerTls {
             files: files.clone(),
             first,
             loaded,
-            failures: Counter::default(),
+            figures: TlsFigures::default(),
             handshakes: Semaphore::new(HANDSHAKES_MAX),
         });
         Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new })
@@ -81,7 +81,7 @@ impl ServerTls {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerTlsStream> {
         let result = self.handshake(stream).await;
         if result.is_err() {
-            self.shared.failures.inc();
+            self.shared.figures.failures.inc();
         }
         result
     }
@@ -98,7 +98,7 @@ impl ServerTls {
             linger(stream).await;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client speaks no TLS"));
         }
-        let slot = self.shared.handshakes.acquire().await.map_err(io::Error::other)?;
+        let slot = HandshakeSlot::take(&self.shared).await?;
         let config = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(&loaded.config)
@@ -133,6 +133,26 @@ impl ServerTls {
     pub(super) fn replace(&self, loaded: LoadedTls) {
         let mut current = self.shared.loaded.write().unwrap_or_else(PoisonError::into_inner);
         drop(mem::replace(&mut *current, loaded));
+    }
+}
+
+/// One of the handshakes under way.
+struct HandshakeSlot<'a> {
+    _permit: SemaphorePermit<'a>,
+    figures: &'a TlsFigures,
+}
+
+impl<'a> HandshakeSlot<'a> {
+    async fn take(shared: &'a SharedTls) -> io::Result<Self> {
+        let permit = shared.handshakes.acquire().await.map_err(io::Error::other)?;
+        shared.figures.under_way.inc();
+        Ok(Self { _permit: permit, figures: &shared.figures })
+    }
+}
+
+impl Drop for HandshakeSlot<'_> {
+    fn drop(&mut self) {
+        self.figures.under_way.dec();
     }
 }
 
