@@ -138,10 +138,11 @@ impl Server {
         self.process.line_after("fenced-store proxy listening on ").await
     }
 
-    /// Address of its Redis port, `127.0.0.1:PORT` (fenced-store with `--redis-listen`).
+    /// Address of its Redis port, `127.0.0.1:PORT` (plain or TLS; fenced-store with `--redis-listen`).
     pub async fn redis_port(&mut self) -> String {
         let url = self.process.line_after("fenced-store redis port listening on ").await;
-        url.trim_start_matches("redis://").to_owned()
+        let (_, address) = url.split_once("://").expect("a URL");
+        address.to_owned()
     }
 }
 
