@@ -9,6 +9,7 @@ use service_kit::http::{ApiRouter, Fold, HttpOptions};
 use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
 use service_kit::{Kit, http, operational_routes};
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
@@ -17,6 +18,7 @@ use crate::events::Events;
 use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
 use crate::store::{self, LockStore, OpenError};
+use crate::ui;
 
 /// Lock names may be written with plain slashes.
 const FOLDS: &[Fold] =
@@ -101,14 +103,16 @@ pub async fn router(
         signer,
         sealer,
         revoke_unsealed: settings.revoke_unsealed,
+        guard_reads: Semaphore::new(api::GUARD_READS_MAX),
         lock_delays: settings.lock_delays,
         ttl_range: settings.ttl_range,
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),
     };
     let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
+    let routes = if settings.has_ui { routes.merge(ui::router()) } else { routes };
     let routes = access_control::protect(routes, settings.access.start(kit), api::need);
-    let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
+    let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
     Ok(http::finish(routes, kit, options, &settings.host_names))
 }
 
