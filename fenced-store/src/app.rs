@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
-use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
+use service_kit::listener::{self, BindError, BoundListener, DrainReport, Exposure, ListenOptions};
 use service_kit::{Kit, http, operational_routes};
-use tokio::net::TcpListener;
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, ProxyError};
@@ -56,6 +55,7 @@ pub struct App {
     redis_port: Option<Front>,
     guard: Arc<Guard>,
     listen: SocketAddr,
+    exposure: Exposure,
     options: ListenOptions,
     kit: Kit,
 }
@@ -64,8 +64,8 @@ pub struct App {
 #[derive(Debug)]
 pub struct Bound {
     app: App,
-    listener: TcpListener,
-    proxy: Option<TcpListener>,
+    listener: BoundListener,
+    proxy: Option<BoundListener>,
     redis_port: Option<Listening>,
 }
 
@@ -124,15 +124,20 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
         (listen, http::finish(routes, kit, http, names))
     });
-    let api = routes(shared).merge(operational_routes(kit));
+    let fencing = &guard.fencing;
+    let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
+    let api = routes(shared).merge(operational);
     let guarded = Arc::clone(&guard);
     let api = access_control::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
     let listen = settings.listen;
+    let exposure = settings.exposure;
+    exposure.start(kit);
     let options = settings.listener;
-    Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })
+    let kit = kit.clone();
+    Ok(App { router, proxy, guarantee, redis_port, guard, listen, exposure, options, kit })
 }
 
 async fn open_port(
@@ -172,9 +177,9 @@ impl App {
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
     pub async fn bind(self) -> Result<Bound, StartError> {
-        let listener = listener::bind(self.listen).await?;
+        let listener = listener::bind(self.listen, &self.exposure).await?;
         let proxy = match &self.proxy {
-            Some((addr, _)) => Some(listener::bind(*addr).await?),
+            Some((addr, _)) => Some(listener::bind(*addr, &self.exposure).await?),
             None => None,
         };
         let redis_port = match &self.redis_port {
@@ -200,9 +205,14 @@ impl Bound {
         self.listener.local_addr().ok()
     }
 
-    /// Address of the reverse proxy.
-    pub fn proxy_addr(&self) -> Option<SocketAddr> {
-        self.proxy.as_ref().and_then(|listener| listener.local_addr().ok())
+    /// URL of the API, by its address.
+    pub fn url(&self) -> Option<String> {
+        self.listener.url()
+    }
+
+    /// URL of the reverse proxy, by its address.
+    pub fn proxy_url(&self) -> Option<String> {
+        self.proxy.as_ref().and_then(BoundListener::url)
     }
 
     /// Address of the Redis port.

@@ -10,7 +10,8 @@ use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
@@ -37,8 +38,8 @@ pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
-    /// loopback is taken.
+    /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
+    /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
     /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
@@ -153,6 +154,9 @@ pub struct Config {
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// TLS of the listeners.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Host names of the guard.
     #[command(flatten)]
     pub hosts: HostFlags,
@@ -202,42 +206,46 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
-        let listens = [Some(self.listen), self.proxy_listen, self.redis_listen];
-        let listens: Vec<_> = listens.into_iter().flatten().collect();
-        let redis_port = keep(self.redis_port(), &mut problems);
+        let exposure = keep(self.exposure(), &mut problems);
+        let redis_port = self.redis_port(exposure.clone().unwrap_or_default());
+        let redis_port = keep(redis_port, &mut problems);
         problems.extend(self.unusable_marks_from());
-        let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
+        let keys = keep(self.keys.keys().map_err(|error| vec![error]), &mut problems);
         let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
         let report = keep(self.report().map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
-        match (backend, keys, rules, redis_port, access.zip(report)) {
-            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some((access, report)))
-                if problems.is_empty() =>
-            {
-                Ok(Settings {
-                    listen: self.listen,
-                    backend,
-                    marks_from: self.marks_from.clone(),
-                    mode: self.mode,
-                    namespace: self.namespace.clone(),
-                    keys,
-                    rules,
-                    allow_unfenced_reads: self.allow_unfenced_reads,
-                    max_object_bytes: self.max_object_bytes,
-                    max_body_bytes_in_all: self.max_body_bytes_in_all,
-                    listener: self.listener.options(),
-                    host_names: self.hosts.names(),
-                    redis: RedisOptions {
-                        lost_marks: self.lost_marks,
-                        floor: self.floor,
-                        fail_points: FailPoints::new(self.fail_at),
-                    },
-                    redis_port,
-                    access,
-                    report,
-                })
-            }
+        let access = exposure.zip(access).zip(report);
+        match (backend, keys, rules, redis_port, access) {
+            (
+                Some(backend),
+                Some(keys),
+                Some(rules),
+                Some(redis_port),
+                Some(((exposure, access), report)),
+            ) if problems.is_empty() => Ok(Settings {
+                listen: self.listen,
+                exposure,
+                backend,
+                marks_from: self.marks_from.clone(),
+                mode: self.mode,
+                namespace: self.namespace.clone(),
+                keys,
+                rules,
+                allow_unfenced_reads: self.allow_unfenced_reads,
+                max_object_bytes: self.max_object_bytes,
+                max_body_bytes_in_all: self.max_body_bytes_in_all,
+                listener: self.listener.options(),
+                host_names: self.hosts.names(),
+                redis: RedisOptions {
+                    lost_marks: self.lost_marks,
+                    floor: self.floor,
+                    fail_points: FailPoints::new(self.fail_at),
+                },
+                redis_port,
+                access,
+                report,
+            }),
             _ => Err(SettingsError(problems)),
         }
     }
@@ -275,7 +283,26 @@ impl Config {
         Some(text.to_owned())
     }
 
-    fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let addresses = [
+            ("--listen", Some(self.listen), true),
+            ("--proxy-listen", self.proxy_listen, false),
+            ("--redis-listen", self.redis_listen, false),
+        ];
+        let addresses: Vec<ListenAddr> = addresses
+            .into_iter()
+            .filter_map(|(flag, addr, uses_access_file)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file })
+            })
+            .collect();
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&addresses, safeguards)
+    }
+
+    fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
         let Some(listen) = self.redis_listen else {
             return match self.redis_password_file {
                 None => Ok(None),
@@ -286,6 +313,11 @@ impl Config {
                 ]),
             };
         };
+        if exposure.tls().is_some() {
+            return Err(vec![
+                "--redis-listen speaks no TLS, and --tls-cert is given; run two guards".to_owned(),
+            ]);
+        }
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
@@ -322,6 +354,7 @@ impl Config {
         let listener = self.listener.options();
         Ok(Some(PortSettings {
             listen,
+            exposure,
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,

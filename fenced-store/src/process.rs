@@ -51,7 +51,7 @@ fn read_settings(
         Err(error) => return Err(error.report()),
     };
     if let Some(Command::Health) = config.command {
-        return Err(health_check::run(config.listen));
+        return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));
     }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();
@@ -70,13 +70,13 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     }
     let bound = app::build(settings, &kit).await?.bind().await?;
     let guarantee = bound.guarantee().as_str();
-    if let Some(addr) = bound.addr() {
-        println!("fenced-store listening on http://{addr}");
-        tracing::info!(%addr, backend, guarantee, "serving the API on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("fenced-store listening on {url}");
+        tracing::info!(backend, guarantee, "serving the API on {url}");
     }
-    if let Some(addr) = bound.proxy_addr() {
-        println!("fenced-store proxy listening on http://{addr}");
-        tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
+    if let Some(url) = bound.proxy_url() {
+        println!("fenced-store proxy listening on {url}");
+        tracing::info!(guarantee, "serving the reverse proxy on {url}");
     }
     if let Some(addr) = bound.redis_addr() {
         println!("fenced-store redis port listening on redis://{addr}");

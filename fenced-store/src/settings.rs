@@ -6,7 +6,7 @@ use access_control::Gate;
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::http::HostNames;
-use service_kit::listener::ListenOptions;
+use service_kit::listener::{Exposure, ListenOptions};
 
 use crate::doors::http_proxy::Upstream;
 use crate::doors::redis::PortSettings;
@@ -30,6 +30,8 @@ pub enum Backend {
 pub struct Settings {
     /// Address of the API; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// TLS, and permission to listen beyond loopback.
+    pub exposure: Exposure,
     /// Backend of the guard.
     pub backend: Backend,
     /// Earlier store of the same guard, whose marks are carried over before anything is served.
@@ -68,6 +70,7 @@ impl Settings {
     pub fn new(backend: Backend, keys: Option<Keyring>) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            exposure: Exposure::default(),
             backend,
             marks_from: None,
             mode: Mode::Enforce,

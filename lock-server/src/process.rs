@@ -28,7 +28,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return error.report(),
     };
     if let Some(Command::Health) = config.command {
-        return health_check::run(config.listen);
+        return health_check::run(config.listen, config.tls.tls_cert.as_deref());
     }
     if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());
@@ -65,8 +65,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     let bound = built.map_err(|error| error.to_string())?;
-    if let Some(addr) = bound.addr() {
-        println!("lock-server listening on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("lock-server listening on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }

@@ -11,3 +11,4 @@ pub mod lock;
 pub mod lock_set;
 pub mod principal;
 pub mod session;
+pub mod version;

@@ -2,7 +2,11 @@
 //! containers, which have no other program to check it with.
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "the terminal is the interface")]
 
+mod pinned;
+
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -15,12 +19,13 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes that are read of the reply.
 const REPLY_BYTES_MAX: u64 = 64 * 1024;
 
-/// Asks the service at `listen` for `/readyz` and prints its reply. Exit code 0 means ready, and 1
-/// not ready or unreachable.
-pub fn run(listen: SocketAddr) -> ExitCode {
-    match check(listen) {
-        Ok(()) => {
-            println!("ready");
+/// Asks the service at `listen` for `/readyz`, over TLS where it has a `certificate` (PEM), and
+/// prints the result. Exit code 0 means ready, and 1 not ready or unreachable. Readiness is not
+/// known, and the code 0, where the service requires certificates of its clients.
+pub fn run(listen: SocketAddr, certificate: Option<&Path>) -> ExitCode {
+    match check(listen, certificate) {
+        Ok(text) => {
+            println!("{text}");
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -30,11 +35,11 @@ pub fn run(listen: SocketAddr) -> ExitCode {
     }
 }
 
-fn check(listen: SocketAddr) -> Result<(), String> {
+fn check(listen: SocketAddr, certificate: Option<&Path>) -> Result<&'static str, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("the runtime cannot start: {error}"))?;
     runtime.block_on(async {
-        let checked = tokio::time::timeout(TIMEOUT, readiness(reachable(listen)));
+        let checked = tokio::time::timeout(TIMEOUT, readiness(reachable(listen), certificate));
         checked.await.unwrap_or_else(|_| Err(format!("no reply within {TIMEOUT:?}")))
     })
 }
@@ -49,12 +54,28 @@ fn reachable(listen: SocketAddr) -> SocketAddr {
     SocketAddr::new(ip, listen.port())
 }
 
-async fn readiness(addr: SocketAddr) -> Result<(), String> {
+async fn readiness(addr: SocketAddr, certificate: Option<&Path>) -> Result<&'static str, String> {
     let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
-    judge(&exchange(stream).await.map_err(|error| error.to_string())?)
+    let exchanged = match certificate {
+        None => exchange(stream).await,
+        Some(file) => {
+            let connector = pinned::connector(file)?;
+            match connector.connect(addr.ip().into(), stream).await {
+                Ok(stream) => exchange(stream).await,
+                Err(error) => Err(error),
+            }
+        }
+    };
+    match exchanged {
+        Ok(reply) => judge(&reply).map(|()| "ready"),
+        Err(error) if pinned::wants_certificate(&error) => {
+            Ok("serving; readiness is unknown, because clients must show a certificate")
+        }
+        Err(error) => Err(error.to_string()),
+    }
 }
 
-async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<String> {
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<String> {
     stream
         .write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         .await?;

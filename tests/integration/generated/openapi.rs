@@ -19,6 +19,7 @@ use fence_protocol::wire::principal::PrincipalReply;
 use fence_protocol::wire::session::{
     BlockRequest, SessionEndedReply, SessionPage, SessionReply, SessionRequest,
 };
+use fence_protocol::wire::version::VersionReply;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
@@ -126,14 +127,16 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<SessionPage>()
         .reply::<GuardsReply>()
         .reply::<PrincipalReply>()
-        .reply::<Event>();
+        .reply::<Event>()
+        .reply::<VersionReply>();
     let guard = Schemas::new()
         .request::<FloorRequest>()
         .reply::<SealReply>()
         .reply::<FenceReply>()
         .reply::<FencePage>()
         .reply::<StoresReply>()
-        .reply::<WriteOutcome>();
+        .reply::<WriteOutcome>()
+        .reply::<VersionReply>();
     [
         ("lock-server/src/api/openapi.json", lock_server.made()),
         ("fenced-store/src/doors/objects/openapi.json", guard.made()),
