@@ -129,7 +129,8 @@ impl Server {
 
     /// The address without the scheme.
     pub fn address(&self) -> String {
-        self.base.trim_start_matches("http://").to_owned()
+        let base = &self.base;
+        base.split_once("://").map_or(base.as_str(), |(_, address)| address).to_owned()
     }
 
     /// Address of its reverse proxy (fenced-store with `--proxy-listen`).

@@ -3,6 +3,7 @@
 use std::io;
 use std::time::Duration;
 
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 
 /// Handshakes under way in the process, which cost computing time and memory. Further ones wait.
@@ -16,15 +17,16 @@ const CROWDED: Duration = Duration::from_secs(1);
 pub(super) struct Handshakes {
     slots: Semaphore,
     waiting: watch::Sender<usize>,
-}
-
-impl Default for Handshakes {
-    fn default() -> Self {
-        Self { slots: Semaphore::new(UNDER_WAY_MAX), waiting: watch::Sender::new(0) }
-    }
+    under_way: Gauge,
 }
 
 impl Handshakes {
+    /// Shows their number under way in a metric.
+    pub(super) fn new(under_way: Gauge) -> Self {
+        let slots = Semaphore::new(UNDER_WAY_MAX);
+        Self { slots, waiting: watch::Sender::new(0), under_way }
+    }
+
     /// Does a handshake, which may take `limit` from the moment that it is its turn, and less
     /// while others wait.
     ///
@@ -36,6 +38,7 @@ impl Handshakes {
         handshake: impl Future<Output = T>,
     ) -> io::Result<T> {
         let _slot = self.slot().await?;
+        let _counted = Counted::begin(&self.under_way);
         let mut waiting = self.waiting.subscribe();
         let crowded = async {
             tokio::time::sleep(CROWDED.min(limit)).await;
@@ -75,6 +78,22 @@ impl Drop for Waiting<'_> {
     }
 }
 
+/// One that is under way, until it is dropped.
+struct Counted<'a>(&'a Gauge);
+
+impl<'a> Counted<'a> {
+    fn begin(under_way: &'a Gauge) -> Self {
+        under_way.inc();
+        Self(under_way)
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,7 +103,7 @@ mod tests {
 
     #[tokio::test]
     async fn those_without_end_make_way() {
-        let handshakes = Handshakes::default();
+        let handshakes = Handshakes::new(Gauge::default());
         let stuck = (0..UNDER_WAY_MAX + 44).map(|_| handshakes.run(LONG, pending::<()>()));
         let late = handshakes.run(LONG, async { 7 });
         let served = tokio::select! {

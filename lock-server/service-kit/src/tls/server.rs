@@ -5,7 +5,6 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use prometheus_client::metrics::counter::Counter;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -36,7 +35,7 @@ pub(super) struct SharedTls {
     /// TlsContents at the start.
     pub(super) first: TlsContents,
     pub(super) loaded: RwLock<LoadedTls>,
-    pub(super) failures: Counter,
+    pub(super) figures: TlsFigures,
     handshakes: Handshakes,
 }
 
@@ -48,12 +47,13 @@ impl ServerTls {
     pub fn read(files: &ServerTlsFiles) -> Result<Self, String> {
         let first = files.contents()?;
         let loaded = RwLock::new(files.load(&first)?);
+        let figures = TlsFigures::default();
         let shared = Arc::new(SharedTls {
             files: files.clone(),
             first,
             loaded,
-            failures: Counter::default(),
-            handshakes: Handshakes::default(),
+            handshakes: Handshakes::new(figures.under_way.clone()),
+            figures,
         });
         Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new })
     }
@@ -77,7 +77,7 @@ impl ServerTls {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerTlsStream> {
         let result = self.handshake(stream).await;
         if result.is_err() {
-            self.shared.failures.inc();
+            self.shared.figures.failures.inc();
         }
         result
     }
