@@ -309,20 +309,7 @@ impl Config {
     }
 
     fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else {
-            let unused = [
-                ("--redis-password-file", self.redis_password_file.is_some()),
-                ("--redis-plaintext", self.redis_plaintext),
-            ];
-            let unused: Vec<_> = unused.iter().filter(|(_, is_set)| *is_set).collect();
-            let problem = |(flag, _): &&(&str, bool)| {
-                format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
-            };
-            return match unused.is_empty() {
-                true => Ok(None),
-                false => Err(unused.iter().map(problem).collect()),
-            };
-        };
+        let Some(listen) = self.redis_listen else { return self.no_redis_port() };
         if self.redis_plaintext && self.tls.tls_cert.is_none() {
             return Err(vec![
                 "--redis-plaintext is for a guard with --tls-cert: without, every port is plain; \
@@ -382,6 +369,20 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn no_redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+        let problems: Vec<String> = [
+            ("--redis-password-file", self.redis_password_file.is_some()),
+            ("--redis-plaintext", self.redis_plaintext),
+        ]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(flag, _)| {
+            format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
+        })
+        .collect();
+        if problems.is_empty() { Ok(None) } else { Err(problems) }
     }
 
     fn redis_password(&self) -> Result<Option<PortPassword>, String> {
