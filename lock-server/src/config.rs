@@ -142,6 +142,9 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
+    /// No console at /ui and no API reference at /docs.
+    #[arg(long)]
+    pub no_ui: bool,
     /// Threads that serve HTTP, at most 256 [default: by cores]. The default is one for every two
     /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
@@ -239,6 +242,8 @@ pub struct Settings {
     pub access: Gate,
     /// Limits of the event history.
     pub events: EventOptions,
+    /// `true` if the console is served.
+    pub has_ui: bool,
     /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
     /// The listener's limits.
@@ -291,13 +296,19 @@ impl Config {
             lock_delays,
             access,
             events: self.events(),
+            has_ui: !self.no_ui,
             listener: self.listener.options(),
             host_names: self.hosts.names(),
         })
     }
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
-        let listen = ListenAddr { flag: "--listen", addr: self.listen, uses_access_file: true };
+        let listen = ListenAddr {
+            flag: "--listen",
+            addr: self.listen,
+            uses_access_file: true,
+            is_plain: false,
+        };
         let safeguards = Safeguards {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,

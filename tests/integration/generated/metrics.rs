@@ -11,7 +11,7 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const SHARED_PREFIX: &str = "fencepost_";
 
 /// Beginnings of the names in the sources.
-const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
+const PREFIXES: [&str; 6] = ["http_", "tls_", "access_file_", "lock_", "fence_", "redis_port_"];
 
 struct Metric {
     name: String,
@@ -43,7 +43,7 @@ pub(super) fn tables() -> Vec<Table> {
         metrics.iter().filter(begins).map(Metric::line).collect::<String>()
     };
     vec![
-        Table::new("metrics of both", of(&["http_", "access_file_", "build_"])),
+        Table::new("metrics of both", of(&["http_", "tls_", "access_file_", "build_"])),
         Table::new("metrics of lock-server", of(&["lock_"])),
         Table::new("metrics of fenced-store", of(&["fence_", "redis_port_"])),
     ]
