@@ -114,6 +114,7 @@ impl Reporter {
     pub fn start(options: ReportOptions, kit: &Kit) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let figures = Figures::new(kit);
+        kit.health.set(CHECK, Status::Info("no lock server has accepted a report yet".to_owned()));
         let worker = Worker {
             sender: Sender::new(options),
             batches: Batches::default(),
