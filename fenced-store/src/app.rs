@@ -223,6 +223,11 @@ impl Bound {
         self.redis_port.as_ref().and_then(Listening::addr)
     }
 
+    /// URL of the Redis port, by its address.
+    pub fn redis_url(&self) -> Option<String> {
+        self.redis_port.as_ref().and_then(Listening::url)
+    }
+
     /// Guarantee of the guard.
     pub fn guarantee(&self) -> Guarantee {
         self.app.guarantee

@@ -306,7 +306,12 @@ impl Config {
     }
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
-        let listen = ListenAddr { flag: "--listen", addr: self.listen, uses_access_file: true };
+        let listen = ListenAddr {
+            flag: "--listen",
+            addr: self.listen,
+            uses_access_file: true,
+            is_plain: false,
+        };
         let safeguards = Safeguards {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,

@@ -33,5 +33,6 @@ mod sdk;
 mod session_faults;
 mod start;
 mod tidy;
+mod tls;
 mod watch;
 mod web_pages;

@@ -26,6 +26,7 @@ use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
 use service_kit::listener::Exposure;
+use service_kit::tls::ServerTls;
 use tokio::sync::{mpsc, watch};
 
 use crate::service::{Guard, RequestSummary};
@@ -36,6 +37,7 @@ use crate::verdict::Fence;
 mod authorize;
 mod budget;
 mod client;
+mod client_socket;
 mod cluster;
 pub(crate) mod commands;
 mod confine;
@@ -66,7 +68,7 @@ mod upstream;
 
 use commands::{CommandTable, Observing};
 use counters::PortCounters;
-pub(crate) use front::{Front, Listening};
+pub(crate) use front::{Front, Listening, plain_text_reply};
 use own_clients::OwnClients;
 pub use password::PortPassword;
 pub use patience::SilenceLimits;
@@ -80,6 +82,8 @@ pub struct PortSettings {
     pub listen: SocketAddr,
     /// Permission to listen there.
     pub exposure: Exposure,
+    /// TLS of the port, with its own reply to plain text; `None` if it is plain itself.
+    pub tls: Option<ServerTls>,
     /// Number of threads, at least 1.
     pub threads: usize,
     /// Maximum size of a command, in bytes.
