@@ -10,6 +10,7 @@ use service_kit::listener::{
     self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
 use service_kit::{Kit, http, operational_routes, otlp};
+use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
@@ -18,6 +19,7 @@ use crate::events::Events;
 use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
 use crate::store::{self, LockStore, OpenError};
+use crate::ui;
 
 /// Lock names may be written with plain slashes.
 const FOLDS: &[Fold] =
@@ -109,14 +111,16 @@ pub async fn router(
         signer,
         sealer,
         revoke_unsealed: settings.revoke_unsealed,
+        guard_reads: Semaphore::new(api::GUARD_READS_MAX),
         lock_delays: settings.lock_delays,
         ttl_range: settings.ttl_range,
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),
     };
     let routes = api::router(Arc::new(service)).merge(operational);
+    let routes = if settings.has_ui { routes.merge(ui::router()) } else { routes };
     let routes = access_control::protect(routes, settings.access.start(kit), api::need);
-    let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
+    let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
     Ok(http::finish(routes, kit, options, &settings.host_names))
 }
 

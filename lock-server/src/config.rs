@@ -145,6 +145,9 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
+    /// No console at /ui and no API reference at /docs.
+    #[arg(long)]
+    pub no_ui: bool,
     /// Threads that serve HTTP, at most 256 [default: by cores]. The default is one for every two
     /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
@@ -245,6 +248,8 @@ pub struct Settings {
     pub access: Gate,
     /// Limits of the event history.
     pub events: EventOptions,
+    /// `true` if the console is served.
+    pub has_ui: bool,
     /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
     /// The listener's limits.
@@ -299,6 +304,7 @@ impl Config {
             lock_delays,
             access,
             events: self.events(),
+            has_ui: !self.no_ui,
             listener: self.listener.options(),
             host_names: self.hosts.names(),
             collector: self.traces.otlp_endpoint.clone(),

@@ -10,6 +10,7 @@ mod access;
 mod campaign;
 mod cli;
 mod conformance;
+mod console;
 mod crash;
 mod demos;
 mod deploy;

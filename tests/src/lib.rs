@@ -14,6 +14,7 @@
 
 pub mod api;
 pub mod binaries;
+pub mod browser;
 pub mod campaign;
 pub mod certificates;
 pub mod checks;
@@ -27,6 +28,7 @@ pub mod history;
 pub mod in_turns;
 pub mod key_file;
 pub mod load;
+pub mod openapi;
 pub mod ports;
 pub mod process;
 pub mod quorum_nodes;

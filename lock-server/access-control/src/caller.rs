@@ -59,6 +59,12 @@ impl Caller {
         self.known.as_ref().map(|known| known.principal.name.as_str())
     }
 
+    /// Rights in the access file, as they are written there; none without one.
+    pub fn rights(&self) -> Vec<String> {
+        let grants = self.known.iter().flat_map(|known| &known.principal.grants);
+        grants.map(ToString::to_string).collect()
+    }
+
     /// Binds the leases that the caller requests to its own `session`: they count while it lives.
     #[must_use]
     pub fn within(self, session: Option<SessionId>) -> Self {

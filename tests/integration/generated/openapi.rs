@@ -9,11 +9,13 @@ use fence_protocol::wire::event::{Event, ExplainedLock, RefusalsReport};
 use fence_protocol::wire::fence::{
     FencePage, FenceReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
 };
+use fence_protocol::wire::guards::GuardsReply;
 use fence_protocol::wire::lock::{
     AcquireRequest, EndedReply, HolderInfo, LeaseReply, LockPage, ReleaseRequest, RenewRequest,
     RevokeRequest, RevokedReply,
 };
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
+use fence_protocol::wire::principal::PrincipalReply;
 use fence_protocol::wire::session::{
     BlockRequest, SessionEndedReply, SessionPage, SessionReply, SessionRequest,
 };
@@ -123,6 +125,8 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<SessionReply>()
         .reply::<SessionEndedReply>()
         .reply::<SessionPage>()
+        .reply::<GuardsReply>()
+        .reply::<PrincipalReply>()
         .reply::<Event>()
         .reply::<VersionReply>();
     let guard = Schemas::new()

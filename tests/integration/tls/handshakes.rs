@@ -17,8 +17,8 @@ async fn half_a_handshake(address: &str) -> TcpStream {
     stream
 }
 
-/// Silent clients and half handshakes cost others nothing up to the limit. Beyond it new ones wait,
-/// and established connections continue.
+/// Silent clients and half handshakes cost others nothing up to the limit. Beyond it they make way
+/// for new ones, and established connections continue.
 #[tokio::test]
 async fn handshakes_under_way_are_limited() {
     let made = Certificates::new();
@@ -40,10 +40,9 @@ async fn handshakes_under_way_are_limited() {
     until_true("the limit to be reached", || async { under_way().await == max }).await;
     let another = tokio::spawn(async move { drop(connect(&server, &made).await) });
     established.get("/livez").await.expect(200);
-    assert_eq!(under_way().await, max, "no more than the limit");
-    assert!(!another.is_finished());
+    assert!(under_way().await <= max, "no more than the limit");
+    soon("the handshake that waits, as those without progress make way", another).await.unwrap();
     drop(open);
-    soon("the waiting handshake", another).await.unwrap();
 }
 
 /// A handshake that never ends is cut, with the limit of a request's head.

@@ -93,7 +93,7 @@ where
         let limits = BodyLimits { max_body_bytes, max_json_bytes };
         let context = RequestContext { id: id.clone(), limits };
         request.extensions_mut().insert(context);
-        let checked = names.check(&request);
+        let checked = names.check(&request, options.pages);
         let checked = checked.and_then(|()| check_coding(request.headers()));
         let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));
         let running = match checked {
