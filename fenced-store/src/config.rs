@@ -10,7 +10,9 @@ use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
@@ -169,6 +171,9 @@ pub struct Config {
     /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -243,6 +248,7 @@ impl Config {
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
+                collector: self.traces.otlp_endpoint.clone(),
                 redis: RedisOptions {
                     lost_marks: self.lost_marks,
                     floor: self.floor,
