@@ -79,3 +79,4 @@ pub use session::{LeaseSet, MAX_LOCKS, Session, SessionBuilder, SessionLease, Se
 pub use sessions::Sessions;
 
 pub use fence_protocol as protocol;
+pub use https_client::{TlsOptions, TlsSettingNames};

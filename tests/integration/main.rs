@@ -21,6 +21,7 @@ mod generated;
 mod guard;
 mod guides;
 mod harness;
+mod https;
 mod locks;
 mod many_servers;
 mod quorum;

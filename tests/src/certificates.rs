@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -30,10 +30,20 @@ impl Certificates {
     }
 
     /// With other names for the server.
+    pub fn for_names(names: &[&str]) -> Self {
+        Self::until(names, 4000)
+    }
+
+    /// With a server's certificate that has ended long ago.
+    pub fn expired() -> Self {
+        Self::until(&["localhost", "127.0.0.1"], 2001)
+    }
+
+    /// Server and client certificates end with this year.
     ///
     /// # Panics
     /// If they cannot be made.
-    pub fn for_names(names: &[&str]) -> Self {
+    fn until(names: &[&str], year: i32) -> Self {
         let made = Self { folder: TempDir::new().expect("a folder for certificates") };
         let mut params = CertificateParams::new(Vec::new()).expect("names");
         params.distinguished_name.push(DnType::CommonName, "the CA of a test");
@@ -42,8 +52,8 @@ impl Certificates {
         let key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, key).expect("a CA");
         made.write("ca.pem", &ca.pem());
-        made.issue(&ca, "server", names, ExtendedKeyUsagePurpose::ServerAuth);
-        made.issue(&ca, "client", &["lock-server"], ExtendedKeyUsagePurpose::ClientAuth);
+        made.issue(&ca, "server", names, ExtendedKeyUsagePurpose::ServerAuth, year);
+        made.issue(&ca, "client", &["lock-server"], ExtendedKeyUsagePurpose::ClientAuth, year);
         made
     }
 
@@ -53,12 +63,14 @@ impl Certificates {
         file: &str,
         names: &[&str],
         usage: ExtendedKeyUsagePurpose,
+        year: i32,
     ) {
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
         params.distinguished_name.push(DnType::CommonName, file);
         // Redis shows its own certificate to its sentinels and replicas as well.
         params.extended_key_usages = vec![usage, ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_after = date_time_ymd(year, 12, 31);
         let key = KeyPair::generate().expect("a key");
         let certificate = params.signed_by(&key, ca).expect("a certificate");
         self.write(&format!("{file}.pem"), &certificate.pem());

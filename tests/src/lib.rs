@@ -47,6 +47,7 @@ pub mod servers;
 pub mod session_client;
 pub mod session_load;
 pub mod store_options;
+pub mod tls_proxy;
 pub mod upstream;
 pub mod wait;
 

@@ -3,8 +3,10 @@
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use service_kit::tls::ServerUrl;
 
-use super::{GUARD_TIMEOUT, GuardUrl, http};
+use super::GUARD_TIMEOUT;
+use super::http::{self, GuardClient};
 
 /// The fields that are read of `GET /v1/stores`.
 #[derive(Debug, Deserialize)]
@@ -29,8 +31,8 @@ struct Line {
 /// # Errors
 /// A sentence if it does not reply in time, or the reply is not one of a guard of `namespace`.
 pub(super) async fn highest(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
     tokio::time::timeout(GUARD_TIMEOUT, highest_mark(client, url, namespace))
@@ -39,8 +41,8 @@ pub(super) async fn highest(
 }
 
 async fn highest_mark(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
     let stores: Stores = get(client, url, "/v1/stores").await?;
@@ -66,12 +68,12 @@ fn check(page: &Fences) -> Result<Option<Token>, String> {
 }
 
 async fn get<T: DeserializeOwned>(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     path: &str,
 ) -> Result<T, String> {
-    let request = client.get(format!("{}{path}", url.base())).send();
-    let reply = request.await.map_err(http::causes)?;
+    let request = client.get(url, path).send();
+    let reply = request.await.map_err(|error| client.causes(url, error))?;
     let status = reply.status().as_u16();
     if matches!(status, 401 | 403) {
         return Err(format!(

@@ -4,13 +4,13 @@ use serde::Deserialize;
 use service_kit::clock::{Clock as _, SystemClock};
 
 use super::check::Check;
-use super::http::{Answer, get};
+use super::http::{Answer, Http, get};
 
 /// A Date header counts whole seconds; more than this apart is worth a word.
 const CLOCK_OFFSET_MS: u64 = 5_000;
 
 /// Everything there is to find about the server at `base`; `name` is what it should be.
-pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
+pub(super) async fn check(name: &str, base: &str, http: &Http) -> Vec<Check> {
     let live = match get(http, base, "/livez").await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {

@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::check::Check;
-use super::http::{Answer, get};
+use super::http::{Answer, Http, get};
 
 /// `GET /v1/stores`, as much of it as is shown: a word of the future is shown as it is.
 #[derive(Debug, Deserialize)]
@@ -32,7 +32,7 @@ struct WouldRefuse {
 
 /// A line a store and a line a gap, of the guard at `base`; nothing where it cannot be reached,
 /// which others have said by then.
-pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
+pub(super) async fn check(name: &str, base: &str, http: &Http) -> Vec<Check> {
     get(http, base, "/v1/stores").await.map_or_else(|_| Vec::new(), |answer| read(name, &answer))
 }
 
