@@ -9,11 +9,11 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::app::{self, StartError};
-use crate::config::{Config, PREFIX};
+use crate::config::{Command, Config, PREFIX};
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::process;
-use service_kit::{Kit, config, telemetry};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Runs a guard until a signal ends it; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` call this.
@@ -50,6 +50,9 @@ fn read_settings(
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
+    if let Some(Command::Health) = config.command {
+        return Err(health_check::run(config.listen));
+    }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {
@@ -67,13 +70,13 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     }
     let bound = app::build(settings, &kit).await?.bind().await?;
     let guarantee = bound.guarantee().as_str();
-    if let Some(addr) = bound.addr() {
-        println!("fenced-store listening on http://{addr}");
-        tracing::info!(%addr, backend, guarantee, "serving the API on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("fenced-store listening on {url}");
+        tracing::info!(backend, guarantee, "serving the API on {url}");
     }
-    if let Some(addr) = bound.proxy_addr() {
-        println!("fenced-store proxy listening on http://{addr}");
-        tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
+    if let Some(url) = bound.proxy_url() {
+        println!("fenced-store proxy listening on {url}");
+        tracing::info!(guarantee, "serving the reverse proxy on {url}");
     }
     if let Some(addr) = bound.redis_addr() {
         println!("fenced-store redis port listening on redis://{addr}");

@@ -6,7 +6,7 @@ use access_control::Gate;
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::http::HostNames;
-use service_kit::listener::ListenOptions;
+use service_kit::listener::{Exposure, ListenOptions};
 
 use crate::doors::http_proxy::Upstream;
 use crate::doors::redis::PortSettings;
@@ -30,8 +30,12 @@ pub enum Backend {
 pub struct Settings {
     /// Address of the API; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// TLS, and permission to listen beyond loopback.
+    pub exposure: Exposure,
     /// Backend of the guard.
     pub backend: Backend,
+    /// Earlier store of the same guard, whose marks are carried over before anything is served.
+    pub marks_from: Option<StoreUrl>,
     /// `Enforce`, or `Observe` to let refused operations pass.
     pub mode: Mode,
     /// Namespace that tokens must belong to.
@@ -66,7 +70,9 @@ impl Settings {
     pub fn new(backend: Backend, keys: Option<Keyring>) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            exposure: Exposure::default(),
             backend,
+            marks_from: None,
             mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,

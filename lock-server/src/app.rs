@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, Fold, HttpOptions};
-use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
+use service_kit::listener::{
+    self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
+};
 use service_kit::{Kit, http, operational_routes};
-use tokio::net::TcpListener;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
@@ -50,6 +51,7 @@ pub struct App {
     /// The API with its operational routes, complete: it can be driven in process.
     pub router: ApiRouter,
     listen: SocketAddr,
+    exposure: Exposure,
     options: ListenOptions,
     threads: HttpThreads,
     kit: Kit,
@@ -59,7 +61,7 @@ pub struct App {
 #[derive(Debug)]
 pub struct Bound {
     app: App,
-    listener: TcpListener,
+    listener: BoundListener,
 }
 
 /// Opens the store and makes the routes.
@@ -72,9 +74,11 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
     kit.health.set("guarantee", Status::Info(store::guarantee(&settings.store).to_string()));
     let listen = settings.listen;
+    let exposure = settings.exposure.clone();
+    exposure.start(kit);
     let options = settings.listener;
     let router = router(store, settings, kit).await?;
-    Ok(App { router, listen, options, threads, kit: kit.clone() })
+    Ok(App { router, listen, exposure, options, threads, kit: kit.clone() })
 }
 
 /// The routes of a lock server over a store that is open: what [`build`] serves, without its
@@ -118,21 +122,21 @@ impl App {
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
     pub async fn bind(self) -> Result<Bound, StartError> {
-        let listener = listener::bind(self.listen).await?;
+        let listener = listener::bind(self.listen, &self.exposure).await?;
         Ok(Bound { app: self, listener })
     }
 
     /// Uses a listener that was bound before: for a process in which other parts need the address
     /// before this server can start.
-    pub fn on(self, listener: TcpListener) -> Bound {
+    pub fn on(self, listener: BoundListener) -> Bound {
         Bound { app: self, listener }
     }
 }
 
 impl Bound {
-    /// Address of the API.
-    pub fn addr(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+    /// URL of the API, by its address.
+    pub fn url(&self) -> Option<String> {
+        self.listener.url()
     }
 
     /// Serves until the kit's tasks begin to shut down, then finishes what is in flight. Waiting

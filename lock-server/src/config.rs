@@ -16,10 +16,10 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::flags::{
-    HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags,
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags,
 };
 use service_kit::http::HostNames;
-use service_kit::listener::{HttpThreads, ListenOptions};
+use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
@@ -47,8 +47,8 @@ pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
-    /// loopback is taken.
+    /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
+    /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
     /// Store of the leases. It is memory:, embedded:DIR, redis://HOST:PORT,
@@ -154,6 +154,9 @@ pub struct Config {
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// TLS.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Names.
     #[command(flatten)]
     pub hosts: HostFlags,
@@ -176,6 +179,8 @@ pub enum Command {
         #[arg(long, required = true)]
         fresh: bool,
     },
+    /// Check that the server with these settings is ready: exit code 0, otherwise 1.
+    Health,
 }
 
 /// A record is read and written as a whole, so the number of leases of a lock is bounded.
@@ -219,6 +224,8 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 pub struct Settings {
     /// Address of the API.
     pub listen: SocketAddr,
+    /// TLS, and permission to listen beyond loopback.
+    pub exposure: Exposure,
     /// Store of the leases.
     pub store: StoreUrl,
     /// Options of the store.
@@ -256,39 +263,50 @@ impl Config {
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
-        let store = self.store_and_login();
-        let guards = self.guards();
-        let keys = self.keys.keys(&[self.listen]);
-        let prefixes = (self.seals(), self.lock_delays());
-        match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
-            (
-                Ok((store, login)),
-                Ok(keys),
-                Ok(ttl_range),
-                Ok(guards),
-                Ok(access),
-                (Ok(seal), Ok(lock_delays)),
-            ) => Ok(Settings {
-                http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
-                listen: self.listen,
-                store,
-                store_options: self.store_options(guards, login),
-                keys,
-                ttl_range,
-                seal,
-                revoke_unsealed: self.revoke_unsealed,
-                lock_delays,
-                access,
-                events: self.events(),
-                listener: self.listener.options(),
-                host_names: self.hosts.names(),
-            }),
-            (store, keys, ttl_range, guards, access, (seals, delays)) => {
-                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];
-                let errors = errors.into_iter().chain([seals.err(), delays.err()]);
-                Err(SettingsError(errors.flatten().collect()))
-            }
-        }
+        let mut errors = Vec::new();
+        let store = keep(self.store_and_login(), &mut errors);
+        let keys = keep(self.keys.keys(), &mut errors);
+        let ttl_range = keep(self.ttl_range(), &mut errors);
+        let guards = keep(self.guards(), &mut errors);
+        let access = keep(self.access.open(), &mut errors);
+        let exposure = self.exposure();
+        let exposure = keep(exposure.map_err(|errors| errors.join("\n")), &mut errors);
+        let prefixes = keep(self.seals(), &mut errors).zip(keep(self.lock_delays(), &mut errors));
+        let (Some((store, login)), Some(keys), Some(ttl_range), Some(guards)) =
+            (store, keys, ttl_range, guards)
+        else {
+            return Err(SettingsError(errors));
+        };
+        let (Some(access), Some(exposure), Some((seal, lock_delays))) =
+            (access, exposure, prefixes)
+        else {
+            return Err(SettingsError(errors));
+        };
+        Ok(Settings {
+            http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
+            listen: self.listen,
+            exposure,
+            store,
+            store_options: self.store_options(guards, login),
+            keys,
+            ttl_range,
+            seal,
+            revoke_unsealed: self.revoke_unsealed,
+            lock_delays,
+            access,
+            events: self.events(),
+            listener: self.listener.options(),
+            host_names: self.hosts.names(),
+        })
+    }
+
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let listen = ListenAddr { flag: "--listen", addr: self.listen, uses_access_file: true };
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&[listen], safeguards)
     }
 
     /// The store, with who this server is there; reads the files.
@@ -393,6 +411,10 @@ impl Config {
         }
         Ok((min, max))
     }
+}
+
+fn keep<T>(result: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
 }
 
 #[cfg(test)]

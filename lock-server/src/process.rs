@@ -15,7 +15,7 @@ use crate::store::records::redis;
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::health::Health;
 use service_kit::process;
-use service_kit::{Kit, config, telemetry};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);
@@ -27,6 +27,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Ok(config) => config,
         Err(error) => return error.report(),
     };
+    if let Some(Command::Health) = config.command {
+        return health_check::run(config.listen);
+    }
     if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());
     }
@@ -62,8 +65,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     let bound = built.map_err(|error| error.to_string())?;
-    if let Some(addr) = bound.addr() {
-        println!("lock-server listening on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("lock-server listening on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }

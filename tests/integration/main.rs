@@ -12,6 +12,7 @@ mod cli;
 mod conformance;
 mod crash;
 mod demos;
+mod deploy;
 mod docs;
 mod doctor;
 mod elect;

@@ -27,6 +27,11 @@ impl Setup {
         Self::bare("fenced-store").arg("--store").arg(store).arg("--unsigned")
     }
 
+    /// The program's name.
+    pub fn binary(&self) -> &'static str {
+        self.binary
+    }
+
     /// Nothing but the address to listen on.
     pub fn bare(binary: &'static str) -> Self {
         let listen = "127.0.0.1:0".to_owned();

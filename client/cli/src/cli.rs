@@ -5,8 +5,9 @@ use std::ffi::OsString;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use fence_demos::{bench, demo, internal};
+use fence_terminal::color;
 
-use crate::{auth, doctor, elect, lock, object, run, serve, session};
+use crate::{auth, completions, doctor, elect, lock, object, run, serve, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -18,6 +19,10 @@ pub(crate) struct Cli {
     /// Log on stderr: a level, or target=level pairs
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
     pub(crate) log: String,
+
+    /// Colours: auto has them on a terminal, unless NO_COLOR is set
+    #[arg(long, env = "FENCE_COLOR", default_value = "auto", global = true, value_name = "WHEN")]
+    pub(crate) color: color::Choice,
 
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -57,6 +62,9 @@ pub(crate) enum Command {
     Doctor(Box<doctor::Args>),
     Bench(bench::Args),
     Demo(demo::Args),
+    Completions(completions::Args),
+    #[command(hide = true)]
+    Man(completions::Man),
     /// Started by `demo` and `bench`
     #[command(hide = true)]
     Internal(internal::Args),

@@ -3,6 +3,7 @@
 
 mod auth;
 mod cli;
+mod completions;
 mod connect;
 mod doctor;
 mod elect;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         output::say(&format!("fence: {error}"));
         return ExitCode::from(code::USAGE);
     }
+    cli.color.apply();
     match start(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
@@ -118,6 +120,8 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Doctor(args) => doctor::doctor(*args).await,
         Command::Bench(args) => fence_demos::bench::bench(args).await,
         Command::Demo(args) => fence_demos::demo::demo(args).await,
+        Command::Completions(args) => completions::completions(&args),
+        Command::Man(args) => completions::man(&args),
         Command::Internal(_) => Err(Failure::internal("a role was not started at once")),
         Command::JobHelper(helper) => run::helper::start(helper),
     }

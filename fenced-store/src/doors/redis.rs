@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
+use service_kit::listener::Exposure;
 use tokio::sync::{mpsc, watch};
 
 use crate::service::{Guard, RequestSummary};
@@ -76,6 +77,8 @@ use retire::Ended;
 pub struct PortSettings {
     /// Address; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// Permission to listen there.
+    pub exposure: Exposure,
     /// Number of threads, at least 1.
     pub threads: usize,
     /// Maximum size of a command, in bytes.

@@ -14,7 +14,7 @@ use crate::file::AccessFile;
 use crate::ledger::{Full, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
-use crate::secret::SecretHash;
+use crate::secret::Credential;
 
 /// Most notes of a handler in the audit log.
 const NOTES_MAX: usize = 8;
@@ -41,7 +41,7 @@ pub(crate) struct KnownCaller {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) file: AccessFile,
-    pub(crate) hash: SecretHash,
+    pub(crate) credential: Credential,
 }
 
 impl Caller {
@@ -100,7 +100,7 @@ impl Caller {
     /// replies, which a change of the file must end too.
     pub fn may_still(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.known.as_ref().is_none_or(|known| {
-            known.file.find(&known.hash).is_some_and(|(principal, _)| {
+            known.file.find(&known.credential).is_ok_and(|(principal, _)| {
                 let is_same = principal.name == known.principal.name;
                 is_same && principal.may(verb, scope)
             })

@@ -12,12 +12,14 @@ pub mod flags;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod health;
+pub mod health_check;
 pub mod http;
 pub mod ids;
 mod kit;
 pub mod listener;
 pub mod login;
 pub mod metrics;
+mod notify;
 pub mod problem;
 pub mod process;
 mod request;

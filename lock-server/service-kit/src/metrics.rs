@@ -12,6 +12,9 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+/// What the name of every metric begins with.
+const PREFIX: &str = "fencepost";
+
 /// Bounds in seconds: from a grant out of memory to a long poll.
 const DURATION_BOUNDS_SECONDS: [f64; 15] = [
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 10.0,
@@ -55,9 +58,9 @@ struct Shared {
 }
 
 impl Metrics {
-    /// Metrics with the HTTP families and `build_info`, which carries the name of the service.
+    /// Metrics with the HTTP families and `fencepost_build_info`, which names the service.
     pub fn new(service: &'static str) -> Self {
-        let mut registry = Registry::default();
+        let mut registry = Registry::with_prefix(PREFIX);
         let requests = Family::default();
         let durations: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATION_BOUNDS_SECONDS));
@@ -81,7 +84,8 @@ impl Metrics {
         Self { shared: Arc::new(Shared { registry, requests, durations, in_flight, panics }) }
     }
 
-    /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`.
+    /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`
+    /// shows `fencepost_name`.
     pub fn registry<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
         register(&mut self.shared.registry.write().unwrap_or_else(PoisonError::into_inner))
     }
@@ -165,7 +169,7 @@ mod tests {
         metrics.registry(|registry| registry.register("grants", "Grants", grants.clone()));
         grants.inc();
         let text = metrics.encode();
-        assert!(text.contains("grants_total 1"), "{text}");
+        assert!(text.contains("\nfencepost_grants_total 1"), "{text}");
         assert!(text.contains("service=\"test\""), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
     }

@@ -7,7 +7,10 @@ use crate::docs::files;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Prefixes of this project's metrics.
+/// What the registry puts before every name.
+const SHARED_PREFIX: &str = "fencepost_";
+
+/// How the sources' names begin.
 const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
 
 struct Metric {
@@ -18,6 +21,11 @@ struct Metric {
 }
 
 impl Metric {
+    /// The name in the sources.
+    fn local_name(&self) -> &str {
+        self.name.strip_prefix(SHARED_PREFIX).unwrap_or(&self.name)
+    }
+
     fn line(&self) -> String {
         let Self { name, kind, labels, help } = self;
         let labels = if labels.is_empty() { String::new() } else { format!("; {labels}") };
@@ -31,7 +39,7 @@ pub(super) fn tables() -> Vec<Table> {
     metrics.sort_by(|a, b| a.name.cmp(&b.name));
     assert!(metrics.len() > 35, "only {} metrics were found", metrics.len());
     let of = |prefixes: &[&str]| {
-        let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.name.starts_with(prefix));
+        let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.local_name().starts_with(prefix));
         metrics.iter().filter(begins).map(Metric::line).collect::<String>()
     };
     vec![
@@ -74,7 +82,7 @@ fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
     if value.ends_with("Info::new") {
         let labels = "`service`, `version`".to_owned();
         return Metric {
-            name: format!("{name}_info"),
+            name: format!("{SHARED_PREFIX}{name}_info"),
             kind: "info",
             labels,
             help: help.to_owned(),
@@ -90,9 +98,9 @@ fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
     let family = types.filter_map(|text| text.strip_prefix("Family<")).next();
     let labels = family.and_then(|rest| rest.split(',').next()).map(|name| labels(source, name));
     let (name, kind) = match kind {
-        "Counter" => (format!("{name}_total"), "counter"),
-        "Gauge" => (name.to_owned(), "gauge"),
-        _ => (name.to_owned(), "histogram"),
+        "Counter" => (format!("{SHARED_PREFIX}{name}_total"), "counter"),
+        "Gauge" => (format!("{SHARED_PREFIX}{name}"), "gauge"),
+        _ => (format!("{SHARED_PREFIX}{name}"), "histogram"),
     };
     Metric { name, kind, labels: labels.unwrap_or_default(), help: help.to_owned() }
 }

@@ -113,3 +113,25 @@ async fn a_file_sets_up_everything() {
     let output = fence(&args, &[]).ended().await;
     assert_eq!(output.code, 0, "{output:?}");
 }
+
+/// In TLS 1.3 the refusal comes after the request was sent, and nothing was done all the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_requires_a_client_certificate() {
+    let certificates = Certificates::new();
+    let file = |name| certificates.text(name);
+    let own = ["--tls-cert", &file("server.pem"), "--tls-key", &file("server.key")];
+    let clients = ["--tls-client-ca", &file("ca.pem")];
+    let server = Setup::lock_server("memory:").args(&own).args(&clients).start().await;
+    let ca = file("ca.pem");
+    let args = ["lock", "acquire", "a", "--server", &server.base, "--ca-file", &ca];
+    fails(&args, UNAVAILABLE, &["name one with --client-cert and --client-key"]).await;
+    let with = |of: &Certificates| ["client.pem", "client.key"].map(|name| of.text(name));
+    let [certificate, key] = with(&Certificates::new());
+    let more = ["--client-cert", &certificate, "--client-key", &key];
+    let words = ["does not accept the certificate of --client-cert"];
+    fails(&[&args[..], &more].concat(), UNAVAILABLE, &words).await;
+    let [certificate, key] = with(&certificates);
+    let more = ["--client-cert", &certificate, "--client-key", &key];
+    let output = fence(&[&args[..], &more].concat(), &[]).ended().await;
+    assert_eq!(output.code, 0, "{output:?}");
+}

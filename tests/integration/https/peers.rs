@@ -1,5 +1,6 @@
 //! Lock servers that call guards, and guards that call lock servers and datastores, over TLS.
 
+use fence_client::{Client, TlsOptions};
 use fence_protocol::wire::event::ExplainedLock;
 use fence_tests::api::Api;
 use fence_tests::certificates::Certificates;
@@ -118,4 +119,27 @@ async fn a_datastore_that_is_not_trusted_gets_nothing() {
     assert!(problem.detail.contains("is for store.example, not for localhost"), "{problem}");
     assert_eq!(guard.metric("fence_quarantined_lanes").await, 0);
     assert!(upstream.log().is_empty());
+}
+
+/// Every client of the site, the lock server among them, presents a certificate.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn services_and_clients_identify_themselves_by_certificates() {
+    let certificates = Certificates::new();
+    let file = |name| certificates.text(name);
+    let own = ["--tls-cert", &file("server.pem"), "--tls-key", &file("server.key")];
+    let clients = ["--tls-client-ca", &file("ca.pem")];
+    let peer = ["--peer-ca", &file("ca.pem"), "--peer-cert", &file("client.pem")];
+    let peer_key = ["--peer-key", &file("client.key")];
+    let guard = Setup::fenced_store("memory:").args(&own).args(&clients).start().await;
+    let server = Setup::lock_server("memory:").args(&own).args(&clients);
+    let server = server.args(&["--guard", &guard.base, "--seal", "*=required"]);
+    let server = server.args(&peer).args(&peer_key).start().await;
+    let tls = TlsOptions::default().with_ca(&certificates.file("ca.pem")).unwrap();
+    let tls = tls.with_client(&certificates.file("client.pem"), &certificates.file("client.key"));
+    let client = Client::builder().lock_server(&server.base).fenced_store(&guard.base);
+    let client = client.tls(tls.unwrap()).build().unwrap();
+    // It is granted once the guard has been sealed.
+    let lease = client.lock("a").acquire().await.unwrap();
+    client.objects().put(&lease, "a", "x").await.unwrap();
+    lease.release().await.unwrap();
 }

@@ -64,7 +64,7 @@ async fn the_tour_is_true_over_tls_and_the_ca_outlives_a_restart() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn other_machines_are_told_a_name_that_the_certificate_has() {
+async fn other_machines_get_a_name_that_the_certificate_has() {
     let folder = TempDir::new().unwrap();
     let access = folder.path().join("access.toml");
     std::fs::write(&access, "").unwrap();

@@ -131,7 +131,8 @@ Programs of this machine need two lines; for others see --listen and --access-fi
             );
         };
         let port = |url: &str| url.rsplit_once(':').map_or("", |(_, port)| port).to_owned();
-        let (locks, guard) = (port(locks), port(guard));
+        let locks = port(locks);
+        let guard = port(guard);
         format!(
             r#"
 Another machine needs two lines:

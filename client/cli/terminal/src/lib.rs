@@ -1,5 +1,6 @@
-//! Exit codes, output, tables and readable times: shared by the `fence` command and its demos.
+//! Exit codes, output, colours, tables and readable times: shared by the `fence` command and its demos.
 
+pub mod color;
 pub mod exit;
 pub mod output;
 pub mod readable;

@@ -2,6 +2,8 @@
 
 use std::io::{self, Write as _};
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
 
@@ -33,7 +35,7 @@ impl Output {
         table: impl FnOnce(&T) -> String,
     ) -> Result<(), Failure> {
         match self.format {
-            Format::Table => emit(table(data).as_bytes()),
+            Format::Table => emit_text(&table(data)),
             Format::Json => {
                 let mut json = serde_json::to_vec_pretty(data)
                     .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
@@ -42,6 +44,12 @@ impl Output {
             }
         }
     }
+}
+
+/// Writes text to stdout, without its [colours](crate::color) unless they are wanted there.
+pub fn emit_text(text: &str) -> Result<(), Failure> {
+    let is_plain = AutoStream::choice(&io::stdout()) == ColorChoice::Never;
+    if is_plain { emit(strip_str(text).to_string().as_bytes()) } else { emit(text.as_bytes()) }
 }
 
 /// Writes to stdout. A reader that has closed the pipe (`| head`) is not an error.

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use service_kit::listener::{self, BindError};
+use service_kit::listener::{self, BindError, Exposure};
 use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
@@ -19,7 +19,7 @@ pub(crate) enum Front {
     /// Before one Redis: preempt and abort.
     One(Arc<Port>),
     /// Before a cluster: one step a command.
-    Cluster(SocketAddr, Arc<ClusterPort>),
+    Cluster(SocketAddr, Exposure, Arc<ClusterPort>),
 }
 
 /// A port whose socket is bound.
@@ -50,7 +50,8 @@ impl Front {
             Behind::Cluster(target) => {
                 let cluster = Cluster::open(target, &guard.fencing.namespace, &guard.kit).await?;
                 let listen = settings.listen;
-                Ok(Self::Cluster(listen, ClusterPort::new(cluster, guard, settings)))
+                let exposure = settings.exposure.clone();
+                Ok(Self::Cluster(listen, exposure, ClusterPort::new(cluster, guard, settings)))
             }
         }
     }
@@ -62,8 +63,9 @@ impl Front {
     pub(crate) async fn listen(&self) -> Result<Listening, BindError> {
         Ok(match self {
             Self::One(port) => Listening::One(thread::listen(Arc::clone(port)).await?),
-            Self::Cluster(address, port) => {
-                Listening::Cluster(listener::bind(*address).await?, Arc::clone(port))
+            Self::Cluster(address, exposure, port) => {
+                let (listener, _) = listener::bind(*address, exposure).await?.into_parts();
+                Listening::Cluster(listener, Arc::clone(port))
             }
         })
     }

@@ -35,7 +35,7 @@ pub(crate) struct Listening {
 /// An error with the address and the remedy.
 pub(crate) async fn listen(port: Arc<Port>) -> Result<Listening, BindError> {
     let address = port.settings.listen;
-    let listener = listener::bind(address).await?;
+    let (listener, _) = listener::bind(address, &port.settings.exposure).await?.into_parts();
     let listener = listener.into_std().map_err(|error| BindError::Other(address, error))?;
     Ok(Listening { port, listener })
 }

@@ -15,6 +15,7 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
 use fence_protocol::{Code, Invalid};
 
 use crate::problem::{Reject, shown};
+use crate::tls::ClientNames;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -73,7 +74,10 @@ impl HostNames {
         }
         // Without a host no page is this server's own.
         let Some(host) = host(request)? else { return check_origin(headers, "") };
-        if !self.contains(host) {
+        // In TLS the client has verified the host's name, and a browser would have shown the page
+        // an error.
+        let in_tls = request.extensions().get::<ClientNames>().is_some();
+        if !in_tls && !self.contains(host) {
             let detail = format!("the host \"{}\" is none of this server's", shown(host));
             return Err(Reject::new(Code::MisdirectedRequest, detail));
         }

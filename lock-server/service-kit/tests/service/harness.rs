@@ -12,7 +12,7 @@ use fence_protocol::LockName;
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use service_kit::http::{Fold, HostNames, HttpOptions, RequestId};
-use service_kit::listener::{DrainReport, HttpThreads, ListenOptions};
+use service_kit::listener::{DrainReport, Exposure, HttpThreads, ListenOptions};
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject, body_error};
 use service_kit::{Kit, http, listener, operational_routes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -118,7 +118,8 @@ pub(crate) async fn start_kit(options: ListenOptions, more: Router, kit: Kit) ->
     let arrived = Arc::new(Notify::new());
     let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
     let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
-    let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener =
+        listener::bind("127.0.0.1:0".parse().unwrap(), &Exposure::default()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let count = NonZeroUsize::new(THREADS).unwrap();
     let threads = HttpThreads::start(count, &kit.tasks).await.unwrap();

@@ -1,0 +1,96 @@
+//! The subcommand `health`: whether the service that has the same settings is ready. For containers,
+//! which have no other program to check it with.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "the terminal is the interface")]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// Time for the reply. Container engines start the check every few seconds.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Bytes that are read of the reply.
+const REPLY_BYTES_MAX: u64 = 64 * 1024;
+
+/// Asks the service at `listen` for `/readyz` and prints its reply. Exit code 0 means ready, and 1
+/// not ready or unreachable.
+pub fn run(listen: SocketAddr) -> ExitCode {
+    match check(listen) {
+        Ok(()) => {
+            println!("ready");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{listen}: {}", error.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(listen: SocketAddr) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("the runtime cannot start: {error}"))?;
+    runtime.block_on(async {
+        let checked = tokio::time::timeout(TIMEOUT, readiness(reachable(listen)));
+        checked.await.unwrap_or_else(|_| Err(format!("no reply within {TIMEOUT:?}")))
+    })
+}
+
+/// The loopback address of a listener on all addresses.
+fn reachable(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+async fn readiness(addr: SocketAddr) -> Result<(), String> {
+    let stream = TcpStream::connect(addr).await.map_err(|error| error.to_string())?;
+    judge(&exchange(stream).await.map_err(|error| error.to_string())?)
+}
+
+async fn exchange(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<String> {
+    stream
+        .write_all(b"GET /readyz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        .await?;
+    let mut reply = Vec::new();
+    stream.take(REPLY_BYTES_MAX).read_to_end(&mut reply).await?;
+    Ok(String::from_utf8_lossy(&reply).into_owned())
+}
+
+/// The failing checks are the body of a reply that is not 200.
+fn judge(reply: &str) -> Result<(), String> {
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap_or((reply, ""));
+    match head.lines().next() {
+        Some(line) if line.starts_with("HTTP/1.1 200 ") => Ok(()),
+        Some(line) => Err(format!("{line}: {body}")),
+        None => Err("the connection was closed without a reply".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_status_200_is_ready() {
+        assert_eq!(judge("HTTP/1.1 200 OK\r\n\r\nok\n"), Ok(()));
+        let failing = judge("HTTP/1.1 503 Service Unavailable\r\na: b\r\n\r\n[-]store failed\n");
+        assert_eq!(failing.unwrap_err(), "HTTP/1.1 503 Service Unavailable: [-]store failed\n");
+        assert!(judge("").unwrap_err().contains("without a reply"));
+        assert!(judge("-ERR this port speaks TLS\r\n").is_err());
+    }
+
+    #[test]
+    fn a_listener_on_all_addresses_is_reached_on_loopback() {
+        let reachable = |addr: &str| reachable(addr.parse().unwrap()).to_string();
+        assert_eq!(reachable("0.0.0.0:7420"), "127.0.0.1:7420");
+        assert_eq!(reachable("[::]:7420"), "[::1]:7420");
+        assert_eq!(reachable("127.0.0.2:7420"), "127.0.0.2:7420");
+    }
+}
