@@ -7,7 +7,7 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
 use service_kit::listener::{self, BindError, BoundListener, DrainReport, Exposure, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
+use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, ProxyError};
@@ -74,6 +74,9 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    if let Some(collector) = &settings.collector {
+        otlp::export(collector, kit);
+    }
     let counters = Counters::new(&kit.metrics);
     let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),

@@ -10,7 +10,9 @@ use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
@@ -169,6 +171,9 @@ pub struct Config {
     /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -243,6 +248,7 @@ impl Config {
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
+                collector: self.traces.otlp_endpoint.clone(),
                 redis: RedisOptions {
                     lost_marks: self.lost_marks,
                     floor: self.floor,
@@ -309,20 +315,7 @@ impl Config {
     }
 
     fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else {
-            let unused = [
-                ("--redis-password-file", self.redis_password_file.is_some()),
-                ("--redis-plaintext", self.redis_plaintext),
-            ];
-            let unused: Vec<_> = unused.iter().filter(|(_, is_set)| *is_set).collect();
-            let problem = |(flag, _): &&(&str, bool)| {
-                format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
-            };
-            return match unused.is_empty() {
-                true => Ok(None),
-                false => Err(unused.iter().map(problem).collect()),
-            };
-        };
+        let Some(listen) = self.redis_listen else { return self.no_redis_port() };
         if self.redis_plaintext && self.tls.tls_cert.is_none() {
             return Err(vec![
                 "--redis-plaintext is for a guard with --tls-cert: without, every port is plain; \
@@ -382,6 +375,20 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn no_redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+        let problems: Vec<String> = [
+            ("--redis-password-file", self.redis_password_file.is_some()),
+            ("--redis-plaintext", self.redis_plaintext),
+        ]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(flag, _)| {
+            format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
+        })
+        .collect();
+        if problems.is_empty() { Ok(None) } else { Err(problems) }
     }
 
     fn redis_password(&self) -> Result<Option<PortPassword>, String> {

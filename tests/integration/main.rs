@@ -25,6 +25,7 @@ mod guides;
 mod harness;
 mod locks;
 mod many_servers;
+mod observability;
 mod quorum;
 mod redis;
 mod redis_port;

@@ -22,6 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
 use service_kit::listener::Exposure;
@@ -195,11 +196,16 @@ impl Port {
 
     /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
-        let (fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => (fence, FenceOutcome::Stale { mark: *mark }),
-            Refusal::Collision { fence, mark } => (fence, FenceOutcome::Collision { mark: *mark }),
+        let (code, fence, outcome) = match refusal {
+            Refusal::Stale { fence, mark } => {
+                (Code::StaleToken, fence, FenceOutcome::Stale { mark: *mark })
+            }
+            Refusal::Collision { fence, mark } => {
+                (Code::TokenCollision, fence, FenceOutcome::Collision { mark: *mark })
+            }
             Refusal::Unavailable(_) | Refusal::Line(_) => return,
         };
+        self.guard.observer.passes(code, session::CONNECTION, &refusal.not_applied());
         // The client gets the refusal in Redis' form.
         let _ = self.guard.account(&summary_of(fence), Ok(outcome));
     }

@@ -10,6 +10,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
+use super::figures::TlsFigures;
+use super::handshakes::Handshakes;
 use super::server_files::{LoadedTls, ServerTlsFiles, TlsContents};
 use crate::socket::linger;
 

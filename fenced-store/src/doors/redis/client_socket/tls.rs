@@ -105,7 +105,7 @@ impl io::Write for Unwaiting<'_> {
 
 /// The half that receives.
 #[derive(Debug)]
-pub(super) struct TlsReader {
+pub(in crate::doors::redis) struct TlsReader {
     tcp: OwnedReadHalf,
     session: Rc<RefCell<TlsSession>>,
 }
@@ -158,7 +158,7 @@ impl TlsReader {
 
 /// The half that sends.
 #[derive(Debug)]
-pub(super) struct TlsWriter {
+pub(in crate::doors::redis) struct TlsWriter {
     tcp: OwnedWriteHalf,
     session: Rc<RefCell<TlsSession>>,
 }
