@@ -109,6 +109,11 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
         .until("document.querySelector('.lease.expired') && document.querySelector('.hand-over')")
         .await;
 
+    if super::generated::regenerates() {
+        let picture = browser.screenshot().await;
+        assert!(picture.len() < 200_000, "{} bytes", picture.len());
+        std::fs::write(Path::new(ROOT).join("docs/operating/console.png"), picture).unwrap();
+    }
     let hostile = json!({"wait_ms": 60_000, "owner": HOSTILE});
     let hostile = tokio::spawn(async move { locks.acquire("orders/42", hostile).await });
     browser.until_text(".queue", HOSTILE).await;
@@ -116,11 +121,6 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
     hostile.abort();
     browser.until("document.querySelector('.queue') === null").await;
 
-    if super::generated::regenerates() {
-        let picture = browser.screenshot().await;
-        assert!(picture.len() < 200_000, "{} bytes", picture.len());
-        std::fs::write(Path::new(ROOT).join("docs/operating/console.png"), picture).unwrap();
-    }
     assert_eq!(browser.errors().await, Vec::<String>::new());
 }
 

@@ -36,6 +36,7 @@ pub(crate) const OPTIONS: HttpOptions = HttpOptions {
     max_body_bytes: 200_000,
     max_json_bytes: 1000,
     folds: &[Fold { prefix: "/locks/", verbs: &["acquire"] }],
+    pages: &[],
 };
 
 /// Limits none of which strikes by itself.
