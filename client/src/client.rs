@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::{Invalid, LockName, Owner};
+use fence_protocol::{Invalid, LockName, Owner, TraceContext};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
@@ -23,6 +23,7 @@ struct ClientParts {
     owner: Owner,
     is_owner_given: bool,
     incarnation: Owner,
+    trace: Option<TraceContext>,
     lock_server: String,
     fenced_store: String,
     background: Background,
@@ -107,6 +108,11 @@ impl Client {
         &self.parts.incarnation
     }
 
+    /// The trace that was configured.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.parts.trace
+    }
+
     /// The address of the lock server.
     pub fn lock_server(&self) -> &str {
         &self.parts.lock_server
@@ -138,6 +144,7 @@ pub struct ClientBuilder {
     owner: Option<String>,
     incarnation: Option<String>,
     auth: Option<BearerToken>,
+    trace: Option<TraceContext>,
 }
 
 impl Default for ClientBuilder {
@@ -148,6 +155,7 @@ impl Default for ClientBuilder {
             owner: None,
             incarnation: None,
             auth: None,
+            trace: None,
         }
     }
 }
@@ -189,13 +197,20 @@ impl ClientBuilder {
         self
     }
 
+    /// The trace that this client's requests belong to, unless they are sent
+    /// [in another](crate::in_trace); none by default.
+    pub fn trace(mut self, trace: TraceContext) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
     /// Builds the client. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address, an owner or an incarnation
     /// that is not valid.
     pub fn build(self) -> Result<Client, Error> {
-        let http = transport::http_client(self.auth.as_ref())?;
+        let http = transport::http_client(self.auth.as_ref(), self.trace)?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
         let fenced_store = Endpoint::new(http, &self.fenced_store)?;
         let is_owner_given = self.owner.is_some();
@@ -217,6 +232,7 @@ impl ClientBuilder {
                 owner,
                 is_owner_given,
                 incarnation,
+                trace: self.trace,
                 background: Background::default(),
             }),
         })

@@ -77,5 +77,6 @@ pub use objects::{Applied, FencedStore, Object, PutRequest};
 pub use reentrant::{Entry, Reentrant};
 pub use session::{LeaseSet, MAX_LOCKS, Session, SessionBuilder, SessionLease, SessionLocks};
 pub use sessions::Sessions;
+pub use transport::in_trace;
 
 pub use fence_protocol as protocol;

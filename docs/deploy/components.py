@@ -23,7 +23,7 @@ def cargo(*args: str) -> str:
 def linked() -> set[tuple[str, str]]:
     """Name and version of every package that is linked into a program."""
     chosen = [word for program in PROGRAMS for word in ("-p", program)]
-    lines = cargo("tree", "--locked", *chosen, "-e", "normal", "--prefix", "none", "-f", "{p}")
+    lines = cargo("tree", "--locked", "--no-default-features", *chosen, "-e", "normal", "--prefix", "none", "-f", "{p}")
     words = [line.split() for line in lines.splitlines() if line.strip()]
     return {(name, version.removeprefix("v")) for name, version, *_ in words}
 

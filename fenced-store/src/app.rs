@@ -7,7 +7,7 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
 use service_kit::listener::{self, BindError, BoundListener, DrainReport, Exposure, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
+use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, ProxyError};
@@ -74,6 +74,9 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    if let Some(collector) = &settings.collector {
+        otlp::export(collector, kit);
+    }
     let counters = Counters::new(&kit.metrics);
     let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),
@@ -218,6 +221,11 @@ impl Bound {
     /// Address of the Redis port.
     pub fn redis_addr(&self) -> Option<SocketAddr> {
         self.redis_port.as_ref().and_then(Listening::addr)
+    }
+
+    /// URL of the Redis port, by its address.
+    pub fn redis_url(&self) -> Option<String> {
+        self.redis_port.as_ref().and_then(Listening::url)
     }
 
     /// Guarantee of the guard.

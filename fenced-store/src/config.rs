@@ -10,12 +10,16 @@ use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
-use crate::doors::redis::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
+use crate::doors::redis::{
+    AfterFenced, PortPassword, PortSettings, SilenceLimits, plain_text_reply,
+};
 use crate::fail_points::{FailAt, FailPoints};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
@@ -110,6 +114,10 @@ pub struct Config {
     /// the token as the password.
     #[arg(long, value_name = "ADDR")]
     pub redis_listen: Option<SocketAddr>,
+    /// The Redis port speaks no TLS, though the other ports do (--tls-cert). For clients on this
+    /// machine.
+    #[arg(long)]
+    pub redis_plaintext: bool,
     /// Threads of the Redis port, 1 to 64. One is enough for what one Redis can do.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
@@ -163,6 +171,9 @@ pub struct Config {
     /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -237,6 +248,7 @@ impl Config {
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
                 listener: self.listener.options(),
                 host_names: self.hosts.names(),
+                collector: self.traces.otlp_endpoint.clone(),
                 redis: RedisOptions {
                     lost_marks: self.lost_marks,
                     floor: self.floor,
@@ -285,14 +297,14 @@ impl Config {
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
         let addresses = [
-            ("--listen", Some(self.listen), true),
-            ("--proxy-listen", self.proxy_listen, false),
-            ("--redis-listen", self.redis_listen, false),
+            ("--listen", Some(self.listen), true, false),
+            ("--proxy-listen", self.proxy_listen, false, false),
+            ("--redis-listen", self.redis_listen, false, self.redis_plaintext),
         ];
         let addresses: Vec<ListenAddr> = addresses
             .into_iter()
-            .filter_map(|(flag, addr, uses_access_file)| {
-                Some(ListenAddr { flag, addr: addr?, uses_access_file })
+            .filter_map(|(flag, addr, uses_access_file, is_plain)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file, is_plain })
             })
             .collect();
         let safeguards = Safeguards {
@@ -303,19 +315,12 @@ impl Config {
     }
 
     fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else {
-            return match self.redis_password_file {
-                None => Ok(None),
-                Some(_) => Err(vec![
-                    "--redis-password-file is the password of the Redis port; set --redis-listen, or \
-                     leave it out"
-                        .to_owned(),
-                ]),
-            };
-        };
-        if exposure.tls().is_some() {
+        let Some(listen) = self.redis_listen else { return self.no_redis_port() };
+        if self.redis_plaintext && self.tls.tls_cert.is_none() {
             return Err(vec![
-                "--redis-listen speaks no TLS, and --tls-cert is given; run two guards".to_owned(),
+                "--redis-plaintext is for a guard with --tls-cert: without, every port is plain; \
+                 leave it out"
+                    .to_owned(),
             ]);
         }
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
@@ -352,9 +357,11 @@ impl Config {
         }
         let password = self.redis_password().map_err(|problem| vec![problem])?;
         let listener = self.listener.options();
+        let tls = exposure.tls().filter(|_| !self.redis_plaintext).cloned();
         Ok(Some(PortSettings {
             listen,
             exposure,
+            tls: tls.map(|tls| tls.for_listener(listener.header_timeout, plain_text_reply)),
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
@@ -368,6 +375,20 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn no_redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+        let problems: Vec<String> = [
+            ("--redis-password-file", self.redis_password_file.is_some()),
+            ("--redis-plaintext", self.redis_plaintext),
+        ]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(flag, _)| {
+            format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
+        })
+        .collect();
+        if problems.is_empty() { Ok(None) } else { Err(problems) }
     }
 
     fn redis_password(&self) -> Result<Option<PortPassword>, String> {

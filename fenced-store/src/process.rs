@@ -78,9 +78,9 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
         println!("fenced-store proxy listening on {url}");
         tracing::info!(guarantee, "serving the reverse proxy on {url}");
     }
-    if let Some(addr) = bound.redis_addr() {
-        println!("fenced-store redis port listening on redis://{addr}");
-        tracing::info!(%addr, guarantee, "serving the Redis port on redis://{addr}");
+    if let Some(url) = bound.redis_url() {
+        println!("fenced-store redis port listening on {url}");
+        tracing::info!(guarantee, "serving the Redis port on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }

@@ -7,6 +7,7 @@ use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, ListenOptions};
+use service_kit::otlp::CollectorUrl;
 
 use crate::doors::http_proxy::Upstream;
 use crate::doors::redis::PortSettings;
@@ -56,6 +57,8 @@ pub struct Settings {
     pub listener: ListenOptions,
     /// Host names of the guard.
     pub host_names: HostNames,
+    /// Collector of spans.
+    pub collector: Option<CollectorUrl>,
     /// Connection options of the Redis behind the guard.
     pub redis: RedisOptions,
     /// Settings of the Redis port; only with a Redis as store.
@@ -83,6 +86,7 @@ impl Settings {
             access: Gate::default(),
             listener: ListenOptions::default(),
             host_names: HostNames::default(),
+            collector: None,
             redis: RedisOptions::default(),
             redis_port: None,
             report: None,

@@ -97,7 +97,7 @@ impl Service {
     }
 
     fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
-        let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode } = grant;
+        let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode, .. } = grant;
         let fencing_token = self.signer.sign(token, lock.clone(), lease_id).to_string();
         LeaseReply {
             lock,

@@ -9,7 +9,7 @@ use service_kit::http::{ApiRouter, Fold, HttpOptions};
 use service_kit::listener::{
     self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
-use service_kit::{Kit, http, operational_routes};
+use service_kit::{Kit, http, operational_routes, otlp};
 use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
@@ -71,6 +71,9 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    if let Some(collector) = &settings.collector {
+        otlp::export(collector, kit);
+    }
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;

@@ -16,10 +16,13 @@ use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
 use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
 use service_kit::login::StoreLogin;
+use service_kit::otlp::CollectorUrl;
 
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
@@ -161,6 +164,9 @@ pub struct Config {
     /// Flags of the log's form.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -250,6 +256,8 @@ pub struct Settings {
     pub listener: ListenOptions,
     /// Host names of the server.
     pub host_names: HostNames,
+    /// Collector of spans.
+    pub collector: Option<CollectorUrl>,
 }
 
 /// Settings that are each fine and do not fit together, or name a file that is not.
@@ -299,11 +307,17 @@ impl Config {
             has_ui: !self.no_ui,
             listener: self.listener.options(),
             host_names: self.hosts.names(),
+            collector: self.traces.otlp_endpoint.clone(),
         })
     }
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
-        let listen = ListenAddr { flag: "--listen", addr: self.listen, uses_access_file: true };
+        let listen = ListenAddr {
+            flag: "--listen",
+            addr: self.listen,
+            uses_access_file: true,
+            is_plain: false,
+        };
         let safeguards = Safeguards {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,

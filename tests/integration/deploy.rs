@@ -5,6 +5,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory as _;
+use fence_tests::certificates::Certificates;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
@@ -89,8 +90,12 @@ async fn a_notify_socket_that_is_gone_does_not_stop_the_server() {
 }
 
 async fn health(program: &str, address: &str) -> Output {
+    health_with(program, address, &[]).await
+}
+
+async fn health_with(program: &str, address: &str, flags: &[String]) -> Output {
     let mut command = command(fence_tests::binaries::path(program));
-    command.args(["--listen", address, "health"]);
+    command.args(["--listen", address]).args(flags).arg("health");
     Process::spawn("health", command).ended().await
 }
 
@@ -121,6 +126,32 @@ async fn health_names_the_check_that_fails() {
     let gone = health("lock-server", &address).await;
     assert_eq!(gone.code, 1);
     assert!(gone.stderr.contains("refused"), "{}", gone.stderr);
+}
+
+fn tls_flags(certificates: &Certificates) -> [String; 4] {
+    let [certificate, key] = ["server.pem", "server.key"].map(|name| certificates.text(name));
+    ["--tls-cert".to_owned(), certificate, "--tls-key".to_owned(), key]
+}
+
+/// The service shows the certificate of its settings, whatever its names are.
+#[tokio::test]
+async fn health_is_checked_over_tls() {
+    let certificates = Certificates::for_names(&["locks.example.org"]);
+    let flags = tls_flags(&certificates);
+    let setup = flags.iter().fold(Setup::lock_server("memory:"), Setup::arg);
+    let server = setup.start().await;
+    let address = server.base.trim_start_matches("https://").to_owned();
+    let ready = health_with("lock-server", &address, &flags).await;
+    assert_eq!((ready.code, ready.stdout.as_str()), (0, "ready\n"), "{ready:?}");
+    let other = tls_flags(&Certificates::new());
+    assert_eq!(health_with("lock-server", &address, &other).await.code, 1);
+    assert_eq!(health("lock-server", &address).await.code, 1);
+
+    let mutual = setup.arg("--tls-client-ca").arg(certificates.text("ca.pem")).start().await;
+    let address = mutual.base.trim_start_matches("https://").to_owned();
+    let unknown = health_with("lock-server", &address, &flags).await;
+    assert_eq!(unknown.code, 0, "{unknown:?}");
+    assert!(unknown.stdout.starts_with("serving; readiness is unknown"), "{unknown:?}");
 }
 
 /// Flags of a program, without the dashes.

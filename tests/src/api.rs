@@ -111,6 +111,12 @@ impl Api {
         Self::round_robin(&[base])
     }
 
+    /// Requests go to `base` by a client that the test has made.
+    pub fn with(base: &str, client: reqwest::Client) -> Self {
+        let base = Base { url: base.to_owned(), answers: AtomicU64::new(0) };
+        Self { bases: [base].into(), turn: Arc::default(), client }
+    }
+
     /// Sends each request to the next of `bases`, for all senders and also to those that are down.
     /// Clones share the turn.
     ///

@@ -49,6 +49,7 @@ pub mod servers;
 pub mod session_client;
 pub mod session_load;
 pub mod store_options;
+pub mod tls_client;
 pub mod upstream;
 pub mod wait;
 

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{BearerToken, Client, ClientBuilder, Error};
+use fence_client::{BearerToken, Client, ClientBuilder, Error, config, ids};
 use fence_protocol::wire::lock::MAX_WAIT_MS;
-use fence_protocol::{Invalid, duration};
+use fence_protocol::{Invalid, TRACEPARENT, TraceContext, duration};
 
 /// The options of every command that talks to the servers.
 #[derive(Clone, Debug, clap::Args)]
@@ -44,6 +44,7 @@ impl Connect {
 
     pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
         let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.guard);
+        builder = builder.trace(trace());
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
         }
@@ -52,6 +53,12 @@ impl Connect {
         }
         Ok(builder)
     }
+}
+
+/// The trace of this command: that of its environment, or a new one.
+fn trace() -> TraceContext {
+    let given = config::variable(&TRACEPARENT.to_ascii_uppercase());
+    given.and_then(|text| text.parse().ok()).unwrap_or_else(ids::trace)
 }
 
 /// A time to wait in the queue: what the server allows.

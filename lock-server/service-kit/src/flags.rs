@@ -10,6 +10,7 @@ use fence_protocol::duration::parse_positive;
 use crate::http::{HostName, HostNames};
 use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
+use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
 use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions};
 
@@ -73,6 +74,15 @@ pub struct LogFlags {
     /// Filter of log lines, as in "info,lock_server=debug".
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_filter: String,
+}
+
+/// Flags of traces.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceFlags {
+    /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as
+    /// OTLP/HTTP (JSON).
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<CollectorUrl>,
 }
 
 /// Form of log lines.

@@ -13,6 +13,7 @@ use fence_protocol::{Keyring, Namespace};
 use crate::clock::{Clock, SystemClock};
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::otlp::Traces;
 use crate::tasks::Tasks;
 
 /// Clock, tasks, metrics and health of one service. Cheap to clone; all clones are the same.
@@ -28,6 +29,8 @@ pub struct Kit {
     pub metrics: Metrics,
     /// Checks that decide readiness.
     pub health: Health,
+    /// Exporter of spans.
+    pub traces: Traces,
 }
 
 impl Kit {
@@ -39,6 +42,7 @@ impl Kit {
             tasks: Tasks::new(),
             metrics: Metrics::new(service),
             health: Health::new(),
+            traces: Traces::default(),
         }
     }
 

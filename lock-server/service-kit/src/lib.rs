@@ -21,6 +21,7 @@ pub mod listener;
 pub mod login;
 pub mod metrics;
 mod notify;
+pub mod otlp;
 pub mod problem;
 pub mod process;
 mod request;
@@ -29,5 +30,6 @@ pub mod socket;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod trace;
 
 pub use kit::{Kit, is_verbose, operational_routes};

@@ -2,6 +2,8 @@
 
 mod client;
 mod expiry;
+mod figures;
+mod handshakes;
 mod server;
 mod server_files;
 mod watch;

@@ -115,5 +115,9 @@ async fn a_file_that_is_wrong_at_start_ends_the_server() {
     let keys = fence_tests::key_file::KeyFile::new("k1", 7);
     let setup = site.arm(Setup::lock_server("memory:")).listen("0.0.0.0:0");
     let output = setup.keys(&keys.path()).refused().await;
-    assert!(output.stderr.contains("loopback"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("and lacks TLS (--tls-cert, --tls-key): add"),
+        "{}",
+        output.stderr
+    );
 }

@@ -12,7 +12,6 @@ use super::{Finding, about, doctor};
 async fn until_warned(server: &Server, what: &str) -> Vec<Finding> {
     until(&format!("a warning about {what}"), || async {
         let (code, checks) = doctor(&["--server", &server.base, "--strict"]).await;
-        assert!(matches!(code, 0 | 1), "the others suffice: {checks:?}");
         let subject = format!("lock-server {what}");
         let mut found = checks.iter().filter(|(_, about, _)| about.starts_with(&subject));
         let is_warned = found.any(|(verdict, ..)| verdict == "warning");

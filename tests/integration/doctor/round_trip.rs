@@ -100,3 +100,13 @@ async fn a_lock_server_alone_grants_and_releases() {
     assert_eq!(code, 0, "{checks:?}");
     assert!(about(&checks, "round trip").1.contains("and released"), "{checks:?}");
 }
+
+#[tokio::test]
+async fn what_listens_beyond_loopback_without_protection_is_a_warning() {
+    let insecure = Setup::lock_server("memory:").listen("0.0.0.0:0").arg("--insecure-listen");
+    let server = insecure.start().await;
+    let base = server.base.replace("0.0.0.0", "127.0.0.1");
+    let (code, checks) = doctor(&["--server", &base, "--strict"]).await;
+    assert_eq!(code, 1, "{checks:?}");
+    assert_eq!(about(&checks, "lock-server insecure-listen").0, "warning");
+}

@@ -31,6 +31,11 @@ pub(crate) enum Listening {
     Cluster(TcpListener, Arc<ClusterPort>),
 }
 
+/// Reply to a client that speaks no TLS where the port does.
+pub(crate) fn plain_text_reply() -> Vec<u8> {
+    b"-ERR this port speaks TLS; connect with TLS (rediss:// in a URL)\r\n".to_vec()
+}
+
 impl Front {
     /// Opens the port before a Redis or a cluster.
     ///
@@ -72,6 +77,16 @@ impl Front {
 }
 
 impl Listening {
+    /// URL of the port, by its address.
+    pub(crate) fn url(&self) -> Option<String> {
+        let settings = match self {
+            Self::One(listening) => listening.settings(),
+            Self::Cluster(_, port) => port.settings(),
+        };
+        let scheme = if settings.tls.is_some() { "rediss" } else { "redis" };
+        Some(format!("{scheme}://{}", self.addr()?))
+    }
+
     /// Local address of the socket.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {

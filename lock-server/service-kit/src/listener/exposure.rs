@@ -36,6 +36,8 @@ pub struct ListenAddr {
     pub addr: SocketAddr,
     /// Clients are known by the access file there. Elsewhere they are by fencing tokens.
     pub uses_access_file: bool,
+    /// The TLS of the process is not spoken there.
+    pub is_plain: bool,
 }
 
 /// Protection that the settings of a process give.
@@ -111,6 +113,7 @@ fn lacking(addresses: &[ListenAddr], has_tls: bool, safeguards: Safeguards) -> V
         let needs_file = address.uses_access_file;
         [
             (!has_tls, "TLS (--tls-cert, --tls-key)"),
+            (has_tls && address.is_plain, "TLS at this port"),
             (needs_file && !safeguards.access_file, "an access file (--access-file)"),
             (!safeguards.signed_tokens, "signed tokens (--token-key-file)"),
         ]
@@ -157,7 +160,8 @@ mod tests {
     const ALL: Safeguards = Safeguards { access_file: true, signed_tokens: true };
 
     fn address(addr: &str, uses_access_file: bool) -> ListenAddr {
-        ListenAddr { flag: "--listen", addr: addr.parse().unwrap(), uses_access_file }
+        let addr = addr.parse().unwrap();
+        ListenAddr { flag: "--listen", addr, uses_access_file, is_plain: false }
     }
 
     #[test]

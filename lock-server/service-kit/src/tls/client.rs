@@ -175,7 +175,7 @@ impl TlsOptions {
 /// Makes TLS connections to servers of one kind. Cheap to clone.
 #[derive(Clone)]
 pub struct TlsClient {
-    connector: TlsConnector,
+    pub(super) connector: TlsConnector,
 }
 
 impl TlsClient {

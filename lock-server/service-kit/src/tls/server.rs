@@ -5,21 +5,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
-use prometheus_client::metrics::counter::Counter;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
+use super::figures::TlsFigures;
+use super::handshakes::Handshakes;
 use super::server_files::{LoadedTls, ServerTlsFiles, TlsContents};
 use crate::socket::linger;
 
 /// A connection of a client that speaks TLS.
 pub type ServerTlsStream = tokio_rustls::server::TlsStream<TcpStream>;
-
-/// Handshakes under way in the process, which cost computing time and memory. Further ones wait.
-const HANDSHAKES_MAX: usize = 256;
 
 /// Longest handshake, unless a listener sets its own limit.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,8 +37,8 @@ pub(super) struct SharedTls {
     /// TlsContents at the start.
     pub(super) first: TlsContents,
     pub(super) loaded: RwLock<LoadedTls>,
-    pub(super) failures: Counter,
-    handshakes: Semaphore,
+    pub(super) figures: TlsFigures,
+    handshakes: Handshakes,
 }
 
 impl ServerTls {
@@ -52,12 +49,13 @@ impl ServerTls {
     pub fn read(files: &ServerTlsFiles) -> Result<Self, String> {
         let first = files.contents()?;
         let loaded = RwLock::new(files.load(&first)?);
+        let figures = TlsFigures::default();
         let shared = Arc::new(SharedTls {
             files: files.clone(),
             first,
             loaded,
-            failures: Counter::default(),
-            handshakes: Semaphore::new(HANDSHAKES_MAX),
+            handshakes: Handshakes::new(figures.under_way.clone()),
+            figures,
         });
         Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new })
     }
@@ -81,7 +79,7 @@ impl ServerTls {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<ServerTlsStream> {
         let result = self.handshake(stream).await;
         if result.is_err() {
-            self.shared.failures.inc();
+            self.shared.figures.failures.inc();
         }
         result
     }
@@ -98,22 +96,18 @@ impl ServerTls {
             linger(stream).await;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the client speaks no TLS"));
         }
-        let slot = self.shared.handshakes.acquire().await.map_err(io::Error::other)?;
         let config = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(&loaded.config)
         };
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
-        let accepted = tokio::time::timeout(self.handshake_timeout, accepting).await;
-        drop(slot);
-        match accepted {
-            Ok(Ok(stream)) => Ok(stream),
-            Ok(Err((error, stream))) => {
+        match self.shared.handshakes.run(self.handshake_timeout, accepting).await? {
+            Ok(stream) => Ok(stream),
+            Err((error, stream)) => {
                 // rustls has sent an alert, which a reset would overtake.
                 linger(stream).await;
                 Err(error)
             }
-            Err(_) => Err(late("the handshake did not end")),
         }
     }
 
@@ -136,7 +130,7 @@ impl ServerTls {
     }
 }
 
-fn late(what: &str) -> io::Error {
+pub(super) fn late(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("{what} within the limit of a handshake"))
 }
 

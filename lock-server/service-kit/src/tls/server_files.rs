@@ -1,6 +1,6 @@
 //! Certificate, key and client CAs of the listeners, read and checked.
 
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ pub struct ServerTlsFiles {
 pub(super) struct TlsContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
-    key_mode: u32,
+    /// Mode of the key's file, if more users than its purpose needs may read it.
+    wide_mode: Option<u32>,
     client_ca: Option<Vec<u8>>,
 }
 
@@ -72,11 +73,10 @@ impl ServerTlsFiles {
             read_bounded(file, FILE_BYTES_MAX).map_err(|error| format!("{flag}: {error}"))
         };
         let client_ca = self.client_ca.as_deref().map(|file| read("--tls-client-ca", file));
-        let mode = |file: &Path| Some(std::fs::metadata(file).ok()?.permissions().mode() & 0o777);
         Ok(TlsContents {
             certificate: read("--tls-cert", &self.certificate)?,
             key: read("--tls-key", &self.key)?,
-            key_mode: mode(&self.key).unwrap_or_default(),
+            wide_mode: wide_mode(&self.key),
             client_ca: client_ca.transpose()?,
         })
     }
@@ -108,7 +108,7 @@ impl ServerTlsFiles {
         Ok(LoadedTls {
             config: Arc::new(config),
             not_after_seconds,
-            key_warning: self.key_warning(contents.key_mode),
+            key_warning: contents.wide_mode.map(|mode| self.key_warning(mode)),
         })
     }
 
@@ -168,10 +168,20 @@ impl ServerTlsFiles {
         Ok(Some(verifier))
     }
 
-    fn key_warning(&self, mode: u32) -> Option<String> {
+    fn key_warning(&self, mode: u32) -> String {
         let file = self.key.display();
-        (mode & 0o044 != 0).then(|| {
-            format!("other users may read the private key {file} (mode {mode:03o}); run chmod 600")
-        })
+        format!(
+            "other users may read the private key {file} (mode {mode:03o}); run chmod 600 on it"
+        )
     }
+}
+
+/// The mode of a file that all users may read, or the group of one that is this process' own. Where
+/// another user owns the file, its group is how this process reads it.
+fn wide_mode(file: &Path) -> Option<u32> {
+    let facts = std::fs::metadata(file).ok()?;
+    let mode = facts.mode() & 0o777;
+    let is_own = facts.uid() == rustix::process::geteuid().as_raw();
+    let bits = if is_own { 0o044 } else { 0o004 };
+    (mode & bits != 0).then_some(mode)
 }

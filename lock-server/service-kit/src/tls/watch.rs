@@ -3,7 +3,6 @@
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::MissedTickBehavior;
 
 use super::server::ServerTls;
@@ -23,8 +22,6 @@ const DAY_SECONDS: u64 = 24 * 60 * 60;
 /// Name of the readiness check.
 const CHECK: &str = "tls";
 
-type Seconds = Gauge;
-
 impl ServerTls {
     /// Registers metrics and the readiness check, and watches the files until `kit` shuts down.
     /// Files that cannot be used have no effect: the last usable ones stay in force, readiness
@@ -33,25 +30,12 @@ impl ServerTls {
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn start_reload(&self, kit: &Kit) {
-        let ends = Seconds::default();
-        let failures = self.shared.failures.clone();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "tls_certificate_expires_timestamp_seconds",
-                "End of the certificate of the listeners, in seconds since 1970",
-                ends.clone(),
-            );
-            registry.register(
-                "tls_handshake_failures",
-                "Connections that ended before they spoke TLS",
-                failures,
-            );
-        });
-        self.judge(kit, &ends, None);
-        kit.tasks.spawn(self.clone().watch(kit.clone(), ends));
+        self.shared.figures.register(&kit.metrics);
+        self.judge(kit, None);
+        kit.tasks.spawn(self.clone().watch(kit.clone()));
     }
 
-    async fn watch(self, kit: Kit, ends: Seconds) {
+    async fn watch(self, kit: Kit) {
         let shutdown = kit.tasks.shutdown_token();
         let mut judged = Ok(self.shared.first.clone());
         let mut seen = judged.clone();
@@ -73,7 +57,7 @@ impl ServerTls {
                 judged = seen.clone();
                 error = self.adopt(&judged).err();
             }
-            self.judge(&kit, &ends, error.as_deref());
+            self.judge(&kit, error.as_deref());
         }
     }
 
@@ -85,12 +69,12 @@ impl ServerTls {
     }
 
     /// Sets readiness by the certificate in force, and the error of files that are not.
-    fn judge(&self, kit: &Kit, ends: &Seconds, error: Option<&str>) {
+    fn judge(&self, kit: &Kit, error: Option<&str>) {
         let (not_after_seconds, key_warning) = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
             (loaded.not_after_seconds, loaded.key_warning.clone())
         };
-        ends.set(i64::try_from(not_after_seconds).unwrap_or(i64::MAX));
+        self.shared.figures.expires.set(i64::try_from(not_after_seconds).unwrap_or(i64::MAX));
         let unusable =
             error.map(|error| format!("{error}; the files as they were before stay in force"));
         let certificate = self.shared.files.certificate.display();
