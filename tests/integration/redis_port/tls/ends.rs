@@ -39,7 +39,7 @@ async fn a_refused_token_gets_its_error_in_full() {
 }
 
 #[tokio::test]
-async fn the_end_is_announced_whoever_ends() {
+async fn every_end_is_announced() {
     let port = Secured::start().await;
     let mut client = port.connect().await;
     assert_eq!(client.call(&["QUIT"]).await, Resp::simple("OK"));
