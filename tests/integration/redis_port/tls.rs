@@ -59,7 +59,7 @@ impl Secured {
     }
 }
 
-/// Whether the server has announced the end, instead of a connection that just ended.
+/// Returns `true` if the server has announced the end; a connection may also just end.
 async fn is_announced_end(client: &mut RespClient) -> bool {
     let error = soon("the end", client.next()).await.expect_err("no reply");
     error.kind() == std::io::ErrorKind::UnexpectedEof && error.get_ref().is_none()
