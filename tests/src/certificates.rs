@@ -35,6 +35,16 @@ impl Certificates {
     }
 
     /// With other names for the server.
+    pub fn for_names(names: &[&str]) -> Self {
+        Self::until(names, 4000)
+    }
+
+    /// With a server's certificate that has ended long ago.
+    pub fn expired() -> Self {
+        Self::until(&["localhost", "127.0.0.1"], 2001)
+    }
+
+    /// Server and client certificates end with this year.
     ///
     /// # Panics
     /// If they cannot be made.
@@ -49,6 +59,13 @@ impl Certificates {
         made.write("ca.pem", &made.ca.pem());
         made.issue("server", names);
         made.issue("client", &["lock-server"]);
+        made
+    }
+
+    /// With a server's certificate that ended yesterday.
+    pub fn expired() -> Self {
+        let made = Self::new();
+        made.issue_for("server", &["localhost", "127.0.0.1"], -1);
         made
     }
 

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use service_kit::clock::{Clock as _, SystemClock};
 
 use super::check::Check;
-use super::http::{Answer, get};
+use super::http::{Answer, Http, get};
 
 /// A Date header counts whole seconds; more than this apart is worth a word.
 const CLOCK_OFFSET_MS: u64 = 5_000;
@@ -33,7 +33,7 @@ impl Examined {
 }
 
 /// Examines the server at `base`; `name` is what it should be.
-pub(super) async fn examine(name: &str, base: &str, http: &reqwest::Client) -> Examined {
+pub(super) async fn examine(name: &str, base: &str, http: &Http) -> Examined {
     let live = match get(http, base, "/livez").await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
