@@ -91,6 +91,6 @@ fn redis_benchmark_says_that_it_is_redis() {
 }
 
 #[test]
-fn redis_py_says_that_it_is_redis_over_tls_too() {
+fn redis_benchmark_and_redis_py_speak_tls() {
     judge("tls");
 }
