@@ -7,6 +7,7 @@ use fence_protocol::{Invalid, LockName, Owner};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
+use crate::wait_observer::{Unobserved, WaitObserver};
 use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, config, ids};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
@@ -26,6 +27,7 @@ struct ClientParts {
     lock_server: String,
     fenced_store: String,
     background: Background,
+    observer: Arc<dyn WaitObserver>,
 }
 
 impl Client {
@@ -124,6 +126,10 @@ impl Client {
         self.parts.background.drained(deadline).await
     }
 
+    pub(crate) fn observer(&self) -> &dyn WaitObserver {
+        &*self.parts.observer
+    }
+
     pub(crate) fn background(&self) -> &Background {
         &self.parts.background
     }
@@ -138,6 +144,7 @@ pub struct ClientBuilder {
     owner: Option<String>,
     incarnation: Option<String>,
     auth: Option<BearerToken>,
+    observer: Arc<dyn WaitObserver>,
 }
 
 impl Default for ClientBuilder {
@@ -148,6 +155,7 @@ impl Default for ClientBuilder {
             owner: None,
             incarnation: None,
             auth: None,
+            observer: Arc::new(Unobserved),
         }
     }
 }
@@ -189,6 +197,12 @@ impl ClientBuilder {
         self
     }
 
+    /// The observer of calls that wait or retry; none by default.
+    pub fn wait_observer(mut self, observer: Arc<dyn WaitObserver>) -> Self {
+        self.observer = observer;
+        self
+    }
+
     /// Builds the client. Connects to nothing yet.
     ///
     /// # Errors
@@ -218,6 +232,7 @@ impl ClientBuilder {
                 is_owner_given,
                 incarnation,
                 background: Background::default(),
+                observer: self.observer,
             }),
         })
     }

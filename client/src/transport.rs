@@ -47,10 +47,16 @@ impl Failure {
     /// Describes the failure, for logs.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::NotSent(why) | Self::NoReply(why) => why.clone(),
+            Self::NotSent(why) => format!("cannot reach {why}"),
+            Self::NoReply(why) => why.clone(),
             Self::Refused(problem, _) => problem.to_string(),
             Self::Unusable(error) => error.to_string(),
         }
+    }
+
+    /// True if another lease holds the lock, which is no fault of the server.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Refused(problem, _) if problem.code == Code::LockHeld)
     }
 
     /// Converts the failure to the error of a call with this effect; `what` names the call.
@@ -253,7 +259,7 @@ fn problem(status: u16, body: &[u8], base: &str) -> Problem {
 
 /// Checks the address and removes a trailing slash. Done at configuration time, so that a mistake
 /// is not first noticed by a request.
-fn base_of(address: &str) -> Result<String, Error> {
+pub(crate) fn base_of(address: &str) -> Result<String, Error> {
     let refuse = |rule: &str| {
         let message =
             format!("server address {address:?} {rule}, for example http://127.0.0.1:7420");

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use access_control::AccessFlags;
 use access_control::secret::authorization;
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
+use service_kit::config::report::ConfigAction;
 use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
@@ -33,6 +34,10 @@ pub const PREFIX: &str = "FENCED_STORE";
 #[derive(Clone, Debug, Parser)]
 #[command(name = "fenced-store", version, after_help = EXAMPLES)]
 pub struct Config {
+    /// Subcommand in place of serving.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+
     /// Address of the API; port 0 lets the system choose. Without TLS and access control only
     /// loopback is taken.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
@@ -152,8 +157,16 @@ pub struct Config {
     #[command(flatten)]
     pub log: LogFlags,
     /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
+}
+
+/// Subcommand in place of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check or show the settings. Flags of the guard stand before this word.
+    #[command(subcommand)]
+    Config(ConfigAction),
 }
 
 /// Largest command that a setting can allow: the longest argument, and room for the others.
@@ -172,6 +185,8 @@ Examples:
   Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
+  The settings with the origin of each:
+    fenced-store config show --config /etc/fencepost/fenced-store.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
 /// Settings that are valid each and conflict together, or name a missing file.

@@ -9,9 +9,10 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use crate::app::{self, StartError};
-use crate::config::{Config, PREFIX};
+use crate::config::{Command, Config, PREFIX};
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
+use service_kit::config::report::{self, ConfigAction};
 use service_kit::process;
 use service_kit::{Kit, config, telemetry};
 
@@ -46,10 +47,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn read_settings(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(telemetry::LogFormat, String, Settings), ExitCode> {
-    let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let config: Config = match config::parse(PREFIX, args.clone(), &config::ProcessEnv) {
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
+    if let Some(Command::Config(action)) = config.command {
+        return Err(check(config, action, &args));
+    }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {
@@ -57,6 +62,13 @@ fn read_settings(
         ExitCode::from(USAGE_EXIT_CODE)
     })?;
     Ok((format, filter, settings))
+}
+
+fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCode {
+    config.access = config.access.for_check();
+    let error = config.settings().err();
+    let error = error.as_ref().map(|error| error as &dyn std::error::Error);
+    report::finish::<Config>(PREFIX, action, args, &config::ProcessEnv, error)
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, StartError> {

@@ -16,6 +16,7 @@ use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
+use service_kit::config::report::ConfigAction;
 use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
 use service_kit::http::HostNames;
 use service_kit::listener::{HttpThreads, ListenOptions};
@@ -156,7 +157,7 @@ pub struct Config {
     #[command(flatten)]
     pub log: LogFlags,
     /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
@@ -171,6 +172,9 @@ pub enum Command {
         #[arg(long, required = true)]
         fresh: bool,
     },
+    /// Check or show the settings. Flags of the server stand before this word.
+    #[command(subcommand)]
+    Config(ConfigAction),
 }
 
 /// A record is read and written as a whole, so the number of leases of a lock is bounded.
@@ -207,6 +211,8 @@ Examples:
       --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
+  The settings with the origin of each:
+    lock-server config show --config /etc/fencepost/lock-server.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
 /// Checked settings.

@@ -4,4 +4,6 @@ pub mod color;
 pub mod exit;
 pub mod output;
 pub mod readable;
+pub mod status;
 pub mod table;
+mod wording;
