@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use fence_protocol::LeaseId;
 
-/// Receives the progress of a client's calls; see
-/// [`ClientBuilder::wait_observer`](crate::ClientBuilder::wait_observer). The methods must not block.
+/// Receives the progress of a client's calls; the methods must not block. See
+/// [`ClientBuilder::wait_observer`](crate::ClientBuilder::wait_observer).
 pub trait WaitObserver: fmt::Debug + Send + Sync {
     /// An acquire is sent under this lease id, which is its entry in the queue.
     fn acquiring(&self, lease_id: LeaseId) {

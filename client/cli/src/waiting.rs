@@ -141,7 +141,7 @@ impl WaitView {
     }
 }
 
-/// What a lock's waiter waits for; `None` if no other lease holds the lock.
+/// The line about a wait for the lock; `None` if no other lease holds it.
 fn wait_line(lock: &LockReply, own: Option<LeaseId>) -> Option<String> {
     let position = lock.queue.iter().position(|waiter| Some(waiter.lease_id) == own);
     let position = position.map_or_else(String::new, |index| {

@@ -152,7 +152,9 @@ async fn colours_are_for_terminals() {
     let mut count = 0;
     until_true("a green grant", || {
         count += 1;
-        let (locks, watch, lock) = (site.locks.locks(), &watch, format!("b/{count}"));
+        let locks = site.locks.locks();
+        let lock = format!("b/{count}");
+        let watch = &watch;
         async move {
             locks.grant(&lock, 100).await;
             watch.stdout().contains("\u{1b}[32mgranted")

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use super::{Site, fence};
 
-/// Who is not known, or has no right, is refused with 77, and told which flag names a token.
+/// A caller without a token or a right gets 77, and the flag that names a token.
 #[tokio::test]
 async fn a_caller_without_the_right_is_77() {
     let folder = TempDir::new().unwrap();

@@ -116,7 +116,8 @@ async fn the_next_request_keeps_the_position() {
     let held = locks.grant("a", 60_000).await;
     let id = fence_tests::key_file::lease_id();
     let wish = move |wait_ms: u64| json!({"lease_id": id, "wait_ms": wait_ms, "owner": "first"});
-    let (one, two) = (server.locks(), server.locks());
+    let one = server.locks();
+    let two = server.locks();
     let first = tokio::spawn(async move { one.acquire("a", wish(FIRST_MS)).await });
     locks.queue_of("a", 1).await;
     let behind = tokio::spawn(async move {

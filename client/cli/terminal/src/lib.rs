@@ -1,4 +1,4 @@
-//! Exit codes, output, colours, tables and readable times: shared by the `fence` command and its demos.
+//! Exit codes, output, colours, tables and readable times of the `fence` command and its demos.
 
 pub mod color;
 pub mod exit;

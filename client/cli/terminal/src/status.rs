@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::termios::tcgetwinsize;
 
-/// Columns of a terminal that does not tell.
+/// Columns of a terminal whose size is not known.
 const COLUMNS: u16 = 80;
 
 /// The line. Dropping it removes it from the terminal.

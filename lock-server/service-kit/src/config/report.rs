@@ -27,7 +27,7 @@ pub struct ShownSetting {
     pub name: String,
     /// Its values; none if it has neither a value nor a default.
     pub values: Vec<String>,
-    /// Where they come from, as in `variable FENCE_TTL`, or `default`.
+    /// The layer that they come from, as in `variable FENCE_TTL`, or `default`.
     pub origin: String,
 }
 
@@ -71,7 +71,8 @@ impl SettingsReport {
         };
         let names = self.settings.iter().map(|setting| setting.name.chars().count()).max();
         let values = self.settings.iter().map(|setting| value(setting).chars().count()).max();
-        let (names, values) = (names.unwrap_or(0), values.unwrap_or(0).min(VALUE_COLUMNS_MAX));
+        let names = names.unwrap_or(0);
+        let values = values.unwrap_or(0).min(VALUE_COLUMNS_MAX);
         let mut text = String::new();
         for setting in &self.settings {
             let ShownSetting { name, origin, .. } = setting;

@@ -66,7 +66,8 @@ fn a_lease_label_and_a_refusal_do_not_overlap() {
         let (_, rest) = page.split_once(&format!("<text class=\"{class}\" x=\"")).unwrap();
         rest.split('"').next().unwrap().parse().unwrap()
     };
-    let (label, remark) = (x("label lease-label"), x("remark refused"));
+    let label = x("label lease-label");
+    let remark = x("remark refused");
     assert!(label > remark + 10.0, "the label is at {label}, the refusal at {remark}");
 }
 
