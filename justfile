@@ -50,4 +50,4 @@ campaign *args:
 
 # Play the demo
 demo:
-    cargo run --release --locked -- demo gc-stall
+    cargo run --locked -- demo gc-stall

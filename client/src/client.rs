@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::{Invalid, LockName, Owner};
+use fence_protocol::{Invalid, LockName, Owner, TraceContext};
 
 use crate::tasks::Background;
 use crate::transport::{self, Endpoint};
@@ -24,6 +24,7 @@ struct ClientParts {
     owner: Owner,
     is_owner_given: bool,
     incarnation: Owner,
+    trace: Option<TraceContext>,
     lock_server: String,
     fenced_store: String,
     background: Background,
@@ -109,6 +110,11 @@ impl Client {
         &self.parts.incarnation
     }
 
+    /// The trace that was configured.
+    pub fn trace(&self) -> Option<TraceContext> {
+        self.parts.trace
+    }
+
     /// The address of the lock server.
     pub fn lock_server(&self) -> &str {
         &self.parts.lock_server
@@ -145,6 +151,7 @@ pub struct ClientBuilder {
     incarnation: Option<String>,
     auth: Option<BearerToken>,
     observer: Arc<dyn WaitObserver>,
+    trace: Option<TraceContext>,
 }
 
 impl Default for ClientBuilder {
@@ -156,6 +163,7 @@ impl Default for ClientBuilder {
             incarnation: None,
             auth: None,
             observer: Arc::new(Unobserved),
+            trace: None,
         }
     }
 }
@@ -203,13 +211,20 @@ impl ClientBuilder {
         self
     }
 
+    /// The trace that this client's requests belong to, unless they are sent
+    /// [in another](crate::in_trace); none by default.
+    pub fn trace(mut self, trace: TraceContext) -> Self {
+        self.trace = Some(trace);
+        self
+    }
+
     /// Builds the client. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address, an owner or an incarnation
     /// that is not valid.
     pub fn build(self) -> Result<Client, Error> {
-        let http = transport::http_client(self.auth.as_ref())?;
+        let http = transport::http_client(self.auth.as_ref(), self.trace)?;
         let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
         let fenced_store = Endpoint::new(http, &self.fenced_store)?;
         let is_owner_given = self.owner.is_some();
@@ -231,6 +246,7 @@ impl ClientBuilder {
                 owner,
                 is_owner_given,
                 incarnation,
+                trace: self.trace,
                 background: Background::default(),
                 observer: self.observer,
             }),

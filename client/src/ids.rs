@@ -1,8 +1,9 @@
 //! Random ids and numbers; no other module of this crate generates them.
 
+use std::num::{NonZeroU64, NonZeroU128};
 use std::sync::OnceLock;
 
-use fence_protocol::{LeaseId, Owner, SessionId};
+use fence_protocol::{LeaseId, Owner, SessionId, TraceContext};
 use uuid::Uuid;
 
 /// Generates a lease id: a random UUID.
@@ -38,6 +39,12 @@ pub fn incarnation() -> Owner {
 /// Generates a random number, for the jitter of retries.
 pub fn random() -> u64 {
     random_uuid().as_u64_pair().1
+}
+
+/// Generates a trace, which is to be recorded.
+pub fn trace() -> TraceContext {
+    let trace = NonZeroU128::new(random_uuid().as_u128()).unwrap_or(NonZeroU128::MIN);
+    TraceContext::root(trace, NonZeroU64::new(random()).unwrap_or(NonZeroU64::MIN))
 }
 
 #[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]

@@ -78,6 +78,7 @@ pub use objects::{Applied, FencedStore, Object, PutRequest};
 pub use reentrant::{Entry, Reentrant};
 pub use session::{LeaseSet, MAX_LOCKS, Session, SessionBuilder, SessionLease, SessionLocks};
 pub use sessions::Sessions;
+pub use transport::in_trace;
 pub use wait_observer::WaitObserver;
 
 pub use fence_protocol as protocol;

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem};
-use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, RETRY_AFTER};
+use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem, TRACEPARENT, TraceContext};
+use reqwest::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
+};
 use reqwest::{Method, RequestBuilder, Response, Url};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -105,8 +107,12 @@ pub(crate) struct Endpoint {
 /// Builds the HTTP client that a [`Client`](crate::Client) uses for both servers. It ignores
 /// proxies from the environment and redirects: a token is sent only to the server that was
 /// configured.
-pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client, Error> {
+pub(crate) fn http_client(
+    auth: Option<&BearerToken>,
+    trace: Option<TraceContext>,
+) -> Result<reqwest::Client, Error> {
     let auth = auth.map(|token| (AUTHORIZATION, token.header()));
+    let trace = trace.and_then(trace_header);
     // Fails if the program has installed a provider already, which is then used.
     let _ = rustls::crypto::ring::default_provider().install_default();
     reqwest::Client::builder()
@@ -116,7 +122,7 @@ pub(crate) fn http_client(auth: Option<&BearerToken>) -> Result<reqwest::Client,
         .tcp_nodelay(true)
         .connect_timeout(CONNECT_TIMEOUT)
         .pool_idle_timeout(POOL_IDLE)
-        .default_headers(auth.into_iter().collect())
+        .default_headers(auth.into_iter().chain(trace).collect())
         .build()
         .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))
 }
@@ -167,7 +173,7 @@ impl Endpoint {
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
-        let response = request.send().await.map_err(|error| self.no_response(&error))?;
+        let response = traced(request).send().await.map_err(|error| self.no_response(&error))?;
         if !response.status().is_success() {
             return Err(self.refusal(response, JSON_BYTES_MAX).await);
         }
@@ -186,7 +192,7 @@ impl Endpoint {
         request: RequestBuilder,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let response = request.send().await.map_err(|error| self.no_response(&error))?;
+        let response = traced(request).send().await.map_err(|error| self.no_response(&error))?;
         if !response.status().is_success() {
             return Err(self.refusal(response, bytes_max).await);
         }
@@ -226,6 +232,33 @@ impl Endpoint {
             Failure::NoReply(why)
         }
     }
+}
+
+tokio::task_local! {
+    static TRACE: TraceContext;
+}
+
+/// Runs `work` as a part of a trace: the requests that it sends to the servers carry the trace's
+/// header, in place of that of [`ClientBuilder::trace`](crate::ClientBuilder::trace). Work of the
+/// SDK in the background, such as renewals, carries that of the builder.
+///
+/// # Cancel safety
+/// That of `work`.
+pub async fn in_trace<F: Future>(trace: TraceContext, work: F) -> F::Output {
+    TRACE.scope(trace, work).await
+}
+
+/// The request with the header of the [trace](in_trace) that the caller runs in.
+fn traced(request: RequestBuilder) -> RequestBuilder {
+    match TRACE.try_get().ok().and_then(trace_header) {
+        Some((name, value)) => request.header(name, value),
+        None => request,
+    }
+}
+
+fn trace_header(trace: TraceContext) -> Option<(HeaderName, HeaderValue)> {
+    let value = HeaderValue::try_from(trace.to_string()).ok()?;
+    Some((HeaderName::from_static(TRACEPARENT), value))
 }
 
 async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure> {
@@ -338,7 +371,8 @@ mod tests {
         // A port that was just closed: no process listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
         let endpoint =
-            Endpoint::new(http_client(None).unwrap(), &format!("http://127.0.0.1:{port}")).unwrap();
+            Endpoint::new(http_client(None, None).unwrap(), &format!("http://127.0.0.1:{port}"))
+                .unwrap();
         let result: Result<(), _> = endpoint.get("/livez", Duration::from_secs(5)).await;
         assert!(matches!(result, Err(Failure::NotSent(_))), "{result:?}");
     }

@@ -6,9 +6,8 @@ use std::sync::{Arc, Mutex};
 use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
-use service_kit::listener::{self, BindError, DrainReport, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
-use tokio::net::TcpListener;
+use service_kit::listener::{self, BindError, BoundListener, DrainReport, Exposure, ListenOptions};
+use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, ProxyError};
@@ -22,7 +21,7 @@ use crate::refusals::Refusals;
 use crate::report::Reporter;
 use crate::service::Guard;
 use crate::settings::{Backend, Settings};
-use crate::store::{self, FenceStore, Fences, OpenError};
+use crate::store::{self, CarryError, FenceStore, Fences, OpenError};
 
 /// Failure to start a guard: one sentence with the value and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +29,9 @@ pub enum StartError {
     /// The store cannot be opened or used.
     #[error(transparent)]
     Store(#[from] OpenError),
+    /// The marks of an earlier store cannot be carried over.
+    #[error(transparent)]
+    Carry(#[from] CarryError),
     /// The state folder of the proxy cannot be used.
     #[error(transparent)]
     Proxy(#[from] ProxyError),
@@ -53,6 +55,7 @@ pub struct App {
     redis_port: Option<Front>,
     guard: Arc<Guard>,
     listen: SocketAddr,
+    exposure: Exposure,
     options: ListenOptions,
     kit: Kit,
 }
@@ -61,8 +64,8 @@ pub struct App {
 #[derive(Debug)]
 pub struct Bound {
     app: App,
-    listener: TcpListener,
-    proxy: Option<TcpListener>,
+    listener: BoundListener,
+    proxy: Option<BoundListener>,
     redis_port: Option<Listening>,
 }
 
@@ -71,6 +74,9 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    if let Some(collector) = &settings.collector {
+        otlp::export(collector, kit);
+    }
     let counters = Counters::new(&kit.metrics);
     let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),
@@ -84,6 +90,11 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         Backend::Store(url) => {
             let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
             redis = opened.redis;
+            if let Some(earlier) = &settings.marks_from {
+                let store = opened.store.as_ref();
+                let count = store::carry_marks(earlier, store, &settings.namespace, kit).await?;
+                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
+            }
             let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
@@ -116,15 +127,20 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
         (listen, http::finish(routes, kit, http, names))
     });
-    let api = routes(shared).merge(operational_routes(kit));
+    let fencing = &guard.fencing;
+    let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
+    let api = routes(shared).merge(operational);
     let guarded = Arc::clone(&guard);
     let api = access_control::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
     let listen = settings.listen;
+    let exposure = settings.exposure;
+    exposure.start(kit);
     let options = settings.listener;
-    Ok(App { router, proxy, guarantee, redis_port, guard, listen, options, kit: kit.clone() })
+    let kit = kit.clone();
+    Ok(App { router, proxy, guarantee, redis_port, guard, listen, exposure, options, kit })
 }
 
 async fn open_port(
@@ -164,9 +180,9 @@ impl App {
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
     pub async fn bind(self) -> Result<Bound, StartError> {
-        let listener = listener::bind(self.listen).await?;
+        let listener = listener::bind(self.listen, &self.exposure).await?;
         let proxy = match &self.proxy {
-            Some((addr, _)) => Some(listener::bind(*addr).await?),
+            Some((addr, _)) => Some(listener::bind(*addr, &self.exposure).await?),
             None => None,
         };
         let redis_port = match &self.redis_port {
@@ -192,14 +208,24 @@ impl Bound {
         self.listener.local_addr().ok()
     }
 
-    /// Address of the reverse proxy.
-    pub fn proxy_addr(&self) -> Option<SocketAddr> {
-        self.proxy.as_ref().and_then(|listener| listener.local_addr().ok())
+    /// URL of the API, by its address.
+    pub fn url(&self) -> Option<String> {
+        self.listener.url()
+    }
+
+    /// URL of the reverse proxy, by its address.
+    pub fn proxy_url(&self) -> Option<String> {
+        self.proxy.as_ref().and_then(BoundListener::url)
     }
 
     /// Address of the Redis port.
     pub fn redis_addr(&self) -> Option<SocketAddr> {
         self.redis_port.as_ref().and_then(Listening::addr)
+    }
+
+    /// URL of the Redis port, by its address.
+    pub fn redis_url(&self) -> Option<String> {
+        self.redis_port.as_ref().and_then(Listening::url)
     }
 
     /// Guarantee of the guard.

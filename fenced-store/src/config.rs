@@ -11,11 +11,16 @@ use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
 use service_kit::config::report::ConfigAction;
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
+use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 use crate::doors::http_proxy::{Upstream, UpstreamUrl};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
-use crate::doors::redis::{AfterFenced, PortPassword, PortSettings, SilenceLimits};
+use crate::doors::redis::{
+    AfterFenced, PortPassword, PortSettings, SilenceLimits, plain_text_reply,
+};
 use crate::fail_points::{FailAt, FailPoints};
 use crate::report::{ReportOptions, ReportUrl};
 use crate::rules::{DefaultRule, Rule, Rules};
@@ -38,14 +43,18 @@ pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
-    /// loopback is taken.
+    /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
+    /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
     pub listen: SocketAddr,
     /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
+    /// Earlier store of this guard, for a change of --store: its marks are carried over before
+    /// anything is served. Stop its guards first. Objects are not copied.
+    #[arg(long, value_name = "URL")]
+    pub marks_from: Option<StoreUrl>,
     /// Login of the guard at the store.
     #[command(flatten)]
     pub login: StoreLoginFlags,
@@ -106,6 +115,10 @@ pub struct Config {
     /// the token as the password.
     #[arg(long, value_name = "ADDR")]
     pub redis_listen: Option<SocketAddr>,
+    /// The Redis port speaks no TLS, though the other ports do (--tls-cert). For clients on this
+    /// machine.
+    #[arg(long)]
+    pub redis_plaintext: bool,
     /// Threads of the Redis port, 1 to 64. One is enough for what one Redis can do.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub redis_threads: usize,
@@ -150,23 +163,21 @@ pub struct Config {
     /// Limits of the listeners.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// TLS of the listeners.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Host names of the guard.
     #[command(flatten)]
     pub hosts: HostFlags,
     /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
-}
-
-/// Subcommand in place of serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
-pub enum Command {
-    /// Check or show the settings. Flags of the guard stand before this word.
-    #[command(subcommand)]
-    Config(ConfigAction),
 }
 
 /// Largest command that a setting can allow: the longest argument, and room for the others.
@@ -194,6 +205,16 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 #[error("{}", .0.join("\n"))]
 pub struct SettingsError(Vec<String>);
 
+/// Subcommand in place of serving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Check that the guard with these settings is ready: exit code 0, otherwise 1.
+    Health,
+    /// Check or show the settings. Flags of the guard stand before this word.
+    #[command(subcommand)]
+    Config(ConfigAction),
+}
+
 impl Config {
     /// Checks the flags together and reads the key file.
     ///
@@ -202,38 +223,47 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
-        let listens = [Some(self.listen), self.proxy_listen, self.redis_listen];
-        let listens: Vec<_> = listens.into_iter().flatten().collect();
-        let redis_port = keep(self.redis_port(), &mut problems);
-        let keys = keep(self.keys.keys(&listens).map_err(|error| vec![error]), &mut problems);
+        let exposure = keep(self.exposure(), &mut problems);
+        let redis_port = self.redis_port(exposure.clone().unwrap_or_default());
+        let redis_port = keep(redis_port, &mut problems);
+        problems.extend(self.unusable_marks_from());
+        let keys = keep(self.keys.keys().map_err(|error| vec![error]), &mut problems);
         let access = keep(self.access.open().map_err(|error| vec![error]), &mut problems);
         let report = keep(self.report().map_err(|error| vec![error]), &mut problems);
         let rules = Rules::new(self.rule.clone()).map_err(|error| vec![error.to_string()]);
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
-        match (backend, keys, rules, redis_port, access.zip(report)) {
-            (Some(backend), Some(keys), Some(rules), Some(redis_port), Some((access, report))) => {
-                Ok(Settings {
-                    listen: self.listen,
-                    backend,
-                    mode: self.mode,
-                    namespace: self.namespace.clone(),
-                    keys,
-                    rules,
-                    allow_unfenced_reads: self.allow_unfenced_reads,
-                    max_object_bytes: self.max_object_bytes,
-                    max_body_bytes_in_all: self.max_body_bytes_in_all,
-                    listener: self.listener.options(),
-                    host_names: self.hosts.names(),
-                    redis: RedisOptions {
-                        lost_marks: self.lost_marks,
-                        floor: self.floor,
-                        fail_points: FailPoints::new(self.fail_at),
-                    },
-                    redis_port,
-                    access,
-                    report,
-                })
-            }
+        let access = exposure.zip(access).zip(report);
+        match (backend, keys, rules, redis_port, access) {
+            (
+                Some(backend),
+                Some(keys),
+                Some(rules),
+                Some(redis_port),
+                Some(((exposure, access), report)),
+            ) if problems.is_empty() => Ok(Settings {
+                listen: self.listen,
+                exposure,
+                backend,
+                marks_from: self.marks_from.clone(),
+                mode: self.mode,
+                namespace: self.namespace.clone(),
+                keys,
+                rules,
+                allow_unfenced_reads: self.allow_unfenced_reads,
+                max_object_bytes: self.max_object_bytes,
+                max_body_bytes_in_all: self.max_body_bytes_in_all,
+                listener: self.listener.options(),
+                host_names: self.hosts.names(),
+                collector: self.traces.otlp_endpoint.clone(),
+                redis: RedisOptions {
+                    lost_marks: self.lost_marks,
+                    floor: self.floor,
+                    fail_points: FailPoints::new(self.fail_at),
+                },
+                redis_port,
+                access,
+                report,
+            }),
             _ => Err(SettingsError(problems)),
         }
     }
@@ -258,17 +288,47 @@ impl Config {
         }
     }
 
-    fn redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
-        let Some(listen) = self.redis_listen else {
-            return match self.redis_password_file {
-                None => Ok(None),
-                Some(_) => Err(vec![
-                    "--redis-password-file is the password of the Redis port; set --redis-listen, or \
-                     leave it out"
-                        .to_owned(),
-                ]),
-            };
+    /// In a cluster a lock has a mark in each slot, and a list shows one of them.
+    fn unusable_marks_from(&self) -> Option<String> {
+        let text = match (self.marks_from.as_ref()?, &self.store) {
+            (StoreUrl::Cluster(_), _) | (_, Some(StoreUrl::Cluster(_))) => {
+                "--marks-from carries no marks from or to a Redis Cluster: they are in each slot; \
+                 copy the cluster's data with its marks"
+            }
+            (_, None) => "--marks-from is for a change of --store; name the new store",
+            (_, Some(_)) => return None,
         };
+        Some(text.to_owned())
+    }
+
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let addresses = [
+            ("--listen", Some(self.listen), true, false),
+            ("--proxy-listen", self.proxy_listen, false, false),
+            ("--redis-listen", self.redis_listen, false, self.redis_plaintext),
+        ];
+        let addresses: Vec<ListenAddr> = addresses
+            .into_iter()
+            .filter_map(|(flag, addr, uses_access_file, is_plain)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file, is_plain })
+            })
+            .collect();
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&addresses, safeguards)
+    }
+
+    fn redis_port(&self, exposure: Exposure) -> Result<Option<PortSettings>, Vec<String>> {
+        let Some(listen) = self.redis_listen else { return self.no_redis_port() };
+        if self.redis_plaintext && self.tls.tls_cert.is_none() {
+            return Err(vec![
+                "--redis-plaintext is for a guard with --tls-cert: without, every port is plain; \
+                 leave it out"
+                    .to_owned(),
+            ]);
+        }
         if !matches!(self.store, Some(StoreUrl::Redis(_) | StoreUrl::Cluster(_))) {
             return Err(vec![
                 "--redis-listen needs the Redis behind it: set --store redis://HOST:PORT"
@@ -303,8 +363,11 @@ impl Config {
         }
         let password = self.redis_password().map_err(|problem| vec![problem])?;
         let listener = self.listener.options();
+        let tls = exposure.tls().filter(|_| !self.redis_plaintext).cloned();
         Ok(Some(PortSettings {
             listen,
+            exposure,
+            tls: tls.map(|tls| tls.for_listener(listener.header_timeout, plain_text_reply)),
             threads: self.redis_threads,
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
@@ -318,6 +381,20 @@ impl Config {
                 idle: Some(self.redis_idle_timeout).filter(|limit| !limit.is_zero()),
             },
         }))
+    }
+
+    fn no_redis_port(&self) -> Result<Option<PortSettings>, Vec<String>> {
+        let problems: Vec<String> = [
+            ("--redis-password-file", self.redis_password_file.is_some()),
+            ("--redis-plaintext", self.redis_plaintext),
+        ]
+        .into_iter()
+        .filter(|(_, is_set)| *is_set)
+        .map(|(flag, _)| {
+            format!("{flag} is for the Redis port; set --redis-listen, or leave it out")
+        })
+        .collect();
+        if problems.is_empty() { Ok(None) } else { Err(problems) }
     }
 
     fn redis_password(&self) -> Result<Option<PortPassword>, String> {
@@ -440,6 +517,7 @@ mod tests {
             ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
             ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
             ("--store memory: --unsigned --drain-wait 30", "as in 30s"),
+            ("--store memory: --unsigned --marks-from redis-cluster://a", "in each slot"),
             ("--upstream ftp://x --unsigned", "ftp://x"),
             ("--store memory: --unsigned --redis-listen 127.0.0.1:0", "needs the Redis behind it"),
             (

@@ -1,5 +1,7 @@
 //! The guard's own metrics; those of HTTP come from service-kit.
 
+use std::time::Instant;
+
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,6 +15,8 @@ use service_kit::metrics::Metrics;
 pub struct Counters {
     operations: Family<OperationLabels, Counter>,
     would_refuse: Family<RefusalLabels, Counter>,
+    refused: Family<RefusalLabels, Counter>,
+    store_seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
     /// Duration of seals, in seconds.
     pub seal_seconds: Histogram,
     /// Forwarded operations with an unknown outcome.
@@ -30,6 +34,16 @@ struct OperationLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CallLabels {
+    call: &'static str,
+}
+
+/// From 0.1 ms to 6.5 s.
+pub(crate) fn latencies() -> Histogram {
+    Histogram::new(exponential_buckets(0.0001, 2.0, 17))
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct RefusalLabels {
     code: &'static str,
     rule: String,
@@ -41,6 +55,8 @@ impl Counters {
         let counters = Self {
             operations: Family::default(),
             would_refuse: Family::default(),
+            refused: Family::default(),
+            store_seconds: Family::new_with_constructor(latencies),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             unknown_outcomes: Counter::default(),
             quarantined_lanes: Gauge::default(),
@@ -60,6 +76,16 @@ impl Counters {
             "fence_would_refuse",
             "Operations that observe mode let pass although the fence refuses them",
             self.would_refuse.clone(),
+        );
+        registry.register(
+            "fence_refused",
+            "Operations that were refused, by rule",
+            self.refused.clone(),
+        );
+        registry.register(
+            "fence_store_seconds",
+            "From a call of the store or upstream until its reply",
+            self.store_seconds.clone(),
         );
         registry.register("fence_seal_seconds", "Duration of seals", self.seal_seconds.clone());
         registry.register(
@@ -82,6 +108,19 @@ impl Counters {
     /// Counts an operation (`put`, `get`, `delete`, `seal`, `forward`) by its verdict.
     pub fn count(&self, operation: &'static str, verdict: &'static str) {
         self.operations.get_or_create(&OperationLabels { operation, verdict }).inc();
+    }
+
+    /// Counts a refusal. The caller bounds the number of different rules.
+    pub(crate) fn refused(&self, code: &'static str, rule: &str) {
+        let labels = RefusalLabels { code, rule: rule.to_owned() };
+        self.refused.get_or_create_owned(&labels).inc();
+    }
+
+    /// Counts a call of the store or upstream (`put`, `get`, `delete`, `forward`) that began then
+    /// and has its reply now.
+    pub(crate) fn called(&self, call: &'static str, begun: Instant) {
+        let times = self.store_seconds.get_or_create_owned(&CallLabels { call });
+        times.observe(begun.elapsed().as_secs_f64());
     }
 
     /// Counts what observe mode let pass. The caller bounds the number of different rules.

@@ -56,7 +56,6 @@ impl FromStr for FailAt {
 }
 
 /// Set once a point was reached, so that a guard that resumes passes it.
-#[cfg(debug_assertions)]
 static FIRED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
 
 /// Points at which this process fails; none by default.
@@ -71,8 +70,8 @@ impl FailPoints {
 
     /// Stops or kills this process at the chosen point.
     pub(crate) fn reached(&self, point: FailPoint) {
-        #[cfg(debug_assertions)]
-        if let Some(fail_at) = self.0
+        if cfg!(debug_assertions)
+            && let Some(fail_at) = self.0
             && fail_at.point == point
             && !FIRED.swap(true, std::sync::atomic::Ordering::SeqCst)
         {
@@ -83,8 +82,6 @@ impl FailPoints {
             // The kernel may give the signal to another thread first; this one waits for it.
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
-        #[cfg(not(debug_assertions))]
-        let _ = point;
     }
 }
 

@@ -1,6 +1,7 @@
-//! Observe mode: counts and logs operations that the fence would refuse, and lets them pass.
+//! Counts operations that the fence refuses, by rule. In observe mode it logs them and lets them
+//! pass.
 //!
-//! For putting the guard before a system in use: clients adopt tokens one by one, and the counts
+//! That mode is for putting the guard before a system in use: clients adopt tokens one by one, and the counts
 //! show which rules would still refuse a client. Meanwhile nothing is protected, and no guarantee
 //! is claimed.
 
@@ -22,7 +23,7 @@ const LOG_EVERY_MS: u64 = 1000;
 /// The code of commands that the Redis port refuses to every client.
 const DENIED_COMMAND: &str = "denied-command";
 
-/// Counts of operations that would have been refused.
+/// Counts of operations that were refused, or would have been.
 #[derive(Debug)]
 pub struct Observer {
     mode: Mode,
@@ -39,7 +40,7 @@ struct Line {
 }
 
 impl Observer {
-    /// Makes an observer, which counts only in mode `observe`.
+    /// Makes an observer, which lets operations pass only in mode `observe`.
     pub fn new(mode: Mode, counters: Counters, clock: Arc<dyn Clock>) -> Self {
         Self { mode, counters, clock, lines: Mutex::default() }
     }
@@ -49,31 +50,34 @@ impl Observer {
         self.mode
     }
 
-    /// Returns `true` if a refused operation passes all the same. It is then counted under `rule`
-    /// (its text, or `default`), and logged at most once a second for a rule and code.
+    /// Counts a refused operation under `rule` (its text, or `default`), and returns `true` if it
+    /// passes all the same. It is then logged, at most once a second for a rule and code.
     pub fn passes(&self, code: Code, rule: &str, detail: &str) -> bool {
         self.count(code.as_str(), rule, detail)
     }
 
-    /// Returns `true` if a refused command of the Redis port passes all the same. It is then
-    /// counted and logged under its name.
+    /// Counts a refused command of the Redis port under its name, and returns `true` if it passes
+    /// all the same.
     pub(crate) fn passes_command(&self, name: &str) -> bool {
         self.count(DENIED_COMMAND, name, "the Redis port refuses this command")
     }
 
     fn count(&self, code: &'static str, rule: &str, detail: &str) -> bool {
-        if self.mode == Mode::Enforce {
-            return false;
-        }
         let now_ms = self.clock.monotonic_ms();
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (rule.to_owned(), code);
         if lines.len() >= MAX_LINES && !lines.contains_key(&key) {
             key.0 = "other".to_owned();
         }
-        self.counters.would_refuse(code, &key.0);
+        match self.mode {
+            Mode::Enforce => self.counters.refused(code, &key.0),
+            Mode::Observe => self.counters.would_refuse(code, &key.0),
+        }
         let line = lines.entry(key).or_default();
         line.total += 1;
+        if self.mode == Mode::Enforce {
+            return false;
+        }
         let since = line.total - line.logged_total;
         let is_due = line.logged_total == 0 || now_ms >= line.log_again_ms;
         if is_due {
@@ -90,8 +94,12 @@ impl Observer {
         true
     }
 
-    /// Returns every rule and code with its count, in the order of the rules' texts.
+    /// Returns every rule and code with its count of what observe mode let pass, in the order of the
+    /// rules' texts.
     pub fn lines(&self) -> Vec<WouldRefuse> {
+        if self.mode == Mode::Enforce {
+            return Vec::new();
+        }
         let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let line = |((rule, code), line): (&(String, &'static str), &Line)| WouldRefuse {
             rule: rule.clone(),
@@ -114,10 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn enforcing_lets_nothing_pass_and_counts_nothing() {
-        let observer = observer(Mode::Enforce);
+    fn enforcing_lets_nothing_pass_and_counts_what_it_refuses() {
+        let kit = Kit::new("test");
+        let counters = Counters::new(&kit.metrics);
+        let observer = Observer::new(Mode::Enforce, counters, Arc::new(ManualClock::new(0, 0)));
         assert!(!observer.passes(Code::StaleToken, "a=b", "PUT a"));
         assert_eq!(observer.lines(), []);
+        let line = "fencepost_fence_refused_total{code=\"stale-token\",rule=\"a=b\"} 1\n";
+        assert!(kit.metrics.encode().contains(line));
     }
 
     #[test]

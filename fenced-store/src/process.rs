@@ -14,7 +14,7 @@ use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
 use service_kit::process;
-use service_kit::{Kit, config, telemetry};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Runs a guard until a signal ends it; `args` begin with the program's name. The binary and the
 /// hidden subcommand of `fence` call this.
@@ -55,6 +55,9 @@ fn read_settings(
     if let Some(Command::Config(action)) = config.command {
         return Err(check(config, action, &args));
     }
+    if let Some(Command::Health) = config.command {
+        return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));
+    }
     let format = config.log.log_format.into();
     let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {
@@ -79,17 +82,17 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     }
     let bound = app::build(settings, &kit).await?.bind().await?;
     let guarantee = bound.guarantee().as_str();
-    if let Some(addr) = bound.addr() {
-        println!("fenced-store listening on http://{addr}");
-        tracing::info!(%addr, backend, guarantee, "serving the API on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("fenced-store listening on {url}");
+        tracing::info!(backend, guarantee, "serving the API on {url}");
     }
-    if let Some(addr) = bound.proxy_addr() {
-        println!("fenced-store proxy listening on http://{addr}");
-        tracing::info!(%addr, guarantee, "serving the reverse proxy on http://{addr}");
+    if let Some(url) = bound.proxy_url() {
+        println!("fenced-store proxy listening on {url}");
+        tracing::info!(guarantee, "serving the reverse proxy on {url}");
     }
-    if let Some(addr) = bound.redis_addr() {
-        println!("fenced-store redis port listening on redis://{addr}");
-        tracing::info!(%addr, guarantee, "serving the Redis port on redis://{addr}");
+    if let Some(url) = bound.redis_url() {
+        println!("fenced-store redis port listening on {url}");
+        tracing::info!(guarantee, "serving the Redis port on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }

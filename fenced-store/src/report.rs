@@ -17,8 +17,8 @@ use fence_protocol::{Code, LockName};
 use http::HeaderValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
-use service_kit::Kit;
 use service_kit::health::Status;
+use service_kit::{Kit, trace};
 use tokio::sync::mpsc;
 
 use self::batch::Batches;
@@ -63,6 +63,8 @@ struct Waiting {
     refusal: ReportedRefusal,
     /// Monotonic time, in milliseconds.
     at_ms: u64,
+    /// Trace of the refused request.
+    trace: Option<HeaderValue>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -114,6 +116,7 @@ impl Reporter {
     pub fn start(options: ReportOptions, kit: &Kit) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let figures = Figures::new(kit);
+        kit.health.set(CHECK, Status::Info("no lock server has accepted a report yet".to_owned()));
         let worker = Worker {
             sender: Sender::new(options),
             batches: Batches::default(),
@@ -137,7 +140,8 @@ impl Reporter {
             ms_ago: 0,
         };
         self.figures.waiting.inc();
-        if self.queue.try_send(Waiting { refusal, at_ms: refused.at_ms }).is_err() {
+        let waiting = Waiting { refusal, at_ms: refused.at_ms, trace: trace::header() };
+        if self.queue.try_send(waiting).is_err() {
             self.figures.waiting.dec();
             self.figures.drop(1);
         }
@@ -219,7 +223,7 @@ impl Worker {
         };
         let report = self.batches.next(dropped, self.kit.clock.monotonic_ms());
         let taken = report.refusals.len();
-        let result = self.sender.send(&report).await;
+        let result = self.sender.send(&report, self.batches.trace()).await;
         let count = taken as u64;
         match result {
             Ok(()) => {

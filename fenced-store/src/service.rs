@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fence_protocol::wire::fence::{Front, Guarantee, Mode, StoreLine, StoresReply};
 use fence_protocol::{Code, LockName, Token};
 use http::HeaderMap;
-use service_kit::Kit;
 use service_kit::problem::Reject;
+use service_kit::{Kit, clock, trace};
 
 use crate::counters::Counters;
 use crate::fencing::{FencingPolicy, Intent};
@@ -119,9 +119,19 @@ impl Guard {
         {
             return outcome.mark();
         }
-        let rule = self.fencing.rules.label(key.as_str().as_bytes());
-        self.would_refuse(summary, rule, outcome.clone());
+        self.count_refusal(summary, key, outcome);
         refused_by(outcome).map(|mark| mark.token)
+    }
+
+    /// Counts a refusal by the fence or its store under the rule of its key.
+    pub(crate) fn count_refusal(
+        &self,
+        summary: &RequestSummary,
+        key: &ObjectKey,
+        outcome: &Result<FenceOutcome, StoreError>,
+    ) {
+        let rule = self.fencing.rules.label(key.as_str().as_bytes());
+        self.passes_outcome(summary, rule, outcome.clone());
     }
 
     /// Returns the mark that refuses an operation which observe mode lets pass.
@@ -132,19 +142,16 @@ impl Guard {
         outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
         let mark = refused_by(outcome)?;
-        self.would_refuse(summary, rule, outcome.clone()).then_some(mark.token)
+        self.passes_outcome(summary, rule, outcome.clone()).then_some(mark.token)
     }
 
     /// Counts a refusal; `true` if observe mode lets the operation pass.
-    fn would_refuse(
+    fn passes_outcome(
         &self,
         summary: &RequestSummary,
         rule: &str,
         outcome: Result<FenceOutcome, StoreError>,
     ) -> bool {
-        if self.observer.mode() == Mode::Enforce {
-            return false;
-        }
         let failure = failure(summary, outcome);
         let reject = failure.reject();
         self.observer.passes(reject.code(), rule, &reject.problem().detail)
@@ -194,7 +201,9 @@ impl Guard {
         let guard = Arc::clone(self);
         self.tracked(async move {
             let fence = summary.fence.clone();
+            let begun = clock::now();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
+            guard.counters.called(summary.kind, begun);
             let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
             let Some(mark) = guard.passed_mark(&summary, rule, &first) else {
                 return guard.account(&summary, first);
@@ -245,7 +254,7 @@ impl Guard {
         &self,
         work: impl Future<Output = Result<Applied, Failure>> + Send + 'static,
     ) -> Result<Applied, Failure> {
-        self.kit.tasks.spawn(work).await.unwrap_or_else(|error| {
+        self.kit.tasks.spawn(trace::carry(work)).await.unwrap_or_else(|error| {
             tracing::error!(%error, "an operation's task ended without a result");
             Err(Reject::new(Code::Internal, "the operation's task ended without a result").into())
         })

@@ -6,7 +6,8 @@ use access_control::Gate;
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
 use service_kit::http::HostNames;
-use service_kit::listener::ListenOptions;
+use service_kit::listener::{Exposure, ListenOptions};
+use service_kit::otlp::CollectorUrl;
 
 use crate::doors::http_proxy::Upstream;
 use crate::doors::redis::PortSettings;
@@ -30,8 +31,12 @@ pub enum Backend {
 pub struct Settings {
     /// Address of the API; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// TLS, and permission to listen beyond loopback.
+    pub exposure: Exposure,
     /// Backend of the guard.
     pub backend: Backend,
+    /// Earlier store of the same guard, whose marks are carried over before anything is served.
+    pub marks_from: Option<StoreUrl>,
     /// `Enforce`, or `Observe` to let refused operations pass.
     pub mode: Mode,
     /// Namespace that tokens must belong to.
@@ -52,6 +57,8 @@ pub struct Settings {
     pub listener: ListenOptions,
     /// Host names of the guard.
     pub host_names: HostNames,
+    /// Collector of spans.
+    pub collector: Option<CollectorUrl>,
     /// Connection options of the Redis behind the guard.
     pub redis: RedisOptions,
     /// Settings of the Redis port; only with a Redis as store.
@@ -66,7 +73,9 @@ impl Settings {
     pub fn new(backend: Backend, keys: Option<Keyring>) -> Self {
         Self {
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            exposure: Exposure::default(),
             backend,
+            marks_from: None,
             mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,
@@ -77,6 +86,7 @@ impl Settings {
             access: Gate::default(),
             listener: ListenOptions::default(),
             host_names: HostNames::default(),
+            collector: None,
             redis: RedisOptions::default(),
             redis_port: None,
             report: None,

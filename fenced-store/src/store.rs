@@ -26,6 +26,7 @@ use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
 use crate::verdict::{Fence, Mark};
 
+mod carry;
 pub(crate) mod commit;
 mod decide;
 #[cfg(test)]
@@ -40,6 +41,7 @@ mod probe;
 pub mod redis;
 mod report;
 
+pub use carry::{CarryError, carry_marks};
 pub use once::{First, Once};
 pub(crate) use open::Behind;
 pub use open::{OpenError, Opened, StoreUrl, open};

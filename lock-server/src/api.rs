@@ -6,9 +6,11 @@ mod acquire_all;
 mod error;
 mod events;
 mod finish;
+mod guards;
 mod inspect;
 mod metadata;
 mod openapi;
+mod principal;
 mod release;
 mod renew;
 mod revoke;
@@ -24,9 +26,11 @@ use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{LockName, Ttl, credential};
 use service_kit::Kit;
 use service_kit::problem::Reject;
+use tokio::sync::Semaphore;
 
 pub(crate) use access::need;
 use finish::FinishLayer;
+pub(crate) use guards::READS_MAX as GUARD_READS_MAX;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
@@ -44,6 +48,7 @@ pub(crate) struct Service {
     pub(crate) sealer: Sealer,
     pub(crate) seals: Seals,
     pub(crate) revoke_unsealed: Unsealed,
+    pub(crate) guard_reads: Semaphore,
     /// In milliseconds.
     pub(crate) lock_delays: Prefixes<u64>,
     pub(crate) ttl_range: (Ttl, Ttl),
@@ -67,6 +72,8 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/locks", get(inspect::list))
         .route("/v1/locks/{lock}", get(inspect::show))
         .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
+        .route("/v1/guards", get(guards::list))
+        .route("/v1/principal", get(principal::show))
         .route("/v1/events", get(events::events))
         .route("/v1/refusals", post(events::refusals))
         .route("/openapi.json", get(openapi::document))
@@ -90,7 +97,7 @@ impl Service {
     }
 
     fn lease_reply(&self, lock: LockName, grant: Grant) -> LeaseReply {
-        let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode } = grant;
+        let Grant { lease_id, token, owner, remaining_ms, waited_ms, mode, .. } = grant;
         let fencing_token = self.signer.sign(token, lock.clone(), lease_id).to_string();
         LeaseReply {
             lock,

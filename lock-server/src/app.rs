@@ -6,9 +6,11 @@ use std::sync::Arc;
 
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, Fold, HttpOptions};
-use service_kit::listener::{self, BindError, DrainReport, HttpThreads, ListenOptions};
-use service_kit::{Kit, http, operational_routes};
-use tokio::net::TcpListener;
+use service_kit::listener::{
+    self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
+};
+use service_kit::{Kit, http, operational_routes, otlp};
+use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
@@ -17,6 +19,7 @@ use crate::events::Events;
 use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
 use crate::store::{self, LockStore, OpenError};
+use crate::ui;
 
 /// Lock names may be written with plain slashes.
 const FOLDS: &[Fold] =
@@ -50,6 +53,7 @@ pub struct App {
     /// The API with its operational routes, complete: it can be driven in process.
     pub router: ApiRouter,
     listen: SocketAddr,
+    exposure: Exposure,
     options: ListenOptions,
     threads: HttpThreads,
     kit: Kit,
@@ -59,7 +63,7 @@ pub struct App {
 #[derive(Debug)]
 pub struct Bound {
     app: App,
-    listener: TcpListener,
+    listener: BoundListener,
 }
 
 /// Opens the store and makes the routes.
@@ -67,14 +71,19 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    if let Some(collector) = &settings.collector {
+        otlp::export(collector, kit);
+    }
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
     let store = store::open(&settings.store, &settings.store_options, kit).await?;
     kit.health.set("guarantee", Status::Info(store::guarantee(&settings.store).to_string()));
     let listen = settings.listen;
+    let exposure = settings.exposure.clone();
+    exposure.start(kit);
     let options = settings.listener;
     let router = router(store, settings, kit).await?;
-    Ok(App { router, listen, options, threads, kit: kit.clone() })
+    Ok(App { router, listen, exposure, options, threads, kit: kit.clone() })
 }
 
 /// The routes of a lock server over a store that is open: what [`build`] serves, without its
@@ -94,6 +103,7 @@ pub async fn router(
     let signer = Signer::new(options.namespace.clone(), settings.keys);
     let sealer = Sealer::new(&options.guards, options.guard_auth.as_ref(), signer.clone(), kit);
     let sealer = sealer.map_err(StartError::Guards)?;
+    let operational = operational_routes(kit, signer.namespace(), signer.keys());
     let service = Service {
         seals: Seals::start(settings.seal, sealer.clone(), store.clone(), kit),
         store,
@@ -101,14 +111,16 @@ pub async fn router(
         signer,
         sealer,
         revoke_unsealed: settings.revoke_unsealed,
+        guard_reads: Semaphore::new(api::GUARD_READS_MAX),
         lock_delays: settings.lock_delays,
         ttl_range: settings.ttl_range,
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),
     };
-    let routes = api::router(Arc::new(service)).merge(operational_routes(kit));
+    let routes = api::router(Arc::new(service)).merge(operational);
+    let routes = if settings.has_ui { routes.merge(ui::router()) } else { routes };
     let routes = access_control::protect(routes, settings.access.start(kit), api::need);
-    let options = HttpOptions { folds: FOLDS, ..HttpOptions::default() };
+    let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
     Ok(http::finish(routes, kit, options, &settings.host_names))
 }
 
@@ -118,21 +130,21 @@ impl App {
     /// # Errors
     /// [`StartError::Bind`] with the address and what to do.
     pub async fn bind(self) -> Result<Bound, StartError> {
-        let listener = listener::bind(self.listen).await?;
+        let listener = listener::bind(self.listen, &self.exposure).await?;
         Ok(Bound { app: self, listener })
     }
 
     /// Uses a listener that was bound before: for a process in which other parts need the address
     /// before this server can start.
-    pub fn on(self, listener: TcpListener) -> Bound {
+    pub fn on(self, listener: BoundListener) -> Bound {
         Bound { app: self, listener }
     }
 }
 
 impl Bound {
-    /// Address of the API.
-    pub fn addr(&self) -> Option<SocketAddr> {
-        self.listener.local_addr().ok()
+    /// URL of the API, by its address.
+    pub fn url(&self) -> Option<String> {
+        self.listener.url()
     }
 
     /// Serves until the kit's tasks begin to shut down, then finishes what is in flight. Waiting

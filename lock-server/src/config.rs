@@ -17,10 +17,13 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags};
+use service_kit::flags::{
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+};
 use service_kit::http::HostNames;
-use service_kit::listener::{HttpThreads, ListenOptions};
+use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
 use service_kit::login::StoreLogin;
+use service_kit::otlp::CollectorUrl;
 
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
@@ -46,8 +49,8 @@ pub struct Config {
     #[command(subcommand)]
     pub command: Option<Command>,
 
-    /// Address of the API; port 0 lets the system choose. Without TLS and access control only
-    /// loopback is taken.
+    /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
+    /// file and signed tokens.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
     pub listen: SocketAddr,
     /// Store of the leases. It is memory:, embedded:DIR, redis://HOST:PORT,
@@ -143,6 +146,9 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub max_event_readers: usize,
 
+    /// No console at /ui and no API reference at /docs.
+    #[arg(long)]
+    pub no_ui: bool,
     /// Threads that serve HTTP, at most 256 [default: by cores]. The default is one for every two
     /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
@@ -150,12 +156,18 @@ pub struct Config {
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
+    /// TLS.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Names.
     #[command(flatten)]
     pub hosts: HostFlags,
     /// Flags of the log's form.
     #[command(flatten)]
     pub log: LogFlags,
+    /// Flags of traces.
+    #[command(flatten)]
+    pub traces: TraceFlags,
     /// TOML file with any of these settings.
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
@@ -175,6 +187,8 @@ pub enum Command {
     /// Check or show the settings. Flags of the server stand before this word.
     #[command(subcommand)]
     Config(ConfigAction),
+    /// Check that the server with these settings is ready: exit code 0, otherwise 1.
+    Health,
 }
 
 /// A record is read and written as a whole, so the number of leases of a lock is bounded.
@@ -220,6 +234,8 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 pub struct Settings {
     /// Address of the API.
     pub listen: SocketAddr,
+    /// TLS, and permission to listen beyond loopback.
+    pub exposure: Exposure,
     /// Store of the leases.
     pub store: StoreUrl,
     /// Options of the store.
@@ -238,12 +254,16 @@ pub struct Settings {
     pub access: Gate,
     /// Limits of the event history.
     pub events: EventOptions,
+    /// `true` if the console is served.
+    pub has_ui: bool,
     /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
     /// The listener's limits.
     pub listener: ListenOptions,
     /// Host names of the server.
     pub host_names: HostNames,
+    /// Collector of spans.
+    pub collector: Option<CollectorUrl>,
 }
 
 /// Settings that are each fine and do not fit together, or name a file that is not.
@@ -257,39 +277,58 @@ impl Config {
     /// # Errors
     /// [`SettingsError`] with everything that is wrong, a line each.
     pub fn settings(self) -> Result<Settings, SettingsError> {
-        let store = self.store_and_login();
+        let mut errors = Vec::new();
+        let store = keep(self.store_and_login(), &mut errors);
+        let keys = keep(self.keys.keys(), &mut errors);
+        let ttl_range = keep(self.ttl_range(), &mut errors);
         let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
-        let keys = self.keys.keys(&[self.listen]);
-        let prefixes = (self.seals(), self.lock_delays());
-        match (store, keys, self.ttl_range(), guards, self.access.open(), prefixes) {
-            (
-                Ok((store, login)),
-                Ok(keys),
-                Ok(ttl_range),
-                Ok(guards),
-                Ok(access),
-                (Ok(seal), Ok(lock_delays)),
-            ) => Ok(Settings {
-                http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
-                listen: self.listen,
-                store,
-                store_options: self.store_options(guards, login),
-                keys,
-                ttl_range,
-                seal,
-                revoke_unsealed: self.revoke_unsealed,
-                lock_delays,
-                access,
-                events: self.events(),
-                listener: self.listener.options(),
-                host_names: self.hosts.names(),
-            }),
-            (store, keys, ttl_range, guards, access, (seals, delays)) => {
-                let errors = [store.err(), keys.err(), ttl_range.err(), guards.err(), access.err()];
-                let errors = errors.into_iter().chain([seals.err(), delays.err()]);
-                Err(SettingsError(errors.flatten().collect()))
-            }
-        }
+        let guards = keep(guards, &mut errors);
+        let access = keep(self.access.open(), &mut errors);
+        let exposure = self.exposure();
+        let exposure = keep(exposure.map_err(|errors| errors.join("\n")), &mut errors);
+        let prefixes = keep(self.seals(), &mut errors).zip(keep(self.lock_delays(), &mut errors));
+        let (Some((store, login)), Some(keys), Some(ttl_range), Some(guards)) =
+            (store, keys, ttl_range, guards)
+        else {
+            return Err(SettingsError(errors));
+        };
+        let (Some(access), Some(exposure), Some((seal, lock_delays))) =
+            (access, exposure, prefixes)
+        else {
+            return Err(SettingsError(errors));
+        };
+        Ok(Settings {
+            http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
+            listen: self.listen,
+            exposure,
+            store,
+            store_options: self.store_options(guards, login),
+            keys,
+            ttl_range,
+            seal,
+            revoke_unsealed: self.revoke_unsealed,
+            lock_delays,
+            access,
+            events: self.events(),
+            has_ui: !self.no_ui,
+            listener: self.listener.options(),
+            host_names: self.hosts.names(),
+            collector: self.traces.otlp_endpoint.clone(),
+        })
+    }
+
+    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let listen = ListenAddr {
+            flag: "--listen",
+            addr: self.listen,
+            uses_access_file: true,
+            is_plain: false,
+        };
+        let safeguards = Safeguards {
+            access_file: self.access.access_file.is_some(),
+            signed_tokens: !self.keys.unsigned,
+        };
+        self.tls.exposure(&[listen], safeguards)
     }
 
     /// The store, with who this server is there; reads the files.
@@ -404,6 +443,10 @@ impl Config {
         }
         Ok((min, max))
     }
+}
+
+fn keep<T>(result: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| errors.push(error)).ok()
 }
 
 #[cfg(test)]

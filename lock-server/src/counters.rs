@@ -7,7 +7,7 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 use service_kit::metrics::Metrics;
 
 /// An operation on a lock.
@@ -59,6 +59,7 @@ pub(crate) struct Counters {
     /// lock.
     found: Arc<[OnceLock<Counter>]>,
     waited: Histogram,
+    slack: Histogram,
     waiting: Gauge,
 }
 
@@ -68,6 +69,7 @@ impl Counters {
             operations: Family::default(),
             found: (0..OPERATIONS * OUTCOMES).map(|_| OnceLock::new()).collect(),
             waited: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            slack: Histogram::new(linear_buckets(0.05, 0.05, 19)),
             waiting: Gauge::default(),
         };
         metrics.registry(|registry| {
@@ -80,6 +82,11 @@ impl Counters {
                 "lock_waited_seconds",
                 "How long granted acquires waited in the queue",
                 counters.waited.clone(),
+            );
+            registry.register(
+                "lock_renewal_slack_ratio",
+                "Part of a lease's time that was left when it was renewed",
+                counters.slack.clone(),
             );
             registry.register(
                 "lock_waiters",
@@ -106,6 +113,12 @@ impl Counters {
     pub(crate) fn waited(&self, ms: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a histogram of seconds needs no more")]
         self.waited.observe(ms as f64 / 1_000.0);
+    }
+
+    /// Counts a renewal of a lease that had `slack_ms` left and has `ttl_ms` now.
+    pub(crate) fn renewed(&self, slack_ms: u64, ttl_ms: u64) {
+        #[expect(clippy::cast_precision_loss, reason = "a histogram of ratios needs no more")]
+        self.slack.observe((slack_ms as f64 / ttl_ms.max(1) as f64).min(1.0));
     }
 
     /// Counts a waiter for as long as the returned value lives.

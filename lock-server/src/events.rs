@@ -12,6 +12,7 @@
 
 mod deadlines;
 mod follow;
+mod hold_times;
 mod observe;
 mod outbox;
 mod ring;
@@ -33,8 +34,10 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
 use self::deadlines::Deadlines;
+use self::hold_times::HoldTimes;
 use self::outbox::Outbox;
 use self::ring::{Entry, PublishedOnce, Ring};
+use crate::store::figures::{Held, show_held};
 use crate::store::records::ServerId;
 use crate::store::{LockStore, Report, StoreOptions, StoreUrl};
 
@@ -107,12 +110,13 @@ struct Figures {
     lost: Counter,
     readers: Gauge,
     cut: Counter,
+    hold_times: HoldTimes,
 }
 
 impl Figures {
     fn new(kit: &Kit) -> Self {
         let figures = Self::default();
-        let Self { published, lost, readers, cut } = figures.clone();
+        let Self { published, lost, readers, cut, .. } = figures.clone();
         kit.metrics.registry(|registry| {
             registry.register(
                 "lock_events",
@@ -127,6 +131,7 @@ impl Figures {
             registry.register("lock_event_readers", "Readers of the event stream now", readers);
             registry.register("lock_event_readers_cut", "Readers that were too slow", cut);
         });
+        figures.hold_times.register(&kit.metrics);
         figures
     }
 }
@@ -161,6 +166,7 @@ impl Events {
             return Ok((events, store));
         }
         events.state().is_observed = true;
+        events.show_held(kit);
         follow::start(&events, &store, kit);
         let observed = Arc::new(Observed::new(store, events.clone()));
         Ok((events, observed))
@@ -239,6 +245,16 @@ impl Events {
         let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
         let gap = gap.map(|entry| entry.aged(now_ms));
         RecentEvents { events: aged(events), refusals: aged(refusals), gap }
+    }
+
+    /// Shows the leases of an observed store that are followed.
+    fn show_held(&self, kit: &Kit) {
+        let events = Arc::downgrade(&self.inner);
+        show_held(&kit.metrics, move || {
+            let inner = events.upgrade()?;
+            let state = inner.state.lock().unwrap_or_else(PoisonError::into_inner);
+            Some(Held { locks: state.deadlines.lock_count(), sessions: 0 })
+        });
     }
 
     fn now_ms(&self) -> i64 {
@@ -324,6 +340,7 @@ impl EventLog {
 impl Report for Events {
     fn report(&self, mut events: Vec<Event>) {
         if let Some(outbox) = &self.inner.outbox {
+            self.inner.figures.hold_times.observe(&events);
             self.lose(outbox.put(events) as u64);
             return;
         }
@@ -336,6 +353,7 @@ impl Report for Events {
                 is_due |= state.deadlines.record(event, now_ms);
             }
         }
+        self.inner.figures.hold_times.observe(&events);
         let numbered = state.number(events);
         let count = state.remember(numbered, self.now_ms(), ServerId::default());
         drop(state);

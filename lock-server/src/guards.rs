@@ -9,6 +9,7 @@
 
 pub(crate) mod http;
 mod mark;
+pub(crate) mod overview;
 mod url;
 
 use std::sync::Arc;

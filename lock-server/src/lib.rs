@@ -25,3 +25,4 @@ pub mod process;
 pub mod seals;
 mod signer;
 pub mod store;
+mod ui;

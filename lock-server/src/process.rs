@@ -16,7 +16,7 @@ use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
 use service_kit::health::Health;
 use service_kit::process;
-use service_kit::{Kit, config, telemetry};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);
@@ -31,6 +31,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     if let Some(Command::Config(action)) = config.command {
         return check(config, action, &args);
+    }
+    if let Some(Command::Health) = config.command {
+        return health_check::run(config.listen, config.tls.tls_cert.as_deref());
     }
     if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
         return usage(&error.to_string());
@@ -74,8 +77,8 @@ async fn serve(settings: Settings) -> Result<ExitCode, String> {
         Err(error) => Err(error),
     };
     let bound = built.map_err(|error| error.to_string())?;
-    if let Some(addr) = bound.addr() {
-        println!("lock-server listening on http://{addr}");
+    if let Some(url) = bound.url() {
+        println!("lock-server listening on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }

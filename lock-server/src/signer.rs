@@ -15,6 +15,15 @@ impl Signer {
         Self { namespace, keys }
     }
 
+    pub(crate) fn namespace(&self) -> &Namespace {
+        &self.namespace
+    }
+
+    /// Keys of the tokens; `None` leaves them unsigned.
+    pub(crate) fn keys(&self) -> Option<&Keyring> {
+        self.keys.as_ref()
+    }
+
     /// Value of the `Fencing-Token` header.
     pub(crate) fn sign(&self, token: Token, lock: LockName, lease: LeaseId) -> FencingToken {
         let namespace = self.namespace.clone();

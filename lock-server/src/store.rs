@@ -15,6 +15,7 @@ pub use lease::{
 
 pub mod driver;
 pub mod embedded;
+pub(crate) mod figures;
 mod guarantee;
 #[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
 pub(crate) mod log;

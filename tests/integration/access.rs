@@ -22,14 +22,14 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A folder with an access file and an audit log.
-struct Site {
+pub(crate) struct Site {
     folder: TempDir,
 }
 
 impl Site {
     /// Principals: two that share a part of the names, one with another part, one who may look, one
     /// who administers.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with("")
     }
 
@@ -67,7 +67,7 @@ impl Site {
         self.folder.path().join("audit.jsonl")
     }
 
-    fn audit(&self) -> Vec<Value> {
+    pub(crate) fn audit(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.audit_path()).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
@@ -78,7 +78,7 @@ impl Site {
         setup.args(&["--access-file", text(&access), "--audit-log", text(&audit)])
     }
 
-    async fn lock_server(&self) -> Server {
+    pub(crate) async fn lock_server(&self) -> Server {
         self.arm(Setup::lock_server("memory:")).start().await
     }
 
@@ -94,13 +94,13 @@ impl Site {
 }
 
 /// Requests of one principal.
-struct As {
+pub(crate) struct As {
     api: Api,
     bearer: String,
 }
 
 impl As {
-    fn new(server: &Server, name: &str) -> Self {
+    pub(crate) fn new(server: &Server, name: &str) -> Self {
         Self { api: Api::new(&server.base), bearer: format!("Bearer secret-of-{name}") }
     }
 
@@ -111,7 +111,7 @@ impl As {
         self.api.send(method, path, &headers[..count], body.to_owned()).await
     }
 
-    async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, "").await
     }
 
@@ -126,11 +126,11 @@ impl As {
     }
 
     /// A new session.
-    async fn begin(&self, ttl_ms: u64) -> SessionReply {
+    pub(crate) async fn begin(&self, ttl_ms: u64) -> SessionReply {
         self.create(&json!({"owner": "worker", "ttl_ms": ttl_ms})).await.expect(200).read()
     }
 
-    async fn beat(&self, session: SessionId) -> Reply {
+    pub(crate) async fn beat(&self, session: SessionId) -> Reply {
         self.send(Method::POST, &format!("/v1/sessions/{session}/heartbeat"), "").await
     }
 
@@ -138,7 +138,7 @@ impl As {
         self.send(Method::DELETE, &format!("/v1/sessions/{session}"), "").await
     }
 
-    async fn acquire(&self, lock: &str) -> Reply {
+    pub(crate) async fn acquire(&self, lock: &str) -> Reply {
         self.lock(lock, "acquire", &json!({"ttl_ms": 60_000})).await
     }
 }

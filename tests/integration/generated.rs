@@ -61,7 +61,7 @@ fn pages_have_the_tables_of_the_code() {
     assert!(unused.is_empty(), "no page has these markers: {unused:?}");
 }
 
-fn regenerates() -> bool {
+pub(super) fn regenerates() -> bool {
     std::env::var("FENCE_REGENERATE").is_ok_and(|value| value == "1")
 }
 

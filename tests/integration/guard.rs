@@ -1,6 +1,7 @@
 //! fenced-store's HTTP contract, over a real process.
 
 mod bad_input;
+mod change_of_store;
 mod fences;
 mod objects;
 mod observe;

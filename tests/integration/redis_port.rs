@@ -29,6 +29,7 @@ mod silence;
 mod spares;
 mod state;
 mod streams;
+mod tls;
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::RULES;

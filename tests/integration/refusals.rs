@@ -86,7 +86,7 @@ async fn a_stalled_holders_write_is_shown_where_one_asks_about_the_lock() {
         kinds.push(stream.next().await.kind);
     }
     assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{kinds:?}");
-    assert_eq!(guard.metric("fence_refusals_reported_total").await, 1);
+    assert_eq!(guard.metric("fencepost_fence_refusals_reported_total").await, 1);
     until_ready(&guard, "[+]refusal-reports ok").await;
     // The asker's own, and nothing of others.
     let path = format!("/v1/locks/orders%2F42?lease_id={}", new.lease_id);
@@ -209,20 +209,20 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_gets_the_report_later() 
     for _ in 0..count {
         api.put("a", &presented, "late").await.problem(Code::StaleToken);
     }
-    assert_eq!(guard.metric("fence_refusals_reported_total").await, 0);
-    assert!(guard.metric("fence_refusal_reports_failed_total").await > 0);
-    let unreported = guard.metric("fence_refusals_unreported_total").await;
+    assert_eq!(guard.metric("fencepost_fence_refusals_reported_total").await, 0);
+    assert!(guard.metric("fencepost_fence_refusal_reports_failed_total").await > 0);
+    let unreported = guard.metric("fencepost_fence_refusals_unreported_total").await;
     assert!(unreported > 0 && unreported <= 164, "{unreported}");
     let server = Setup::lock_server("memory:").listen(address).start().await;
     let locks = server.locks();
     let events = refusals(&locks, "a", 16).await;
     assert!(events.iter().all(|event| event.lease_id == Some(late)), "{events:?}");
     until_true("all that waited", || async {
-        guard.metric("fence_refusals_reported_total").await == count - unreported
+        guard.metric("fencepost_fence_refusals_reported_total").await == count - unreported
     })
     .await;
     assert_eq!(explained(&locks, "a").await.recent.gap.unwrap().missed, Some(unreported));
-    assert_eq!(guard.metric("fence_refusals_waiting").await, 0);
+    assert_eq!(guard.metric("fencepost_fence_refusals_waiting").await, 0);
     until_ready(&guard, "[+]refusal-reports ok").await;
 }
 
@@ -316,7 +316,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
         until_true("the report", || async { eye(lock).await.refusals.len() == 1 }).await;
     }
     until_true("what was refused is counted", || async {
-        mine.metric("fence_refusals_unreported_total").await == 2
+        mine.metric("fencepost_fence_refusals_unreported_total").await == 2
     })
     .await;
     assert!(eye("other/1").await.refusals.is_empty());

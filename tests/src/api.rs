@@ -14,6 +14,8 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::openapi;
+
 /// An answer.
 #[derive(Clone, Debug)]
 pub struct Reply {
@@ -109,6 +111,12 @@ impl Api {
         Self::round_robin(&[base])
     }
 
+    /// Requests go to `base` by a client that the test has made.
+    pub fn with(base: &str, client: reqwest::Client) -> Self {
+        let base = Base { url: base.to_owned(), answers: AtomicU64::new(0) };
+        Self { bases: [base].into(), turn: Arc::default(), client }
+    }
+
     /// Sends each request to the next of `bases`, for all senders and also to those that are down.
     /// Clones share the turn.
     ///
@@ -141,6 +149,9 @@ impl Api {
     ///
     /// # Errors
     /// What went wrong, as text.
+    ///
+    /// # Panics
+    /// If the reply is not as the service's OpenAPI document says.
     pub async fn attempt(
         &self,
         method: Method,
@@ -149,7 +160,8 @@ impl Api {
         body: Bytes,
     ) -> Result<Reply, String> {
         let base = &self.bases[self.turn.fetch_add(1, Ordering::Relaxed) % self.bases.len()];
-        let mut request = self.client.request(method, format!("{}{path}", base.url)).body(body);
+        let mut request =
+            self.client.request(method.clone(), format!("{}{path}", base.url)).body(body);
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
@@ -158,7 +170,12 @@ impl Api {
         let headers = reply.headers().clone();
         let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
         base.answers.fetch_add(1, Ordering::Relaxed);
-        Ok(Reply { status, headers, body })
+        let reply = Reply { status, headers, body };
+        let kind = reply.header("content-type");
+        if let Err(why) = openapi::check(&method, path, status, kind, &reply.body) {
+            panic!("against the OpenAPI document: {why}: {reply:?}");
+        }
+        Ok(reply)
     }
 
     /// Sends a request.

@@ -1,10 +1,14 @@
 //! Certificates for one test: a CA, a server's and a client's, in a folder of their own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
+use rcgen::string::Ia5String;
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
-    KeyPair, KeyUsagePurpose,
+    KeyPair, KeyUsagePurpose, SanType, date_time_ymd,
 };
 use tempfile::TempDir;
 
@@ -15,6 +19,7 @@ use crate::redis_server::Redis;
 #[derive(Debug)]
 pub struct Certificates {
     folder: TempDir,
+    ca: CertifiedIssuer<'static, KeyPair>,
 }
 
 impl Default for Certificates {
@@ -34,42 +39,88 @@ impl Certificates {
     /// # Panics
     /// If they cannot be made.
     pub fn for_names(names: &[&str]) -> Self {
-        let made = Self { folder: TempDir::new().expect("a folder for certificates") };
         let mut params = CertificateParams::new(Vec::new()).expect("names");
         params.distinguished_name.push(DnType::CommonName, "the CA of a test");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, key).expect("a CA");
-        made.write("ca.pem", &ca.pem());
-        made.issue(&ca, "server", names, ExtendedKeyUsagePurpose::ServerAuth);
-        made.issue(&ca, "client", &["lock-server"], ExtendedKeyUsagePurpose::ClientAuth);
+        let made = Self { folder: TempDir::new().expect("a folder for certificates"), ca };
+        made.write("ca.pem", &made.ca.pem());
+        made.issue("server", names);
+        made.issue("client", &["lock-server"]);
         made
     }
 
-    fn issue(
-        &self,
-        ca: &CertifiedIssuer<'_, KeyPair>,
-        file: &str,
-        names: &[&str],
-        usage: ExtendedKeyUsagePurpose,
-    ) {
-        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    /// Writes a certificate of the CA for these names, and its key, over those that `file` has. It
+    /// ends in a year.
+    pub fn issue(&self, file: &str, names: &[&str]) {
+        self.issue_for(file, names, 365);
+    }
+
+    /// Writes one that ends in `days`, which may be negative. A name with `://` is a URI.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn issue_for(&self, file: &str, names: &[&str], days: i64) {
+        let (uris, names): (Vec<&str>, Vec<&str>) = names.iter().partition(|n| n.contains("://"));
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut params = CertificateParams::new(names).expect("names");
+        let uri = |uri: &str| SanType::URI(Ia5String::try_from(uri).expect("a URI"));
+        params.subject_alt_names.extend(uris.into_iter().map(uri));
         params.distinguished_name.push(DnType::CommonName, file);
         // Redis shows its own certificate to its sentinels and replicas as well.
-        params.extended_key_usages = vec![usage, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages =
+            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.not_before = date_time_ymd(2020, 1, 1);
+        params.not_after = date_time_ymd(1970, 1, 1) + in_days(days);
         let key = KeyPair::generate().expect("a key");
-        let certificate = params.signed_by(&key, ca).expect("a certificate");
+        let certificate = params.signed_by(&key, &self.ca).expect("a certificate");
         self.write(&format!("{file}.pem"), &certificate.pem());
         self.write(&format!("{file}.key"), &key.serialize_pem());
     }
 
-    fn write(&self, name: &str, text: &str) {
-        std::fs::write(self.folder.path().join(name), text).expect("a file");
+    /// Writes a file beside the certificates, as an operator should: by renaming. Only its owner may
+    /// read it.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.folder.path().join(name);
+        let new = self.folder.path().join("new");
+        std::fs::write(&new, text).expect("a file");
+        std::fs::set_permissions(&new, Permissions::from_mode(0o600)).expect("its mode");
+        std::fs::rename(&new, path).expect("a file");
     }
 
-    /// `ca.pem`, `server.pem`, `server.key`, `client.pem` or `client.key`.
+    /// The text of one of the files.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.file(name)).expect("a file")
+    }
+
+    /// The flags of a server that speaks TLS with the server's certificate.
+    pub fn listener(&self) -> [String; 4] {
+        let [certificate, key] = ["server.pem", "server.key"].map(|name| self.text(name));
+        ["--tls-cert".to_owned(), certificate, "--tls-key".to_owned(), key]
+    }
+
+    /// A client that trusts the CA alone, and shows the certificate of this file if it is named.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn https(&self, client: Option<&str>) -> reqwest::ClientBuilder {
+        service_kit::tls::install_crypto();
+        let ca = reqwest::Certificate::from_pem(self.ca.pem().as_bytes()).expect("a CA");
+        let builder = reqwest::Client::builder().no_proxy().tls_certs_only([ca]);
+        let Some(file) = client else { return builder };
+        let pem = self.read(&format!("{file}.key")) + &self.read(&format!("{file}.pem"));
+        builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("a certificate"))
+    }
+
+    /// `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`, or another that was issued.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -139,6 +190,13 @@ impl TlsRedis {
             file("client.key"),
         ]
     }
+}
+
+/// The time that many days from now, from 1970 on.
+fn in_days(days: i64) -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("after 1970");
+    let seconds = now.as_secs().saturating_add_signed(days * 24 * 60 * 60);
+    Duration::from_secs(seconds)
 }
 
 fn text(path: &Path) -> String {

@@ -14,6 +14,7 @@
 
 pub mod api;
 pub mod binaries;
+pub mod browser;
 pub mod campaign;
 pub mod certificates;
 pub mod checks;
@@ -27,6 +28,7 @@ pub mod history;
 pub mod in_turns;
 pub mod key_file;
 pub mod load;
+pub mod openapi;
 pub mod ports;
 pub mod process;
 pub mod quorum_nodes;
@@ -47,6 +49,7 @@ pub mod servers;
 pub mod session_client;
 pub mod session_load;
 pub mod store_options;
+pub mod tls_client;
 pub mod upstream;
 pub mod wait;
 

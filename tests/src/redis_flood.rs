@@ -4,13 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::io::AsyncWriteExt;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::task::JoinHandle;
 
 use crate::redis_journal::{Answer, WriteReport};
 use crate::redis_writes::{Grant, refusal};
-use crate::resp_client::{Resp, RespClient, RespReader, request};
+use crate::resp_client::{Resp, RespClient, RespReader, RespWriter, request};
 use crate::wait::{PATIENCE, soon, until_true};
 
 /// The writes that are sent in one piece.
@@ -23,7 +21,7 @@ const GLANCE: Duration = Duration::from_millis(50);
 /// RPUSHes to the journal of a lock, pipelined, until the connection ends or one is refused.
 #[derive(Debug)]
 pub struct Flood {
-    writing: JoinHandle<OwnedWriteHalf>,
+    writing: JoinHandle<RespWriter>,
     reading: JoinHandle<Vec<WriteReport>>,
     seen: Arc<Seen>,
     token: u64,
@@ -76,12 +74,7 @@ fn op(number: u64) -> String {
 }
 
 /// Returns the half that wrote: dropping it would end the connection before all replies arrived.
-async fn send(
-    mut writer: OwnedWriteHalf,
-    grant: Grant,
-    count: u64,
-    seen: Arc<Seen>,
-) -> OwnedWriteHalf {
+async fn send(mut writer: RespWriter, grant: Grant, count: u64, seen: Arc<Seen>) -> RespWriter {
     let mut sent = 0;
     while sent < count && !seen.is_over.load(Ordering::SeqCst) {
         if sent > seen.applied.load(Ordering::SeqCst) + AHEAD {

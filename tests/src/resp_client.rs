@@ -1,13 +1,14 @@
 //! A raw client of Redis' protocol (RESP2 and RESP3): bytes out, one reply at a time back. It does
 //! nothing by itself, so that a test decides what is sent, when it is read, and what is left out.
 
+use std::fmt;
 use std::io;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
+use crate::tls_client::TlsClient;
 use crate::wait::soon;
 
 use crate::resp_value;
@@ -16,15 +17,40 @@ pub use crate::resp_value::{Resp, request};
 /// One connection.
 #[derive(Debug)]
 pub struct RespClient {
-    writer: OwnedWriteHalf,
+    writer: RespWriter,
     reader: RespReader,
 }
 
-/// The half of a connection that receives.
-#[derive(Debug)]
+/// The half of a connection that sends, plain or TLS.
+pub struct RespWriter(Box<dyn AsyncWrite + Send + Sync + Unpin>);
+
+/// The half of a connection that receives, plain or TLS.
 pub struct RespReader {
-    stream: OwnedReadHalf,
+    stream: Box<dyn AsyncRead + Send + Sync + Unpin>,
     buffer: BytesMut,
+}
+
+impl RespWriter {
+    /// Writes bytes as they are.
+    ///
+    /// # Errors
+    /// If the connection is broken.
+    pub async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.0.write_all(bytes).await?;
+        self.0.flush().await
+    }
+}
+
+impl fmt::Debug for RespWriter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RespWriter").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for RespReader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RespReader").field("buffer", &self.buffer).finish_non_exhaustive()
+    }
 }
 
 impl RespReader {
@@ -59,14 +85,31 @@ impl RespClient {
     /// # Errors
     /// The error of the connection attempt.
     pub async fn try_connect(address: &str) -> io::Result<Self> {
-        let stream = soon("a connection", TcpStream::connect(address)).await?;
-        stream.set_nodelay(true)?;
-        let (stream, writer) = stream.into_split();
-        Ok(Self { writer, reader: RespReader { stream, buffer: BytesMut::new() } })
+        let (reader, writer) = connect(address).await?.into_split();
+        Ok(Self::over(reader, writer))
+    }
+
+    /// Connects over TLS, or says why not.
+    ///
+    /// # Errors
+    /// The error of the connection attempt or the handshake.
+    pub async fn try_tls(address: &str, tls: &TlsClient) -> io::Result<Self> {
+        let stream = connect(address).await?;
+        let stream = soon("a handshake", tls.connect(stream)).await?;
+        let (reader, writer) = tokio::io::split(stream);
+        Ok(Self::over(reader, writer))
+    }
+
+    fn over(
+        reader: impl AsyncRead + Send + Sync + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Sync + Unpin + 'static,
+    ) -> Self {
+        let reader = RespReader { stream: Box::new(reader), buffer: BytesMut::new() };
+        Self { writer: RespWriter(Box::new(writer)), reader }
     }
 
     /// Both halves, to write and to hear at the same time.
-    pub fn split(self) -> (OwnedWriteHalf, RespReader) {
+    pub fn split(self) -> (RespWriter, RespReader) {
         (self.writer, self.reader)
     }
 
@@ -76,9 +119,17 @@ impl RespClient {
     /// If it is refused.
     pub async fn fenced(address: &str, credential: &str) -> Self {
         let mut client = Self::connect(address).await;
-        let reply = client.call(&["AUTH", "fence", credential]).await;
-        assert_eq!(reply, Resp::simple("OK"), "AUTH {credential}");
+        client.authenticate(credential).await;
         client
+    }
+
+    /// Presents a credential with AUTH, which must be accepted.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn authenticate(&mut self, credential: &str) {
+        let reply = self.call(&["AUTH", "fence", credential]).await;
+        assert_eq!(reply, Resp::simple("OK"), "AUTH {credential}");
     }
 
     /// Writes bytes as they are.
@@ -182,14 +233,19 @@ impl RespClient {
     /// # Panics
     /// If the connection is broken.
     pub async fn finish_sending(&mut self) {
-        self.writer.shutdown().await.expect("a half-closed connection");
+        self.writer.0.shutdown().await.expect("a half-closed connection");
     }
 
     /// `true` if anything can be read within `time_ms`: for what must *not* come.
     pub async fn receives_within(&mut self, time_ms: u64) -> bool {
         let time = std::time::Duration::from_millis(time_ms);
-        let reader = &self.reader;
-        !reader.buffer.is_empty()
-            || tokio::time::timeout(time, reader.stream.readable()).await.is_ok()
+        let RespReader { stream, buffer } = &mut self.reader;
+        !buffer.is_empty() || tokio::time::timeout(time, stream.read_buf(buffer)).await.is_ok()
     }
+}
+
+async fn connect(address: &str) -> io::Result<TcpStream> {
+    let stream = soon("a connection", TcpStream::connect(address)).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }

@@ -27,6 +27,11 @@ impl Setup {
         Self::bare("fenced-store").arg("--store").arg(store).arg("--unsigned")
     }
 
+    /// The program's name.
+    pub fn binary(&self) -> &'static str {
+        self.binary
+    }
+
     /// Nothing but the address to listen on.
     pub fn bare(binary: &'static str) -> Self {
         let listen = "127.0.0.1:0".to_owned();
@@ -124,7 +129,8 @@ impl Server {
 
     /// The address without the scheme.
     pub fn address(&self) -> String {
-        self.base.trim_start_matches("http://").to_owned()
+        let base = &self.base;
+        base.split_once("://").map_or(base.as_str(), |(_, address)| address).to_owned()
     }
 
     /// Address of its reverse proxy (fenced-store with `--proxy-listen`).
@@ -132,10 +138,11 @@ impl Server {
         self.process.line_after("fenced-store proxy listening on ").await
     }
 
-    /// Address of its Redis port, `127.0.0.1:PORT` (fenced-store with `--redis-listen`).
+    /// Address of its Redis port, `127.0.0.1:PORT` (plain or TLS; fenced-store with `--redis-listen`).
     pub async fn redis_port(&mut self) -> String {
         let url = self.process.line_after("fenced-store redis port listening on ").await;
-        url.trim_start_matches("redis://").to_owned()
+        let (_, address) = url.split_once("://").expect("a URL");
+        address.to_owned()
     }
 }
 

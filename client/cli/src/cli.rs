@@ -4,18 +4,21 @@ use std::ffi::OsString;
 
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(feature = "servers")]
 use fence_demos::{bench, demo, internal};
 use fence_terminal::color;
 use fence_terminal::output::Format;
 
-use crate::{auth, completions, config, doctor, elect, lock, object, run, serve, session};
+#[cfg(feature = "servers")]
+use crate::serve;
+use crate::{auth, completions, config, doctor, elect, lock, object, run, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
 /// Every flag of a command is also a variable (--ttl is FENCE_TTL) and a key of the TOML file that
 /// --config names. A flag beats a variable, which beats the file.
 #[derive(Debug, Parser)]
-#[command(name = "fence", version, max_term_width = 100, after_help = EXAMPLES)]
+#[command(name = "fence", version, max_term_width = 100, after_help = examples())]
 pub(crate) struct Cli {
     /// Log on stderr: a level, or target=level pairs
     #[arg(long, env = "FENCE_LOG", default_value = "warn", global = true, value_name = "FILTER")]
@@ -65,11 +68,20 @@ impl FromArgMatches for Parsed {
     }
 }
 
-const EXAMPLES: &str = "\
+/// Help below the commands.
+fn examples() -> String {
+    let first = if cfg!(feature = "servers") { TRIALS } else { "Examples:\n" };
+    format!("{first}{EXAMPLES}")
+}
+
+const TRIALS: &str = "\
 Examples:
   fence demo gc-stall                              why: a stalled holder, without and with the guard
   fence serve                                      both services on this machine, to try things out
-  fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
+";
+
+const EXAMPLES: &str =
+    "  fence run --lock jobs/nightly -- ./nightly.sh    holds the lock while the script runs
   fence elect --name web/leader -- ./lead.sh       runs the script while this machine is the leader
   fence lock show jobs/nightly                     its holder, its waiters, its last leases
   fence lock explain jobs/nightly                  the same in sentences, and refusals by guards
@@ -89,6 +101,7 @@ Exit codes:
 /// The commands; each one's help is at its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    #[cfg(feature = "servers")]
     Serve(serve::Args),
     Run(run::Args),
     Elect(elect::Args),
@@ -97,13 +110,16 @@ pub(crate) enum Command {
     Object(object::Args),
     Auth(auth::Args),
     Doctor(Box<doctor::Args>),
+    #[cfg(feature = "servers")]
     Bench(bench::Args),
+    #[cfg(feature = "servers")]
     Demo(demo::Args),
     Config(config::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(completions::Man),
     /// Started by `demo` and `bench`
+    #[cfg(feature = "servers")]
     #[command(hide = true)]
     Internal(internal::Args),
     /// Started by `run`

@@ -3,7 +3,8 @@
 use std::path::PathBuf;
 
 use fence_client::config::{self, DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{BearerToken, Client, ClientBuilder, Error};
+use fence_client::{BearerToken, Client, ClientBuilder, Error, ids};
+use fence_protocol::{TRACEPARENT, TraceContext};
 
 /// The options of every command that talks to the servers.
 #[derive(Clone, Debug, clap::Args)]
@@ -47,6 +48,7 @@ impl Connect {
 
     pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
         let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.guard);
+        builder = builder.trace(trace());
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
         }
@@ -55,4 +57,10 @@ impl Connect {
         }
         Ok(builder)
     }
+}
+
+/// The trace of this command: that of its environment, or a new one.
+fn trace() -> TraceContext {
+    let given = config::variable(&TRACEPARENT.to_ascii_uppercase());
+    given.and_then(|text| text.parse().ok()).unwrap_or_else(ids::trace)
 }

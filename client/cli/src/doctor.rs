@@ -3,7 +3,10 @@
 mod check;
 mod direct;
 mod http;
+mod pair;
 mod redis;
+mod redis_port;
+mod round_trip;
 mod server;
 mod stores;
 
@@ -15,15 +18,29 @@ use redis_link::RedisTarget;
 use check::{Check, Verdict};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
+use round_trip::{GuardSide, Site};
+use server::Examined;
+
+const LOCK_SERVER: &str = "lock-server";
+const GUARD: &str = "fenced-store";
+/// The guard's own check of its reports.
+const REPORTS: &str = "fenced-store refusal-reports";
 
 /// Checks that the servers work and are safe to rely on
 ///
 /// Judges what is named, by a flag, a variable or the file; where nothing is, both servers at their
 /// default addresses. Asks a server whether it lives and is ready, shows each of its own checks,
-/// compares its version and clock, and reads what a guard guarantees for its stores. With --redis
-/// it checks a Redis: what it forgets when it restarts, what it drops when it is full, its clock,
-/// and what its user may do, for lock-server and for the guard. With --direct it tries to write
-/// past the guard, as an application would.
+/// compares its version and clock, and reads what a guard guarantees for its stores. Compares the
+/// namespace and the keys of both.
+///
+/// Then it makes a round trip, for which a bearer token needs the right "use fence-doctor/*": it
+/// acquires the lock fence-doctor/XX (two random digits), writes the object of that name (at a
+/// Redis port also the key), seals, has a lower token refused, removes what it wrote and releases.
+/// The refusal stays in logs and counters, and the mark of fence-doctor/XX at the guard.
+///
+/// With --redis it checks a Redis: what it forgets when it restarts, what it drops when it is full,
+/// its clock, and what its user may do, for lock-server and for the guard. With --direct it tries
+/// to write past the guard, as an application would.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -87,8 +104,11 @@ struct Servers {
 }
 
 impl Servers {
-    fn client(&self) -> Result<Client, Failure> {
+    fn client(&self, auth: Option<&BearerToken>) -> Result<Client, Failure> {
         let mut builder = Client::builder();
+        if let Some(auth) = auth {
+            builder = builder.auth(auth.clone());
+        }
         if let Some(server) = &self.server {
             builder = builder.lock_server(server);
         }
@@ -104,20 +124,14 @@ impl Servers {
 
 /// Checks everything; the exit code.
 pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
-    let client = args.servers.client()?;
     let auth = args.servers.auth_file.as_ref().map(BearerToken::from_file).transpose()?;
+    let client = args.servers.client(auth.as_ref())?;
     let http = http::client(auth.as_ref())?;
     let Servers { server, guard, .. } = &args.servers;
     let is_anything_named =
         server.is_some() || guard.is_some() || args.redis.is_some() || args.direct.is_some();
-    let mut checks = Vec::new();
-    if server.is_some() || !is_anything_named {
-        checks.extend(server::check("lock-server", client.lock_server(), &http).await);
-    }
-    if guard.is_some() || !is_anything_named {
-        checks.extend(server::check("fenced-store", client.fenced_store(), &http).await);
-        checks.extend(stores::check("fenced-store", client.fenced_store(), &http).await);
-    }
+    let named = |url: &Option<String>| url.is_some() || !is_anything_named;
+    let mut checks = servers(&client, &http, named(server), named(guard)).await;
     if let Some(target) = args.redis {
         checks.extend(redis::check(target, &args.redis_login).await);
     }
@@ -126,6 +140,62 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
     }
     args.output.print(&checks, |checks| check::table(checks))?;
     Ok(exit_code(&checks, args.strict))
+}
+
+/// Checks each server, both together, and the way through them.
+async fn servers(
+    client: &Client,
+    http: &reqwest::Client,
+    has_lock_server: bool,
+    has_guard: bool,
+) -> Vec<Check> {
+    let mut checks = Vec::new();
+    let mut lock_server = None;
+    if has_lock_server {
+        let mut found = server::examine(LOCK_SERVER, client.lock_server(), http).await;
+        checks.append(&mut found.checks);
+        lock_server = Some(found);
+    }
+    let mut guard = None;
+    let mut stored = None;
+    if has_guard {
+        let mut found = server::examine(GUARD, client.fenced_store(), http).await;
+        checks.append(&mut found.checks);
+        if found.version.is_some() {
+            let (lines, stores) = stores::check(GUARD, client.fenced_store(), http).await;
+            checks.extend(lines);
+            checks.extend(found.is_ready.then(|| unreported(&checks)).flatten());
+            stored = stores;
+        }
+        guard = Some(found);
+    }
+    let versions = |found: &Option<Examined>| found.as_ref().and_then(|it| it.version.clone());
+    if let Some((lock_server, guard)) = versions(&lock_server).zip(versions(&guard)) {
+        checks.extend(pair::check(&lock_server, &guard));
+    }
+    let is_usable = |found: &Option<Examined>| found.as_ref().is_none_or(Examined::is_usable);
+    if has_lock_server && is_usable(&lock_server) && is_usable(&guard) {
+        let reports = own_check(&checks, REPORTS).is_some_and(|check| check.verdict == Verdict::Ok);
+        let site = Site {
+            client,
+            guard: has_guard.then_some(GuardSide { stores: stored.as_ref(), reports }),
+            compares_by_lock: own_check(&checks, "lock-server guarantee")
+                .is_some_and(|check| check.text.starts_with("redis-quorum:")),
+        };
+        checks.extend(round_trip::check(&site).await);
+    }
+    checks
+}
+
+fn own_check<'a>(checks: &'a [Check], about: &str) -> Option<&'a Check> {
+    checks.iter().find(|check| check.about == about)
+}
+
+/// The finding of a guard that does not report what it refuses.
+fn unreported(checks: &[Check]) -> Option<Check> {
+    let text = "it reports refusals nowhere: the lock server cannot show a holder what was refused, \
+                or why; start fenced-store with --report-to and the lock server's address";
+    own_check(checks, REPORTS).is_none().then(|| Check::warning(REPORTS, text))
 }
 
 fn exit_code(checks: &[Check], is_strict: bool) -> u8 {

@@ -14,6 +14,7 @@ mod kind;
 mod lock;
 mod object;
 mod run;
+#[cfg(feature = "servers")]
 mod serve;
 mod session;
 mod session_tables;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         Err(error) => return error.report(),
     };
     // A role in a demo: a server sets up its own log and runtime.
+    #[cfg(feature = "servers")]
     if let Command::Internal(role) = cli.command {
         return fence_demos::internal::start(role);
     }
@@ -93,9 +95,9 @@ fn start(command: Command) -> Result<u8, Failure> {
     // `run` and `elect` must use one thread: the kernel ties the job's life to the thread that
     // started it. A benchmark's load should cost as little of the machine as it can.
     let mut runtime = match command {
-        Command::Run(_) | Command::Elect(_) | Command::Bench(_) => {
-            tokio::runtime::Builder::new_current_thread()
-        }
+        Command::Run(_) | Command::Elect(_) => tokio::runtime::Builder::new_current_thread(),
+        #[cfg(feature = "servers")]
+        Command::Bench(_) => tokio::runtime::Builder::new_current_thread(),
         _ => tokio::runtime::Builder::new_multi_thread(),
     };
     let runtime = runtime
@@ -110,6 +112,7 @@ fn start(command: Command) -> Result<u8, Failure> {
 
 async fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
+        #[cfg(feature = "servers")]
         Command::Serve(args) => serve::serve(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Elect(args) => elect::elect(args).await,
@@ -118,11 +121,14 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Object(args) => object::object(args).await,
         Command::Auth(args) => auth::auth(args),
         Command::Doctor(args) => doctor::doctor(*args).await,
+        #[cfg(feature = "servers")]
         Command::Bench(args) => fence_demos::bench::bench(args).await,
+        #[cfg(feature = "servers")]
         Command::Demo(args) => fence_demos::demo::demo(args).await,
         Command::Config(args) => config::config(args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
+        #[cfg(feature = "servers")]
         Command::Internal(_) => Err(Failure::internal("a role was not started at once")),
         Command::JobHelper(helper) => run::helper::start(helper),
     }

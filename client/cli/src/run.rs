@@ -61,7 +61,7 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// of /proc/uptime) in its environment. FENCE_LEASES has the same of every lock as JSON: [{"lock",
 /// "token", "lease_id", "header", "credential"}, …] in the order of --lock. Of several locks the
 /// other variables describe the first, but for FENCE_CREDENTIAL, which is that of all of them, and
-/// FENCE_SESSION_ID.
+/// FENCE_SESSION_ID. TRACEPARENT is that of its own environment, or begins a trace.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {

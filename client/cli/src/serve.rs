@@ -157,7 +157,7 @@ async fn start(
     let as_locks = Introduction::new("read,write *")?;
     locks.access = locks.access.and("(guard)", &as_guard.secret, as_guard.right);
     guard.access = guard.access.and("(lock-server)", &as_locks.secret, as_locks.right);
-    let listener = listener::bind(locks.listen).await.map_err(cannot_start)?;
+    let listener = listener::bind(locks.listen, &locks.exposure).await.map_err(cannot_start)?;
     let addr = listener.local_addr().map_err(cannot_start)?;
     let url = format!("http://{addr}").parse()?;
     guard.report = Some(ReportOptions { urls: vec![url], auth: Some(as_guard.header) });

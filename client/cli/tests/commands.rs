@@ -226,7 +226,7 @@ fn serve_says_why_it_cannot_start() {
     let address = served.server.trim_start_matches("http://");
     for (line, expected, reason) in [
         (&["serve", "--listen", address][..], 69, "in use"),
-        (&["serve", "--listen", "0.0.0.0:0"], 69, "loopback"),
+        (&["serve", "--listen", "0.0.0.0:0"], 64, "can be reached from other machines"),
         (&["serve", "--listen", "127.0.0.1:0", "--rule", "a/**/b=c"], 64, "a/**/b=c"),
         (&["serve", "--listen", "nowhere"], 64, "nowhere"),
         (&["serve", "--dir", "/proc/fencepost"], 69, "/proc/fencepost"),

@@ -19,6 +19,7 @@ pub mod problem;
 mod schema;
 pub mod signing;
 pub mod token;
+pub mod trace;
 pub mod ttl;
 pub mod wire;
 
@@ -33,4 +34,5 @@ pub use owner::{KeyId, Namespace, Owner};
 pub use problem::{Code, Problem};
 pub use signing::{Keyring, SignatureError};
 pub use token::Token;
+pub use trace::{TRACEPARENT, TraceContext};
 pub use ttl::Ttl;

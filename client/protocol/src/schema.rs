@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-use crate::{LeaseId, LockName, Namespace, Owner, SessionId, Token, Ttl};
+use crate::{KeyId, LeaseId, LockName, Namespace, Owner, SessionId, Token, Ttl};
 
 macro_rules! schema {
     ($($name:ident: $schema:tt;)*) => {
@@ -28,6 +28,7 @@ schema! {
     Token: { "type": "integer", "minimum": 1, "maximum": Token::MAX };
     Owner: { "type": "string", "minLength": 1, "maxLength": Owner::MAX_BYTES };
     Namespace: { "type": "string", "minLength": 1, "maxLength": Namespace::MAX_BYTES };
+    KeyId: { "type": "string", "minLength": 1, "maxLength": KeyId::MAX_BYTES };
     LockName: {
         "type": "string", "minLength": 1, "maxLength": LockName::MAX_BYTES,
         "pattern": "^[A-Za-z0-9._:/-]+$",

@@ -20,10 +20,15 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use crate::header::{SIGNATURE_BYTES, Signature};
+use crate::wire::version::KeyDigest;
 use crate::{FencingToken, Invalid, KeyId, LeaseId, LockName, Namespace, Token};
 
 /// The shortest key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
+/// Label whose MAC is the digest of a key.
+const DIGEST_LABEL: &[u8] = b"fencepost-key-digest-v1\n";
+/// Length of a digest, in bytes: enough to tell the few keys of an installation apart.
+const DIGEST_BYTES: usize = 8;
 
 /// The keys that a server signs or verifies with.
 ///
@@ -106,6 +111,20 @@ impl Keyring {
     /// The names of the keys; the first one signs.
     pub fn key_ids(&self) -> impl Iterator<Item = &KeyId> {
         self.keys.iter().map(|(key_id, _)| key_id)
+    }
+
+    /// Name and digest of every key, in the order of the file, to compare two servers' keys.
+    ///
+    /// A digest may be published. HMAC-SHA256 is a pseudorandom function, so without the key its
+    /// value says nothing about the key or about the MAC of any other text; and no token's fields
+    /// begin as the label does, so the digest is the beginning of no signature. It serves to check
+    /// a guess of the key, as every signed token does: keys have to be random.
+    pub fn digests(&self) -> impl Iterator<Item = KeyDigest> {
+        self.keys.iter().map(|(key_id, key)| {
+            let mac = key.clone().chain_update(DIGEST_LABEL).finalize().into_bytes();
+            let digest = mac.iter().take(DIGEST_BYTES).map(|byte| format!("{byte:02x}")).collect();
+            KeyDigest { kid: key_id.clone(), digest }
+        })
     }
 }
 
@@ -222,6 +241,21 @@ mod tests {
         assert!(matches!(keys.verify(&token), Err(SignatureError::UnknownKey(_))));
         token.signature = None;
         assert_eq!(keys.verify(&token), Err(SignatureError::Missing));
+    }
+
+    #[test]
+    fn equal_keys_have_equal_digests_and_others_do_not() {
+        let digests =
+            |text: &str| -> Vec<KeyDigest> { Keyring::parse(text).unwrap().digests().collect() };
+        let both = digests(KEYS);
+        assert_eq!(both.iter().map(|key| key.kid.as_str()).collect::<Vec<_>>(), ["k1", "k0"]);
+        assert_ne!(both[0].digest, both[1].digest);
+        let renamed = digests(&KEYS.replace("k1:", "k9:"));
+        assert_eq!(renamed[0].digest, both[0].digest, "the digest is of the key alone");
+        assert_eq!(both[0].digest.len(), DIGEST_BYTES * 2);
+        // The label is no token's text, and the digest is no key's beginning.
+        assert!(!DIGEST_LABEL.starts_with(b"fencepost-token-v1\n"));
+        assert!(!KEYS.contains(&both[0].digest));
     }
 
     #[test]

@@ -6,6 +6,9 @@
 
 pub mod event;
 pub mod fence;
+pub mod guards;
 pub mod lock;
 pub mod lock_set;
+pub mod principal;
 pub mod session;
+pub mod version;

@@ -47,7 +47,7 @@ impl Network {
         let kit = Kit::new("lock-server");
         let app = lock_server::app::build(config.settings().unwrap(), &kit).await.unwrap();
         let bound = app.bind().await.unwrap();
-        let server = format!("http://{}", bound.addr().unwrap());
+        let server = bound.url().unwrap();
         kit.tasks.spawn(bound.serve());
 
         let plan = Arc::new(Mutex::new(None));

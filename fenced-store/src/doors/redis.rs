@@ -22,8 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
+use service_kit::listener::Exposure;
+use service_kit::tls::ServerTls;
 use tokio::sync::{mpsc, watch};
 
 use crate::service::{Guard, RequestSummary};
@@ -34,6 +37,7 @@ use crate::verdict::Fence;
 mod authorize;
 mod budget;
 mod client;
+mod client_socket;
 mod cluster;
 pub(crate) mod commands;
 mod confine;
@@ -64,7 +68,7 @@ mod upstream;
 
 use commands::{CommandTable, Observing};
 use counters::PortCounters;
-pub(crate) use front::{Front, Listening};
+pub(crate) use front::{Front, Listening, plain_text_reply};
 use own_clients::OwnClients;
 pub use password::PortPassword;
 pub use patience::SilenceLimits;
@@ -76,6 +80,10 @@ use retire::Ended;
 pub struct PortSettings {
     /// Address; port 0 lets the system choose.
     pub listen: SocketAddr,
+    /// Permission to listen there.
+    pub exposure: Exposure,
+    /// TLS of the port, with its own reply to plain text; `None` if it is plain itself.
+    pub tls: Option<ServerTls>,
     /// Number of threads, at least 1.
     pub threads: usize,
     /// Maximum size of a command, in bytes.
@@ -188,11 +196,16 @@ impl Port {
 
     /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
-        let (fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => (fence, FenceOutcome::Stale { mark: *mark }),
-            Refusal::Collision { fence, mark } => (fence, FenceOutcome::Collision { mark: *mark }),
+        let (code, fence, outcome) = match refusal {
+            Refusal::Stale { fence, mark } => {
+                (Code::StaleToken, fence, FenceOutcome::Stale { mark: *mark })
+            }
+            Refusal::Collision { fence, mark } => {
+                (Code::TokenCollision, fence, FenceOutcome::Collision { mark: *mark })
+            }
             Refusal::Unavailable(_) | Refusal::Line(_) => return,
         };
+        self.guard.observer.passes(code, session::CONNECTION, &refusal.not_applied());
         // The client gets the refusal in Redis' form.
         let _ = self.guard.account(&summary_of(fence), Ok(outcome));
     }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use fence_protocol::wire::event::{REFUSALS_MAX, RefusalsReport, ReportedRefusal};
 
+use http::HeaderValue;
+
 use super::Waiting;
 
 /// Maximum size of a report's refusals as JSON, in bytes: a lock server reads 64 KiB.
@@ -39,7 +41,7 @@ impl Batches {
             .waiting
             .iter()
             .take(count)
-            .map(|Waiting { refusal, at_ms }| {
+            .map(|Waiting { refusal, at_ms, .. }| {
                 let ms_ago = now_ms.saturating_sub(*at_ms);
                 ReportedRefusal { ms_ago, ..refusal.clone() }
             })
@@ -49,6 +51,11 @@ impl Batches {
             })
             .collect();
         RefusalsReport { refusals, dropped }
+    }
+
+    /// Trace of the oldest refusal: the report is a part of it.
+    pub(super) fn trace(&self) -> Option<&HeaderValue> {
+        self.waiting.front()?.trace.as_ref()
     }
 
     /// Removes the first `count`.
@@ -81,7 +88,7 @@ mod tests {
             owner: Owner::new("\\".repeat(256)).ok(),
             ms_ago: 0,
         };
-        Waiting { refusal, at_ms: token }
+        Waiting { refusal, at_ms: token, trace: None }
     }
 
     fn tokens(report: &RefusalsReport) -> Vec<u64> {

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use fence_protocol::Problem;
 use fence_protocol::wire::event::RefusalsReport;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use service_kit::trace;
 
 use super::{ReportOptions, ReportUrl};
 
@@ -54,12 +55,16 @@ impl Sender {
 
     /// Sends to the server that replied last, then to the others in turn, until one replies. A
     /// report whose reply was lost is sent twice.
-    pub(super) async fn send(&mut self, report: &RefusalsReport) -> Result<(), Failed> {
+    pub(super) async fn send(
+        &mut self,
+        report: &RefusalsReport,
+        trace: Option<&HeaderValue>,
+    ) -> Result<(), Failed> {
         let body = Bytes::from(serde_json::to_vec(report).unwrap_or_default());
         let mut failures = Vec::new();
         for _ in 0..self.options.urls.len() {
             let url = &self.options.urls[self.at];
-            let sent = tokio::time::timeout(TIMEOUT, self.once(url, body.clone())).await;
+            let sent = tokio::time::timeout(TIMEOUT, self.once(url, body.clone(), trace)).await;
             let silence = || format!("{url} did not reply within {} s", TIMEOUT.as_secs());
             match sent.unwrap_or_else(|_| Err(Failed::Unreachable(silence()))) {
                 Err(Failed::Unreachable(why)) => failures.push(why),
@@ -72,7 +77,12 @@ impl Sender {
         Err(Failed::Unreachable(failures.join("; ")))
     }
 
-    async fn once(&self, url: &ReportUrl, body: Bytes) -> Result<(), Failed> {
+    async fn once(
+        &self,
+        url: &ReportUrl,
+        body: Bytes,
+        trace: Option<&HeaderValue>,
+    ) -> Result<(), Failed> {
         let unreachable =
             |error: &dyn std::error::Error| Failed::Unreachable(format!("{url}: {}", last(error)));
         let mut request = Request::post(format!("{}/v1/refusals", url.base()))
@@ -80,6 +90,9 @@ impl Sender {
             .header(USER_AGENT, concat!("fenced-store/", env!("CARGO_PKG_VERSION")));
         if let Some(auth) = &self.options.auth {
             request = request.header(AUTHORIZATION, auth);
+        }
+        if let Some(context) = trace {
+            request = request.header(trace::HEADER, context);
         }
         let request = request.body(Full::new(body)).map_err(|error| unreachable(&error))?;
         let reply = self.http.request(request).await.map_err(|error| unreachable(&error))?;

@@ -14,7 +14,7 @@ use crate::file::AccessFile;
 use crate::ledger::{Full, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
-use crate::secret::SecretHash;
+use crate::secret::Credential;
 
 /// Most notes of a handler in the audit log.
 const NOTES_MAX: usize = 8;
@@ -41,7 +41,7 @@ pub(crate) struct KnownCaller {
     pub(crate) ledger: Arc<Ledger>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) file: AccessFile,
-    pub(crate) hash: SecretHash,
+    pub(crate) credential: Credential,
 }
 
 impl Caller {
@@ -57,6 +57,12 @@ impl Caller {
     /// The name in the access file; `None` without one.
     pub fn name(&self) -> Option<&str> {
         self.known.as_ref().map(|known| known.principal.name.as_str())
+    }
+
+    /// Rights in the access file, as they are written there; none without one.
+    pub fn rights(&self) -> Vec<String> {
+        let grants = self.known.iter().flat_map(|known| &known.principal.grants);
+        grants.map(ToString::to_string).collect()
     }
 
     /// Binds the leases that the caller requests to its own `session`: they count while it lives.
@@ -100,7 +106,7 @@ impl Caller {
     /// replies, which a change of the file must end too.
     pub fn may_still(&self, verb: Verb, scope: Scope<'_>) -> bool {
         self.known.as_ref().is_none_or(|known| {
-            known.file.find(&known.hash).is_some_and(|(principal, _)| {
+            known.file.find(&known.credential).is_ok_and(|(principal, _)| {
                 let is_same = principal.name == known.principal.name;
                 is_same && principal.may(verb, scope)
             })

@@ -16,7 +16,7 @@ use service_kit::health::Status;
 use crate::audit::{AuditLog, Line};
 use crate::ledger::Ledger;
 use crate::list::{AccessList, Principal};
-use crate::secret::SecretHash;
+use crate::secret::{Credential, SecretHash};
 
 /// Largest access file, in bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -121,15 +121,27 @@ impl AccessFile {
         Self { own: Some(Arc::new(own)), ..self }
     }
 
-    /// Returns the principal with a token of this hash, and its usage.
-    pub(crate) fn find(&self, hash: &SecretHash) -> Option<(Arc<Principal>, Arc<Ledger>)> {
-        if let Some(own) = self.own.as_ref().filter(|own| own.hash == *hash) {
-            return Some((Arc::clone(&own.principal), Arc::clone(&own.ledger)));
-        }
+    /// Returns the principal with this credential, and its usage.
+    ///
+    /// # Errors
+    /// A sentence if there is none.
+    pub(crate) fn find(
+        &self,
+        credential: &Credential,
+    ) -> Result<(Arc<Principal>, Arc<Ledger>), String> {
+        const UNKNOWN: &str = "the bearer token is not in the access file";
         let loaded = self.inner.loaded.read().unwrap_or_else(PoisonError::into_inner);
-        let principal = loaded.list.find(hash)?;
-        let ledger = loaded.ledgers.get(&principal.name)?;
-        Some((Arc::clone(principal), Arc::clone(ledger)))
+        let principal = match credential {
+            Credential::Certificate(names) => loaded.list.find_by_certificate(names)?,
+            Credential::Token(hash) => {
+                if let Some(own) = self.own.as_ref().filter(|own| own.hash == *hash) {
+                    return Ok((Arc::clone(&own.principal), Arc::clone(&own.ledger)));
+                }
+                loaded.list.find(hash).ok_or(UNKNOWN)?
+            }
+        };
+        let ledger = loaded.ledgers.get(&principal.name).ok_or(UNKNOWN)?;
+        Ok((Arc::clone(principal), Arc::clone(ledger)))
     }
 
     /// Watches the file until shutdown. A file that is not valid has no effect: the last valid one
@@ -249,21 +261,22 @@ mod tests {
         std::fs::write(&path, text("s", "max-waiters = 1")).unwrap();
         let file = AccessFile::open(&path).unwrap();
         let kit = Kit::new("test");
-        let find = |secret: &str| file.find(&SecretHash::from_secret(secret));
+        let hash = SecretHash::from_secret;
+        let find = |secret: &str| file.find(&Credential::Token(hash(secret)));
         let (principal, ledger) = find("s").unwrap();
         ledger.wait(&principal.limits).unwrap();
         file.adopt(&Ok(text("t", "max-waiters = 1")), &kit, None);
-        assert!(find("s").is_none());
+        assert!(find("s").is_err());
         let (principal, ledger) = find("t").unwrap();
         assert!(ledger.wait(&principal.limits).is_err(), "the waiter still counts");
         for bad in [Ok("nonsense".to_owned()), Ok(String::new()), Err("gone".to_owned())] {
             file.adopt(&bad, &kit, None);
-            assert!(find("t").is_some(), "{bad:?}");
+            assert!(find("t").is_ok(), "{bad:?}");
             let report = kit.health.report(false);
             assert!(report.ready && report.text().contains("[!]access-file"), "{report:?}");
         }
         file.adopt(&Ok(text("s", "")), &kit, None);
-        assert!(find("t").is_none() && find("s").is_some());
+        assert!(find("t").is_err() && find("s").is_ok());
         assert!(kit.health.report(false).text().contains("[+]access-file ok"));
     }
 }

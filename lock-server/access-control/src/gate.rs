@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::http::HeaderMap;
+use axum::http::request::Parts;
 use fence_protocol::Code;
 use service_kit::Kit;
 use service_kit::problem::Reject;
@@ -12,7 +12,7 @@ use crate::caller::{Caller, KnownCaller};
 use crate::file::AccessFile;
 use crate::list::{Limits, Principal};
 use crate::rights::{Grant, Scope, Verb};
-use crate::secret;
+use crate::secret::Credential;
 
 /// Requirement of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,17 +96,18 @@ impl Gate {
     /// Authenticates and authorises a request; returns its caller.
     ///
     /// # Errors
-    /// 401 without a valid bearer token, 429 above the caller's rate, 403 without the right.
-    pub(crate) fn admit(&self, headers: &HeaderMap, need: &Need) -> Result<Caller, Refused> {
+    /// 401 without a valid bearer token or client certificate, 429 above the caller's rate, 403 without the right.
+    pub(crate) fn admit(&self, request: &Parts, need: &Need) -> Result<Caller, Refused> {
         let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
         if *need == Need::Public {
             return Ok(Caller::unknown());
         }
-        let known = secret::presented(headers).and_then(|hash| {
-            let found = file.find(&hash).ok_or("the bearer token is not in the access file")?;
-            Ok((hash, found))
+        let credential = Credential::of(&request.headers, request.extensions.get());
+        let known = credential.and_then(|credential| {
+            let found = file.find(&credential)?;
+            Ok((credential, found))
         });
-        let (hash, (principal, ledger)) = known.map_err(|detail| Refused {
+        let (credential, (principal, ledger)) = known.map_err(|detail| Refused {
             reject: Reject::new(Code::Unauthorized, detail),
             caller: Caller::unknown(),
         })?;
@@ -115,7 +116,7 @@ impl Gate {
             ledger,
             clock: Arc::clone(&kit.clock),
             file: file.clone(),
-            hash,
+            credential,
         });
         let verdict = caller.request().and_then(|()| match (need.right(), need) {
             (Some((verb, scope)), _) => caller.check(verb, scope),

@@ -105,7 +105,7 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
         _ => (layer.map)(&target),
     };
     let mut account = Account::new(layer.gate, &parts, &need);
-    match account.gate.admit(&parts.headers, &need) {
+    match account.gate.admit(&parts, &need) {
         Ok(caller) => account.caller = caller,
         Err(Refused { reject, caller }) => {
             account.caller = caller;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use service_kit::tls::ClientNames;
 
 use crate::rights::{Grant, Scope, Verb};
-use crate::secret::SecretHash;
+use crate::secret::{self, SecretHash};
 
 /// Most principals in a file.
 const PRINCIPALS_MAX: usize = 10_000;
@@ -14,6 +15,10 @@ const PRINCIPALS_MAX: usize = 10_000;
 const NAME_BYTES_MAX: usize = 64;
 /// Most tokens of a principal: the one in use, and its replacements.
 const TOKENS_MAX: usize = 4;
+/// Most names of certificates of a principal.
+const CERTIFICATES_MAX: usize = 16;
+/// Longest name of a certificate, in bytes.
+const CERTIFICATE_BYTES_MAX: usize = 2048;
 /// Most rights of a principal.
 const GRANTS_MAX: usize = 64;
 /// Most errors that are reported at once.
@@ -23,10 +28,12 @@ const ERRORS_MAX: usize = 20;
 #[derive(Clone, Debug, Default)]
 pub struct AccessList {
     by_hash: HashMap<SecretHash, Arc<Principal>>,
+    /// By a name in the client's certificate.
+    by_certificate: HashMap<String, Arc<Principal>>,
     count: usize,
 }
 
-/// A named owner of bearer tokens, with its rights and limits.
+/// A named owner of bearer tokens and certificates, with its rights and limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Principal {
     /// The name in the file, which the audit log shows.
@@ -65,7 +72,10 @@ struct FileText {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct PrincipalText {
+    #[serde(default)]
     tokens: Vec<String>,
+    #[serde(default)]
+    certificates: Vec<String>,
     allow: Vec<String>,
     max_locks: Option<u32>,
     max_waiters: Option<u32>,
@@ -116,6 +126,35 @@ impl AccessList {
         self.by_hash.get(hash)
     }
 
+    /// Returns the principal that has one of these names of a certificate.
+    ///
+    /// # Errors
+    /// A sentence if none has, or if two have.
+    pub fn find_by_certificate(&self, names: &ClientNames) -> Result<&Arc<Principal>, String> {
+        let shown = || names.iter().take(3).collect::<Vec<_>>().join(", ");
+        let mut found: Option<&Arc<Principal>> = None;
+        for principal in names.iter().filter_map(|name| self.by_certificate.get(name)) {
+            match found {
+                Some(other) if other.name != principal.name => {
+                    return Err(format!(
+                        "the client certificate ({}) has names of two principals, {} and {}",
+                        shown(),
+                        other.name,
+                        principal.name
+                    ));
+                }
+                _ => found = Some(principal),
+            }
+        }
+        found.ok_or_else(|| {
+            format!(
+                "no bearer token was sent, and no name of the client certificate ({}) is in the \
+                 access file",
+                shown()
+            )
+        })
+    }
+
     /// Number of principals.
     pub fn len(&self) -> usize {
         self.count
@@ -126,9 +165,9 @@ impl AccessList {
         self.count == 0
     }
 
-    /// Iterates over the principals, each once for each of its tokens.
+    /// Iterates over the principals, each once for each of its tokens and certificates.
     pub(crate) fn principals(&self) -> impl Iterator<Item = &Principal> {
-        self.by_hash.values().map(AsRef::as_ref)
+        self.by_hash.values().chain(self.by_certificate.values()).map(AsRef::as_ref)
     }
 
     fn add(&mut self, name: String, text: &PrincipalText, errors: &mut Vec<String>) {
@@ -138,11 +177,15 @@ impl AccessList {
         if !(1..=NAME_BYTES_MAX).contains(&name.len()) || !name.bytes().all(is_allowed) {
             refuse("a name has 1 to 64 of A-Z a-z 0-9 . _ -".to_owned());
         }
-        for (what, count, max) in
-            [("tokens", text.tokens.len(), TOKENS_MAX), ("allow", text.allow.len(), GRANTS_MAX)]
-        {
-            if !(1..=max).contains(&count) {
-                refuse(format!("{what} has {count} entries; 1 to {max} are allowed"));
+        // A principal is known by one of the two at least.
+        let least_tokens = usize::from(text.certificates.is_empty());
+        for (what, count, least, max) in [
+            ("tokens", text.tokens.len(), least_tokens, TOKENS_MAX),
+            ("certificates", text.certificates.len(), 0, CERTIFICATES_MAX),
+            ("allow", text.allow.len(), 1, GRANTS_MAX),
+        ] {
+            if !(least..=max).contains(&count) {
+                refuse(format!("{what} has {count} entries; {least} to {max} are allowed"));
             }
         }
         let mut grants = Vec::new();
@@ -167,6 +210,16 @@ impl AccessList {
             );
         }
         let principal = Arc::new(Principal { name, grants, limits });
+        for (at, certificate) in text.certificates.iter().take(CERTIFICATES_MAX).enumerate() {
+            let Some(name) = certificate_name(certificate) else {
+                refuse(format!("certificates[{at}] {NO_CERTIFICATE_NAME}"));
+                continue;
+            };
+            let before = self.by_certificate.insert(name, Arc::clone(&principal));
+            if let Some(other) = before.filter(|other| other.name != principal.name) {
+                refuse(format!("certificates[{at}] is {}'s too", other.name));
+            }
+        }
         for (at, token) in text.tokens.iter().take(TOKENS_MAX).enumerate() {
             match token.parse() {
                 Ok(hash) => {
@@ -178,6 +231,24 @@ impl AccessList {
             }
         }
     }
+}
+
+const NO_CERTIFICATE_NAME: &str = "is neither a DNS name (worker-1.example.org, without *) nor a \
+                                   URI (spiffe://example.org/worker)";
+
+/// A name of a certificate as [`ClientNames`] has it: a DNS name in lower case, or a URI. `None` if
+/// it is neither, or could be a bearer token or its hash.
+fn certificate_name(text: &str) -> Option<String> {
+    let is_secret = text.starts_with(secret::PREFIX) || text.starts_with(secret::ALGORITHM);
+    if is_secret || text.is_empty() || text.len() > CERTIFICATE_BYTES_MAX {
+        return None;
+    }
+    let is_in_host = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    if text.bytes().all(is_in_host) {
+        return Some(text.to_ascii_lowercase());
+    }
+    let is_uri = text.contains(':') && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_uri.then(|| text.to_owned())
 }
 
 /// Formats a TOML error without the line, which may contain a bearer token by mistake.
@@ -202,6 +273,39 @@ mod tests {
     fn file(tokens: &[&str], rest: &str) -> String {
         let tokens: Vec<String> = tokens.iter().map(|secret| hash(secret)).collect();
         format!("tokens = {tokens:?}\n{rest}\n")
+    }
+
+    #[test]
+    fn a_certificate_names_one_principal() {
+        let names =
+            |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<ClientNames>();
+        let allow = "allow = [\"use *\"]";
+        let text = format!(
+            "[principals.a]\ncertificates = [\"A.Example\", \"spiffe://x/A\"]\n{allow}\n\
+             [principals.b]\ncertificates = [\"b.example\"]\n{}",
+            file(&["one"], allow)
+        );
+        let list = AccessList::parse(&text).unwrap();
+        let found = |shown: &[&str]| list.find_by_certificate(&names(shown)).map(|p| &*p.name);
+        assert_eq!(found(&["a.example"]), Ok("a"));
+        assert_eq!(found(&["other", "spiffe://x/A", "a.example"]), Ok("a"));
+        assert!(found(&["spiffe://x/a"]).unwrap_err().contains("is in the access file"));
+        let two = found(&["b.example", "a.example"]).unwrap_err();
+        assert!(two.contains("two principals, b and a"), "{two}");
+        for (certificates, reason) in [
+            ("\"A.example\"", "certificates[0] is a's too"),
+            ("\"b\", \"*.example\"", "certificates[1] is neither"),
+            ("\"fencepost_abc\"", "is neither"),
+            ("\"sha256:abc\"", "is neither"),
+            ("", "tokens has 0 entries; 1 to 4"),
+        ] {
+            let text = format!(
+                "[principals.a]\ncertificates = [\"a.example\"]\n{allow}\n\
+                 [principals.b]\ncertificates = [{certificates}]\n{allow}"
+            );
+            let error = AccessList::parse(&text).unwrap_err().to_string();
+            assert!(error.contains(reason) && !error.contains("abc"), "{error}");
+        }
     }
 
     #[test]
@@ -237,7 +341,7 @@ mod tests {
             ("[principals]".to_owned(), "names no principal"),
             (format!("[principals.a]\n{one}x = 1"), "line 4: unknown field `x`"),
             (format!("[principal.a]\n{one}"), "unknown field `principal`"),
-            (format!("[principals.a]\n{allow}"), "missing field `tokens`"),
+            (format!("[principals.a]\n{allow}"), "tokens has 0 entries"),
             (format!("[principals.a]\ntokens = {secret}\n{allow}"), "line 2"),
             (
                 format!("[principals.a]\ntokens = [\"{secret}\"]\n{allow}"),

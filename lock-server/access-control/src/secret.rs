@@ -14,6 +14,7 @@ use std::str::FromStr;
 
 use axum::http::{HeaderMap, HeaderValue, header};
 use service_kit::ids;
+use service_kit::tls::ClientNames;
 use sha2::{Digest, Sha256};
 
 /// Prefix of a token, by which people and scanners recognise it.
@@ -21,7 +22,7 @@ pub const PREFIX: &str = "fencepost_";
 /// Longest accepted bearer token, in bytes.
 const SECRET_BYTES_MAX: usize = 256;
 /// Prefix of the text of a hash.
-const ALGORITHM: &str = "sha256:";
+pub(crate) const ALGORITHM: &str = "sha256:";
 
 /// Generates a bearer token. It is shown once and stored nowhere.
 pub fn generate() -> String {
@@ -72,11 +73,36 @@ impl FromStr for SecretHash {
     }
 }
 
+/// What a request shows of its principal.
+#[derive(Clone, Debug)]
+pub(crate) enum Credential {
+    /// The hash of a bearer token.
+    Token(SecretHash),
+    /// The names of a client certificate.
+    Certificate(ClientNames),
+}
+
+impl Credential {
+    /// The bearer token of a request. Without an `Authorization` header its client certificate.
+    ///
+    /// # Errors
+    /// A sentence if there is neither, or a token that is not valid: a certificate never stands in
+    /// for that.
+    pub(crate) fn of(headers: &HeaderMap, names: Option<&ClientNames>) -> Result<Self, String> {
+        match names.filter(|names| !names.is_empty()) {
+            Some(names) if !headers.contains_key(header::AUTHORIZATION) => {
+                Ok(Self::Certificate(names.clone()))
+            }
+            _ => Ok(Self::Token(presented(headers)?)),
+        }
+    }
+}
+
 /// Hashes the bearer token of a request.
 ///
 /// # Errors
 /// A sentence if there is no `Authorization` header, or it is repeated or not valid.
-pub(crate) fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
+fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
     let mut values = headers.get_all(header::AUTHORIZATION).iter();
     let value = values.next().ok_or("no bearer token was sent")?;
     if values.next().is_some() {

@@ -19,6 +19,8 @@ pub struct Grant {
     pub waited_ms: u64,
     /// Mode in which the lease shares the lock.
     pub mode: Mode,
+    /// Of a renewal: time that was left before it, in milliseconds; `None` where that is not known.
+    pub slack_ms: Option<u64>,
 }
 
 impl Grant {

@@ -84,6 +84,8 @@ pub struct Machine {
     counter: u64,
     /// Boxed: a record moves whenever its lock changes, and the tree would move its neighbours too.
     records: BTreeMap<LockName, Box<Record>>,
+    /// Number of records with a live lease.
+    held: usize,
     alarms: BTreeSet<(u64, LockName, Alarm)>,
     waiters: usize,
     limits: Limits,
@@ -105,6 +107,7 @@ impl Machine {
         Self {
             counter,
             records: BTreeMap::new(),
+            held: 0,
             alarms: BTreeSet::new(),
             waiters: 0,
             limits,
@@ -202,6 +205,16 @@ impl Machine {
     /// Returns the record of a lock.
     pub fn record(&self, lock: &LockName) -> Option<&Record> {
         self.records.get(lock).map(Box::as_ref)
+    }
+
+    /// Returns the number of locks that are held, as far as they are known here.
+    pub fn held_count(&self) -> usize {
+        self.held
+    }
+
+    /// Returns the number of live sessions, as far as they are known here.
+    pub fn session_count(&self) -> usize {
+        self.sessions.live_count()
     }
 
     /// Returns whether there are changes to make durable or replies to deliver.

@@ -66,6 +66,11 @@ impl Session {
         }
     }
 
+    /// Returns whether its end is not known yet.
+    pub fn is_live(&self) -> bool {
+        matches!(self.state, SessionState::Until(_))
+    }
+
     /// Returns the time until which it lives.
     ///
     /// # Errors

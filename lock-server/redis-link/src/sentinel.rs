@@ -88,20 +88,59 @@ impl Sentinels {
             let who = address_text(host, *port);
             match answer {
                 Ok(Ok(said)) => votes.says(&who, said),
-                Ok(Err(error)) => {
-                    let why = access.of_sentinels().explain(&error, host, *port).await.text();
-                    votes.is_silent(format!("{who}: {why}"));
-                }
-                Err(_) => {
-                    let limit = timeout.as_millis();
-                    votes.is_silent(format!("{who} did not answer within {limit} ms"));
-                }
+                Ok(Err(error)) => votes.is_silent(self.failed(at, &error, access).await),
+                Err(_) => votes.is_silent(silent(&who, timeout)),
             }
             if votes.settled().is_some() {
                 break;
             }
         }
         votes
+    }
+
+    /// Returns a sentence for each sentinel that does not reply or does not know the master, and for
+    /// each replica of it that is down by the account of the first sentinel that replies.
+    pub(crate) async fn troubles(&self, access: &Access, timeout: Duration) -> Vec<String> {
+        let asked = (0..self.addresses.len())
+            .map(async |at| tokio::time::timeout(timeout, self.ask_one(at, access)).await);
+        let mut troubles = Vec::new();
+        let mut replicas = None;
+        for (at, answer) in futures_util::future::join_all(asked).await.into_iter().enumerate() {
+            let (host, port) = &self.addresses[at];
+            let who = address_text(host, *port);
+            match answer {
+                Ok(Ok(Some(_))) if replicas.is_none() => {
+                    replicas =
+                        tokio::time::timeout(timeout, self.replicas(at)).await.ok().flatten();
+                }
+                Ok(Ok(Some(_))) => {}
+                Ok(Ok(None)) => troubles.push(format!(
+                    "the sentinel {who} knows no master \"{}\"; correct its configuration",
+                    self.master
+                )),
+                Ok(Err(error)) => {
+                    let why = self.failed(at, &error, access).await;
+                    troubles.push(format!("the sentinel {why}"));
+                }
+                Err(_) => troubles.push(format!("the sentinel {}", silent(&who, timeout))),
+            }
+        }
+        troubles.extend(replicas.into_iter().flatten().filter_map(|replica| lost(&replica)));
+        troubles
+    }
+
+    /// What a sentinel that has just replied says of the replicas.
+    async fn replicas(&self, at: usize) -> Option<Vec<HashMap<String, String>>> {
+        let Idle(mut connection) = self.slot(at).take()?;
+        let reply: Value = self.question("replicas").query_async(&mut connection).await.ok()?;
+        *self.slot(at) = Some(Idle(connection));
+        from_redis_value(reply).ok()
+    }
+
+    async fn failed(&self, at: usize, error: &RedisError, access: &Access) -> String {
+        let (host, port) = &self.addresses[at];
+        let why = access.of_sentinels().explain(error, host, *port).await.text();
+        format!("{}: {why}", address_text(host, *port))
     }
 
     /// Sends the question on the idle connection, or on a new one where there is none or it fails.
@@ -162,6 +201,24 @@ impl Sentinels {
         question.arg(what).arg(&self.master);
         question
     }
+}
+
+fn silent(who: &str, timeout: Duration) -> String {
+    format!("{who} did not answer within {} ms", timeout.as_millis())
+}
+
+/// A sentence if the sentinels count a replica as down, or it does not follow the master.
+fn lost(replica: &HashMap<String, String>) -> Option<String> {
+    let field = |name: &str| replica.get(name).map_or("", String::as_str);
+    let is_down = field("flags").split(',').any(|flag| flag.ends_with("_down"));
+    let why = if is_down {
+        "is down; start it, or have the sentinels forget it (SENTINEL RESET)"
+    } else if field("master-link-status") == "err" {
+        "does not follow the master"
+    } else {
+        return None;
+    };
+    Some(format!("the replica {} {why}", address_text(field("ip"), field("port").parse().ok()?)))
 }
 
 fn epoch_of(reply: Value) -> Result<u64, RedisError> {

@@ -242,6 +242,15 @@ impl RedisTarget {
         matches!(self.place, Place::Sentinels(_))
     }
 
+    /// Returns a sentence for each sentinel and each replica that is missing, while the others
+    /// suffice; nothing without sentinels. Takes up to `timeout` twice.
+    pub async fn troubles(&self, timeout: Duration) -> Vec<String> {
+        match &self.place {
+            Place::Sentinels(sentinels) => sentinels.troubles(&self.access, timeout).await,
+            Place::One { .. } | Place::Slot(_) => Vec::new(),
+        }
+    }
+
     /// True where the target is the owner of a slot of a cluster, on any node.
     pub fn is_cluster(&self) -> bool {
         matches!(self.place, Place::Slot(_))

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Mutex;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// A source of time in whole milliseconds.
 pub trait Clock: Send + Sync + fmt::Debug + 'static {
@@ -83,6 +83,12 @@ impl Clock for ManualClock {
 #[expect(clippy::disallowed_methods, reason = "this module owns the monotonic clock")]
 pub fn now() -> Instant {
     Instant::now()
+}
+
+/// Time since 1970 as the system believes, for the spans of traces.
+#[expect(clippy::disallowed_methods, reason = "this module owns the wall clock")]
+pub(crate) fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]

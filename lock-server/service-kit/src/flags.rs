@@ -1,6 +1,5 @@
 //! Flags that both services have; flatten them into a service's own.
 
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,10 +8,11 @@ use fence_protocol::Keyring;
 use fence_protocol::duration::parse_positive;
 
 use crate::http::{HostName, HostNames};
-use crate::listener::ListenOptions;
+use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
+use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
-use crate::tls::TlsOptions;
+use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions};
 
 /// The limits of a listener that an operator may want to change.
 #[derive(Clone, Copy, Debug, Args)]
@@ -76,6 +76,15 @@ pub struct LogFlags {
     pub log_filter: String,
 }
 
+/// Flags of traces.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TraceFlags {
+    /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as
+    /// OTLP/HTTP (JSON).
+    #[arg(long, value_name = "URL")]
+    pub otlp_endpoint: Option<CollectorUrl>,
+}
+
 /// Form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -101,7 +110,7 @@ pub struct KeyFlags {
     /// lock server signs with the first one; lock server and guards have the same file.
     #[arg(long, value_name = "FILE")]
     pub token_key_file: Option<PathBuf>,
-    /// No signatures; loopback only. Any client that reaches a guard can then make a token.
+    /// No signatures; loopback only, without --insecure-listen. Any client that reaches a guard can then make a token.
     #[arg(long)]
     pub unsigned: bool,
 }
@@ -110,21 +119,76 @@ impl KeyFlags {
     /// Reads the key file; `None` is the choice of unsigned tokens.
     ///
     /// # Errors
-    /// A sentence where neither or both were chosen, the file cannot be used, or tokens are to be
-    /// unsigned on one of `listens` that is no loopback address.
-    pub fn keys(&self, listens: &[SocketAddr]) -> Result<Option<Keyring>, String> {
+    /// A sentence where neither or both were chosen, or the file cannot be used.
+    pub fn keys(&self) -> Result<Option<Keyring>, String> {
         match (&self.token_key_file, self.unsigned) {
             (Some(_), true) => Err("--token-key-file and --unsigned exclude each other".to_owned()),
             (None, false) => Err("--token-key-file is missing: name a file of keys (kid:hex, 32 \
                  bytes or more), or leave tokens unsigned with --unsigned (loopback only)"
                 .to_owned()),
-            (None, true) => match listens.iter().find(|addr| !addr.ip().is_loopback()) {
-                Some(addr) => {
-                    Err(format!("--unsigned is for loopback addresses only, and {addr} is none"))
-                }
-                None => Ok(None),
-            },
+            (None, true) => Ok(None),
             (Some(file), false) => read_keys(file).map(Some),
+        }
+    }
+}
+
+/// TLS of the listeners, and their reach.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TlsFlags {
+    /// Certificate of the listeners (PEM), with those that lead to its CA behind it. All listeners
+    /// speak TLS 1.2 or 1.3 then. The files are read again when they change.
+    #[arg(long, value_name = "FILE")]
+    pub tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub tls_key: Option<PathBuf>,
+    /// CAs of clients' certificates (PEM), for mutual TLS.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_ca: Option<PathBuf>,
+    /// Clients' certificates: required or optional [default: required with --tls-client-ca].
+    #[arg(long, value_name = "WORD", value_enum)]
+    pub tls_client_auth: Option<ClientAuth>,
+    /// Listening beyond loopback without TLS, an access file or signed tokens. For a mesh, a TLS
+    /// proxy on another machine or a private network: whatever reaches a port may use it.
+    #[arg(long)]
+    pub insecure_listen: bool,
+}
+
+impl TlsFlags {
+    /// Reads the files, and decides whether the addresses may be listened on.
+    ///
+    /// # Errors
+    /// As [`Exposure::check`].
+    pub fn exposure(
+        &self,
+        addresses: &[ListenAddr],
+        safeguards: Safeguards,
+    ) -> Result<Exposure, Vec<String>> {
+        Exposure::check(self.read(), self.insecure_listen, addresses, safeguards)
+    }
+
+    /// Reads the files; `None` without a certificate.
+    fn read(&self) -> Result<Option<ServerTls>, String> {
+        let missing = |text: &str| Err(text.to_owned());
+        match (&self.tls_cert, &self.tls_key) {
+            (Some(_), None) => missing("--tls-cert wants its private key; name it with --tls-key"),
+            (None, Some(_)) => {
+                missing("--tls-key is the key of a certificate; name its file with --tls-cert")
+            }
+            (None, None) if self.tls_client_ca.is_some() => {
+                missing("--tls-client-ca needs TLS: name the server's own --tls-cert and --tls-key")
+            }
+            _ if self.tls_client_auth.is_some() && self.tls_client_ca.is_none() => missing(
+                "--tls-client-auth needs the CA of clients' certificates: name --tls-client-ca",
+            ),
+            (None, None) => Ok(None),
+            (Some(certificate), Some(key)) => ServerTls::read(&ServerTlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_ca: self.tls_client_ca.clone(),
+                client_auth: self.tls_client_auth.unwrap_or_default(),
+            })
+            .map(Some),
         }
     }
 }

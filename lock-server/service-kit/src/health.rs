@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use crate::notify;
+
 /// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -36,10 +38,13 @@ impl Health {
     pub fn set(&self, name: impl Into<String>, status: Status) {
         let name = name.into();
         let mut checks = self.checks.write().unwrap_or_else(PoisonError::into_inner);
-        if checks.get(&name) != Some(&status) {
-            log(&name, &status);
-            checks.insert(name, status);
+        if checks.get(&name) == Some(&status) {
+            return;
         }
+        log(&name, &status);
+        checks.insert(name, status);
+        drop(checks);
+        notify::status(&self.report(false));
     }
 
     /// Removes a check.
@@ -93,6 +98,19 @@ impl Report {
         text
     }
 
+    /// The verdict, with warnings and failures, in one line.
+    pub fn summary(&self) -> String {
+        let verdict = if self.ready { "ready" } else { "not ready" };
+        let is_problem = |status: &Status| matches!(status, Status::Warn(_) | Status::Failing(_));
+        let mut text = verdict.to_owned();
+        for (name, status) in self.checks.iter().filter(|(_, status)| is_problem(status)) {
+            text.push_str("; ");
+            line(&mut text, name, status);
+            text.truncate(text.trim_end().len());
+        }
+        text.replace('\n', " ")
+    }
+
     /// A line a failing check.
     pub fn failing_text(&self) -> String {
         let mut text = String::new();
@@ -135,6 +153,10 @@ mod tests {
             "[+]guarantee strict\n[!]persistence warning: appendfsync is everysec\n[-]store failed: unreachable\nnot ready\n"
         );
         assert_eq!(report.failing_text(), "[-]store failed: unreachable\n");
+        assert_eq!(
+            report.summary(),
+            "not ready; [!]persistence warning: appendfsync is everysec; [-]store failed: unreachable"
+        );
         health.remove("guarantee");
         health.remove("store");
         assert!(health.is_ready());

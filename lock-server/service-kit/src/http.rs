@@ -29,12 +29,15 @@ pub struct HttpOptions {
     pub max_json_bytes: usize,
     /// Paths whose names may contain plain slashes.
     pub folds: &'static [Fold],
+    /// Paths, with all below them, of pages that show no data by themselves: a link on a page of
+    /// another origin may open them.
+    pub pages: &'static [&'static str],
 }
 
 impl Default for HttpOptions {
-    /// 64 KiB for any body, and no paths with names.
+    /// 64 KiB for any body, no paths with names, and no pages.
     fn default() -> Self {
-        Self { max_body_bytes: BODY_BYTES, max_json_bytes: BODY_BYTES, folds: &[] }
+        Self { max_body_bytes: BODY_BYTES, max_json_bytes: BODY_BYTES, folds: &[], pages: &[] }
     }
 }
 

@@ -7,10 +7,13 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
+use fence_protocol::wire::version::VersionReply;
+use fence_protocol::{Keyring, Namespace};
 
 use crate::clock::{Clock, SystemClock};
 use crate::health::Health;
 use crate::metrics::Metrics;
+use crate::otlp::Traces;
 use crate::tasks::Tasks;
 
 /// Clock, tasks, metrics and health of one service. Cheap to clone; all clones are the same.
@@ -26,6 +29,8 @@ pub struct Kit {
     pub metrics: Metrics,
     /// Checks that decide readiness.
     pub health: Health,
+    /// Exporter of spans.
+    pub traces: Traces,
 }
 
 impl Kit {
@@ -37,6 +42,7 @@ impl Kit {
             tasks: Tasks::new(),
             metrics: Metrics::new(service),
             health: Health::new(),
+            traces: Traces::default(),
         }
     }
 
@@ -48,14 +54,21 @@ impl Kit {
     }
 }
 
-/// `/livez`, `/readyz` (with `?verbose`), `/version` and `/metrics`.
+/// `/livez`, `/readyz` (with `?verbose`), `/version` and `/metrics`. `/version` shows the namespace
+/// and the digests of the keys of the service's tokens.
 ///
 /// Merge it before [`crate::http::finish`], so that these replies carry request ids too.
-pub fn operational_routes(kit: &Kit) -> Router {
+pub fn operational_routes(kit: &Kit, namespace: &Namespace, keys: Option<&Keyring>) -> Router {
+    let version = VersionReply {
+        name: kit.service.to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        namespace: namespace.clone(),
+        keys: keys.into_iter().flat_map(Keyring::digests).collect(),
+    };
     Router::new()
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
-        .route("/version", get(version))
+        .route("/version", get(async || Json(version)))
         .route("/metrics", get(metrics))
         .with_state(kit.clone())
 }
@@ -76,10 +89,6 @@ async fn readyz(State(kit): State<Kit>, RawQuery(query): RawQuery) -> Response {
 pub fn is_verbose(query: Option<&str>) -> bool {
     query
         .is_some_and(|query| query.split('&').any(|part| part.split('=').next() == Some("verbose")))
-}
-
-async fn version(State(kit): State<Kit>) -> Json<serde_json::Value> {
-    Json(serde_json::json!({ "name": kit.service, "version": env!("CARGO_PKG_VERSION") }))
 }
 
 async fn metrics(State(kit): State<Kit>) -> Response {

@@ -13,12 +13,15 @@ pub mod flags;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod health;
+pub mod health_check;
 pub mod http;
 pub mod ids;
 mod kit;
 pub mod listener;
 pub mod login;
 pub mod metrics;
+mod notify;
+pub mod otlp;
 pub mod problem;
 pub mod process;
 mod request;
@@ -27,5 +30,6 @@ pub mod socket;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;
+pub mod trace;
 
 pub use kit::{Kit, is_verbose, operational_routes};

@@ -6,10 +6,12 @@
 mod bind;
 mod body;
 mod connection;
+mod early_reply;
+mod exposure;
 mod handler;
-mod late_head;
 mod stream;
 mod threads;
+mod transport;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +24,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::http::ApiRouter;
 use crate::tasks::Tasks;
+use crate::tls::ServerTls;
 
-pub use bind::{BindError, bind, check_loopback};
+pub use bind::{BindError, BoundListener, bind};
+pub use exposure::{Exposure, ListenAddr, Safeguards};
 pub use threads::HttpThreads;
 
 /// Bytes that hyper may hold of a body in each direction of a connection, so that ten thousand of
@@ -39,7 +43,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The limits of a listener.
 #[derive(Clone, Copy, Debug)]
 pub struct ListenOptions {
-    /// From a request's first byte (or the connection's start) until its head is complete.
+    /// From a request's first byte (or the connection's start) until its head is complete. A TLS
+    /// handshake, and the wait for its first byte, have as much again.
     pub header_timeout: Duration,
     /// By how much the sender of a body may be behind `body_bytes_per_sec_min`, at any moment.
     pub body_timeout: Duration,
@@ -90,13 +95,14 @@ struct Shared {
     router: ApiRouter,
     options: ListenOptions,
     http: http1::Builder,
+    tls: Option<ServerTls>,
     shutdown: CancellationToken,
     cut: CancellationToken,
 }
 
 /// Serves connections on the caller's runtime; otherwise as [`serve_on`].
 pub async fn serve(
-    listener: TcpListener,
+    listener: BoundListener,
     router: impl Into<ApiRouter>,
     options: ListenOptions,
     tasks: Tasks,
@@ -112,26 +118,28 @@ pub async fn serve(
 /// continue until shutdown.
 pub async fn serve_on(
     threads: &HttpThreads,
-    listener: TcpListener,
+    listener: BoundListener,
     router: impl Into<ApiRouter>,
     options: ListenOptions,
     tasks: Tasks,
 ) -> DrainReport {
+    let BoundListener { tcp, tls } = listener;
     let max_connections = options.max_connections.clamp(1, Semaphore::MAX_PERMITS >> 8);
     let slots = Arc::new(Semaphore::new(max_connections));
     let shared = Arc::new(Shared {
         router: router.into(),
         options,
         http: http_builder(&options),
+        tls: tls.map(|tls| tls.for_listener(options.header_timeout, early_reply::plain_text)),
         shutdown: tasks.shutdown_token(),
         cut: CancellationToken::new(),
     });
     tokio::select! {
         biased;
         () = shared.shutdown.cancelled() => {}
-        () = accept_all(threads, &listener, &slots, &shared, &tasks) => {}
+        () = accept_all(threads, &tcp, &slots, &shared, &tasks) => {}
     }
-    drop(listener);
+    drop(tcp);
     drain(&slots, max_connections, &shared).await
 }
 

@@ -1,16 +1,24 @@
 //! Metrics, and their text for Prometheus.
 
+mod process;
+
 use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::http::Method;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+
+use self::process::ProcessFigures;
+
+/// Beginning of every metric's name.
+const PREFIX: &str = "fencepost";
 
 /// Bounds in seconds: from a grant out of memory to a long poll.
 const DURATION_BOUNDS_SECONDS: [f64; 15] = [
@@ -40,6 +48,9 @@ struct RouteLabels {
     route: String,
 }
 
+/// Sets gauges before they are read.
+type Refresh = Box<dyn Fn() + Send + Sync>;
+
 /// The metrics of one service. Cheap to clone; all clones are the same.
 #[derive(Clone)]
 pub struct Metrics {
@@ -48,6 +59,8 @@ pub struct Metrics {
 
 struct Shared {
     registry: RwLock<Registry>,
+    process: ProcessFigures,
+    refreshes: RwLock<Vec<Refresh>>,
     requests: Family<RequestLabels, Counter>,
     durations: Family<RouteLabels, Histogram, fn() -> Histogram>,
     in_flight: Gauge,
@@ -55,9 +68,9 @@ struct Shared {
 }
 
 impl Metrics {
-    /// Metrics with the HTTP families and `build_info`, which carries the name of the service.
+    /// Metrics with the HTTP families and `fencepost_build_info`, which names the service.
     pub fn new(service: &'static str) -> Self {
-        let mut registry = Registry::default();
+        let mut registry = Registry::with_prefix(PREFIX);
         let requests = Family::default();
         let durations: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(DURATION_BOUNDS_SECONDS));
@@ -77,20 +90,41 @@ impl Metrics {
         registry.register("http_handler_panics", "Handlers that panicked", panics.clone());
         let info = [("service", service), ("version", env!("CARGO_PKG_VERSION"))];
         registry.register("build", "What runs", prometheus_client::metrics::info::Info::new(info));
-        let registry = RwLock::new(registry);
-        Self { shared: Arc::new(Shared { registry, requests, durations, in_flight, panics }) }
+        let shared = Shared {
+            registry: RwLock::new(registry),
+            process: ProcessFigures::new(),
+            refreshes: RwLock::default(),
+            requests,
+            durations,
+            in_flight,
+            panics,
+        };
+        Self { shared: Arc::new(shared) }
     }
 
-    /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`.
+    /// Registers further families: `metrics.registry(|r| r.register("name", "help", family))`
+    /// shows `fencepost_name`.
     pub fn registry<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
         register(&mut self.shared.registry.write().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// All metrics as OpenMetrics text.
+    /// Calls `refresh` before each reading, for gauges that are cheaper to set then than with every
+    /// change. It must not block.
+    pub fn on_read(&self, refresh: impl Fn() + Send + Sync + 'static) {
+        let refreshes = &self.shared.refreshes;
+        refreshes.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(refresh));
+    }
+
+    /// All metrics as OpenMetrics text: this service's, and those of its process.
     pub fn encode(&self) -> String {
+        let refreshes = self.shared.refreshes.read().unwrap_or_else(PoisonError::into_inner);
+        refreshes.iter().for_each(|refresh| refresh());
         let mut text = String::new();
         let registry = self.shared.registry.read().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = prometheus_client::encoding::text::encode(&mut text, &registry) {
+        let encoded = encode_registry(&mut text, &registry)
+            .and_then(|()| encode_registry(&mut text, self.shared.process.read()))
+            .and_then(|()| encode_eof(&mut text));
+        if let Err(error) = encoded {
             // Only a collector that reports an error by itself gets here.
             tracing::error!(%error, "metrics could not be written");
         }
@@ -132,13 +166,19 @@ impl RouteCell {
         }
     }
 
+    /// The route.
+    pub(crate) fn route(&self) -> &str {
+        &self.route
+    }
+
     /// Counts a request that was answered.
     pub(crate) fn record(&self, metrics: &Metrics, method: u8, status: u16, took: Duration) {
         self.duration.observe(took.as_secs_f64());
+        let label = method_label(method);
         let method = usize::from(method).min(METHODS.len() - 1);
         let find = || {
             let route = self.route.clone();
-            let labels = RequestLabels { method: METHODS[method], route, status };
+            let labels = RequestLabels { method: label, route, status };
             metrics.shared.requests.get_or_create_owned(&labels)
         };
         match STATUSES.binary_search(&status) {
@@ -154,6 +194,11 @@ pub(crate) fn method_index(method: &Method) -> u8 {
     u8::try_from(known.unwrap_or(METHODS.len() - 1)).unwrap_or(u8::MAX)
 }
 
+/// The label of a place in that list.
+pub(crate) fn method_label(index: u8) -> &'static str {
+    METHODS[usize::from(index).min(METHODS.len() - 1)]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -165,8 +210,21 @@ mod tests {
         metrics.registry(|registry| registry.register("grants", "Grants", grants.clone()));
         grants.inc();
         let text = metrics.encode();
-        assert!(text.contains("grants_total 1"), "{text}");
+        assert!(text.contains("\nfencepost_grants_total 1"), "{text}");
         assert!(text.contains("service=\"test\""), "{text}");
         assert!(text.ends_with("# EOF\n"), "{text}");
+        assert_eq!(text.matches("# EOF").count(), 1, "{text}");
+    }
+
+    #[test]
+    fn gauges_are_refreshed_before_they_are_read() {
+        let metrics = Metrics::new("test");
+        let held: Gauge = Gauge::default();
+        metrics.registry(|registry| registry.register("held", "Held", held.clone()));
+        metrics.on_read(move || {
+            held.inc();
+        });
+        assert!(metrics.encode().contains("\nfencepost_held 1\n"));
+        assert!(metrics.encode().contains("\nfencepost_held 2\n"));
     }
 }

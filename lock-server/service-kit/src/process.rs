@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::config::{ProcessEnv, unknown_variables};
 use crate::listener::DrainReport;
-use crate::{Kit, signals};
+use crate::{Kit, notify, signals};
 
 /// Longest time for the rest after the listeners are done: commits, forwards, releases.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
@@ -17,7 +17,8 @@ pub fn warn_of_unknown_variables<A: clap::Parser>(prefix: &str) {
     }
 }
 
-/// Serves until a signal, then drains and says how that went.
+/// Notifies systemd that the listeners are bound, serves until a signal, then drains and says how
+/// that went.
 pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainReport>) -> ExitCode {
     let tasks = kit.tasks.clone();
     let signal = kit.tasks.spawn(async move {
@@ -26,8 +27,10 @@ pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainRepo
             () = signals::terminated() => tracing::info!("shutting down"),
             () = stop.cancelled() => {}
         }
+        notify::stopping();
         tasks.begin_shutdown();
     });
+    notify::ready(&kit.health.report(false));
     let report = serve.await;
     signal.abort();
     let done = kit.tasks.drained(TASKS_DEADLINE).await;

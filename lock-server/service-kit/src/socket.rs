@@ -9,6 +9,7 @@ use std::net::Shutdown;
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
 /// Silence after which an idle peer is probed.
@@ -22,6 +23,14 @@ pub const STORE_UNACKNOWLEDGED: Duration = Duration::from_secs(30);
 /// Longest time that a client may do so. It is also how long a client may take nothing while bytes
 /// wait for it.
 const CLIENT_UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+
+/// A connection that this server closes is read on until its client has been quiet for this long.
+/// Closing with unread bytes resets it, and the client could lose the reply that says why.
+const LINGER_QUIET: Duration = Duration::from_secs(1);
+/// The longest time, and the most bytes, for which it is read on.
+const LINGER_MAX: Duration = Duration::from_secs(10);
+const LINGER_BYTES: usize = 64 * 1024 * 1024;
+const LINGER_READ_BYTES: usize = 16 * 1024;
 
 /// Probes of an idle connection.
 pub fn keepalive() -> TcpKeepalive {
@@ -42,6 +51,25 @@ pub fn tune_to_store(stream: &TcpStream) {
 pub fn finish_sending(stream: &TcpStream) {
     // A connection that is gone has nothing to finish.
     let _ = SockRef::from(stream).shutdown(Shutdown::Write);
+}
+
+/// Closes a connection gently: ends the sending direction, and reads on until the client closes or
+/// has been quiet, within limits.
+pub(crate) async fn linger(mut stream: TcpStream) {
+    let read_on = async {
+        stream.shutdown().await?;
+        let mut scrap = vec![0; LINGER_READ_BYTES];
+        let mut left = LINGER_BYTES;
+        while left > 0 {
+            match tokio::time::timeout(LINGER_QUIET, stream.read(&mut scrap)).await {
+                Err(_) | Ok(Ok(0)) => break,
+                Ok(bytes) => left = left.saturating_sub(bytes?),
+            }
+        }
+        io::Result::Ok(())
+    };
+    // Whatever comes of it, the connection is closed now.
+    let _ = tokio::time::timeout(LINGER_MAX, read_on).await;
 }
 
 fn tune(stream: &TcpStream, unacknowledged: Duration) {

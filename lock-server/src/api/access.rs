@@ -5,6 +5,8 @@ use axum::extract::Query;
 use axum::http::Method;
 use serde::Deserialize;
 
+use crate::ui;
+
 /// Returns the right that a request needs. A route that is not named here is refused.
 pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
     let lock = || target.param("lock").as_bytes().to_vec();
@@ -15,6 +17,13 @@ pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
             Some(lock) => Need::Name(Verb::Read, lock.into_bytes()),
             None => Need::Under(Verb::Read, target.prefix()),
         },
+        (&Method::GET, "/v1/guards") => match watched(target) {
+            Some(lock) => Need::Name(Verb::Read, lock.into_bytes()),
+            None => Need::Under(Verb::Read, whole()),
+        },
+        (&Method::GET, "/v1/principal") => Need::Known,
+        // The pages have no data; what they show, they request as any client does.
+        (&Method::GET, page) if ui::is_page(page) => Need::Public,
         // The body names the locks; the handler checks each.
         (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
         (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Report),
@@ -35,7 +44,7 @@ pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
     }
 }
 
-/// Lock whose events the query names. If the query is malformed, the handler refuses it later.
+/// Lock that the query names. If the query is malformed, the handler refuses it later.
 fn watched(target: &RequestTarget<'_>) -> Option<String> {
     #[derive(Deserialize)]
     struct Watch {
@@ -90,6 +99,11 @@ mod tests {
             ("get", "/v1/events", "lock=a%2Fb", Need::Name(Verb::Read, b"a/b".to_vec())),
             ("get", "/v1/events", "lock=a&lock=b", Need::Under(Verb::Read, Vec::new())),
             ("get", "/v1/events", "", Need::Under(Verb::Read, Vec::new())),
+            ("get", "/v1/guards", "lock=a%2Fb", Need::Name(Verb::Read, b"a/b".to_vec())),
+            ("get", "/v1/guards", "prefix=a", Need::Under(Verb::Read, Vec::new())),
+            ("get", "/ui/console.js", "", Need::Public),
+            ("get", "/uix", "", Need::Unmapped),
+            ("post", "/ui", "", Need::Unmapped),
             ("post", "/v1/sessions/{id}/block", "", Need::Under(Verb::Block, Vec::new())),
             ("delete", "/v1/locks/{lock}", "", Need::Unmapped),
             ("post", "/v1/new", "", Need::Unmapped),

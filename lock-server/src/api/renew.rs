@@ -29,5 +29,8 @@ pub(super) async fn renew(
         Err(_) => {}
     }
     let grant = service.finish(Operation::Renew, &lock, result)?;
+    if let Some(slack_ms) = grant.slack_ms {
+        service.counters.renewed(slack_ms, grant.remaining_ms);
+    }
     Ok(ApiJson(service.lease_reply(lock, grant)))
 }

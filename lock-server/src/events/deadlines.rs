@@ -50,6 +50,11 @@ impl Deadlines {
         }
     }
 
+    /// Number of locks that followed leases hold.
+    pub(super) fn lock_count(&self) -> usize {
+        self.by_lock.len()
+    }
+
     /// A followed lease.
     pub(super) fn lease(&self, key: &Key) -> Option<&Followed> {
         self.leases.get(key)

@@ -1,6 +1,9 @@
 //! The HTTP client for guards.
 
 use axum::http::{HeaderValue, header};
+use serde::de::DeserializeOwned;
+
+use super::GuardUrl;
 
 /// Longest reply that is read, in bytes; expected replies have a few hundred.
 const REPLY_BYTES_MAX: usize = 64 * 1024;
@@ -21,6 +24,31 @@ pub(crate) fn client(auth: Option<&HeaderValue>) -> Result<reqwest::Client, Stri
         .redirect(reqwest::redirect::Policy::none())
         .build()
         .map_err(|error| error.to_string())
+}
+
+/// A guard's reply to GET, where it is 200 and a value of `T`.
+///
+/// # Errors
+/// A sentence if it does not reply, refuses, or replies something else. There is no time-out.
+pub(super) async fn get<T: DeserializeOwned>(
+    client: &reqwest::Client,
+    url: &GuardUrl,
+    path: &str,
+) -> Result<T, String> {
+    let request = client.get(format!("{}{path}", url.base())).send();
+    let reply = request.await.map_err(causes)?;
+    let status = reply.status().as_u16();
+    if matches!(status, 401 | 403) {
+        return Err(format!(
+            "it replies {status} to {path}; name a bearer token with the right \"read *\" in its \
+             access file by --guard-auth-file"
+        ));
+    }
+    if status != 200 {
+        return Err(format!("it replies {status} to {path}; is it a guard of this version?"));
+    }
+    let body = body(reply).await?;
+    serde_json::from_slice(&body).map_err(|_| format!("its reply to {path} is not one of a guard"))
 }
 
 /// The body of a reply, where it is not too long.

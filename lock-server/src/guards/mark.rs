@@ -2,7 +2,6 @@
 
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::{GUARD_TIMEOUT, GuardUrl, http};
 
@@ -43,7 +42,7 @@ async fn highest_mark(
     url: &GuardUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
-    let stores: Stores = get(client, url, "/v1/stores").await?;
+    let stores: Stores = http::get(client, url, "/v1/stores").await?;
     if stores.namespace != *namespace {
         return Err(format!(
             "it guards namespace {}, but this server issues tokens for {namespace}; name a guard \
@@ -51,7 +50,7 @@ async fn highest_mark(
             stores.namespace
         ));
     }
-    let page: Fences = get(client, url, "/v1/fences?limit=1").await?;
+    let page: Fences = http::get(client, url, "/v1/fences?limit=1").await?;
     check(&page)
 }
 
@@ -63,27 +62,6 @@ fn check(page: &Fences) -> Result<Option<Token>, String> {
         }
         _ => Ok(page.highest_mark),
     }
-}
-
-async fn get<T: DeserializeOwned>(
-    client: &reqwest::Client,
-    url: &GuardUrl,
-    path: &str,
-) -> Result<T, String> {
-    let request = client.get(format!("{}{path}", url.base())).send();
-    let reply = request.await.map_err(http::causes)?;
-    let status = reply.status().as_u16();
-    if matches!(status, 401 | 403) {
-        return Err(format!(
-            "it replies {status} to {path}; name a bearer token with the right \"read *\" in its \
-             access file by --guard-auth-file"
-        ));
-    }
-    if status != 200 {
-        return Err(format!("it replies {status} to {path}; is it a guard of this version?"));
-    }
-    let body = http::body(reply).await?;
-    serde_json::from_slice(&body).map_err(|_| format!("its reply to {path} is not one of a guard"))
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use service_kit::Kit;
 use service_kit::health::Status;
 use service_kit::problem::Reject;
+use service_kit::trace::Carrier;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::seal::SealedMark;
@@ -79,6 +80,7 @@ struct Later {
     lock: LockName,
     token: Token,
     lease: LeaseId,
+    trace: Carrier,
 }
 
 /// Seals guards after grants. Cheap to clone.
@@ -241,7 +243,9 @@ impl Seals {
     }
 
     fn seal_later(&self, lock: &LockName, grant: &Grant) {
-        let later = Later { lock: lock.clone(), token: grant.token, lease: grant.lease_id };
+        let trace = Carrier::current();
+        let (token, lease) = (grant.token, grant.lease_id);
+        let later = Later { lock: lock.clone(), token, lease, trace };
         self.waiting.inc();
         if self.later.try_send(later).is_err() {
             self.waiting.dec();
@@ -251,12 +255,13 @@ impl Seals {
 
     async fn seal_behind(&self, mut grants: mpsc::Receiver<Later>) {
         let room = Arc::new(Semaphore::new(LAZY_AT_ONCE));
-        while let Some(Later { lock, token, lease }) = grants.recv().await {
+        while let Some(Later { lock, token, lease, trace }) = grants.recv().await {
             let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
             let seals = self.clone();
             self.kit.tasks.spawn(async move {
                 let grant = (&lock, token, lease);
-                let results = seals.sealer.seal(Cause::Lazy, grant, GUARD_TIMEOUT).await;
+                let sealing = seals.sealer.seal(Cause::Lazy, grant, GUARD_TIMEOUT);
+                let results = trace.run(sealing).await;
                 seals.waiting.dec();
                 seals.report(&results);
                 drop(permit);

@@ -5,6 +5,8 @@ use std::time::Duration;
 use fence_protocol::wire::fence::{Guarantee, SealReply};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_TOKEN, FencingToken, Problem, Token};
 
+use service_kit::trace;
+
 use crate::guards::{GuardUrl, http};
 
 /// Pauses between retries to a guard that is not ready, in milliseconds; the last one repeats.
@@ -83,6 +85,10 @@ async fn try_seal(client: &reqwest::Client, url: &GuardUrl, fence: &FencingToken
     // The bytes of a lock name may stand in a path as they are.
     let address = format!("{}/v1/fences/{}/seal", url.base(), fence.lock);
     let request = client.post(address).header(FENCING_TOKEN, fence.to_string());
+    let request = match trace::header() {
+        Some(context) => request.header(trace::HEADER, context),
+        None => request,
+    };
     let reply = match request.send().await {
         Ok(reply) => reply,
         // No process listens: an operator has to act, and waiting would block the lock.

@@ -151,6 +151,11 @@ impl Sealer {
         })
     }
 
+    /// HTTP client for the guards; `None` if there are none.
+    pub(crate) fn http(&self) -> Option<&reqwest::Client> {
+        self.inner.http.as_ref()
+    }
+
     /// Addresses of the guards.
     pub(crate) fn urls(&self) -> &[GuardUrl] {
         &self.inner.urls

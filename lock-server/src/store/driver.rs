@@ -44,8 +44,8 @@ use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 use futures_util::FutureExt;
 use lease::{Machine, tokens};
-use service_kit::Kit;
 use service_kit::health::Status;
+use service_kit::{Kit, clock};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
@@ -53,6 +53,7 @@ use self::core::{Core, Flight};
 use self::op::{Call, Op, Tokens};
 use self::pending::PendingGrant;
 use self::waiters::{Answered, Waiting};
+use super::figures::{StoreTimes, show_held};
 use super::records::{Batch, Committed, Key, RecordStore, ServerId};
 use super::{
     Acquire, Grant, Limits, ListQuery, LockStore, NewSession, Report, Revoke, SessionStore,
@@ -75,6 +76,7 @@ struct DriverInner {
     kit: Kit,
     limits: Limits,
     server: Server,
+    times: StoreTimes,
     state: Mutex<DriverState>,
     /// Wakes the background when a time-out is earlier than it expects.
     sooner: Arc<Notify>,
@@ -156,20 +158,22 @@ impl Driver {
             wakes_at_ms: u64::MAX,
             clearing: BTreeSet::new(),
         });
-        let kit = kit.clone();
-        let sooner = Arc::default();
+        let times = StoreTimes::new(&kit.metrics);
         let inner = DriverInner {
             store,
-            kit,
+            kit: kit.clone(),
             limits,
             server,
+            times,
             state,
-            sooner,
+            sooner: Arc::default(),
             reports: OnceLock::new(),
             local: OnceLock::new(),
         };
         let driver = Self { inner: Arc::new(inner) };
         background::start(&driver.inner);
+        let weak = Arc::downgrade(&driver.inner);
+        show_held(&driver.inner.kit.metrics, move || Some(weak.upgrade()?.state().core.held()));
         driver
     }
 
@@ -292,17 +296,20 @@ impl DriverInner {
             let tokens = batch.tokens;
             let in_pause = batch.in_pause;
             let store = self.store.clone();
+            let begun = clock::now();
             let mut commit: Commit = Box::pin(async move { store.commit(batch).await });
             flight.batch = Batch { counter, tokens, in_pause, ..Batch::default() };
             let Some(result) = commit.as_mut().now_or_never() else {
                 let inner = self.clone();
                 self.kit.tasks.spawn_here(async move {
                     let result = commit.await;
+                    inner.times.committed(begun);
                     let next = inner.land(flight, result);
                     inner.fly(next);
                 });
                 return;
             };
+            self.times.committed(begun);
             next = self.land(flight, result);
         }
     }

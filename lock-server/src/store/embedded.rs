@@ -76,6 +76,7 @@ impl Opened {
             }
         }
         let is_new = self.is_new();
+        self.log.register(&kit.metrics);
         let records = LoggedRecords { log: self.log, clock: kit.clock.clone() };
         if is_new {
             // The next process knows from this that the folder is not new.

@@ -26,13 +26,16 @@ use std::task::{Context, Poll};
 use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
+use prometheus_client::metrics::histogram::Histogram;
 use service_kit::data_file::FolderError;
+use service_kit::metrics::Metrics;
 use tokio::sync::oneshot;
 
 use self::disk::{Disk, Folder};
 use self::keeper::{Exchange, Keeper};
 pub(crate) use self::reader::Entries;
 use self::writer::{Queue, Writer};
+use super::figures::latencies;
 
 /// File whose lock says that a process uses the folder.
 const LOCK_FILE: &str = "lock";
@@ -106,6 +109,7 @@ pub(crate) struct Restored {
 pub(crate) struct Log {
     queue: Arc<Queue>,
     exchange: Arc<Exchange>,
+    syncs: Histogram,
     /// The writer, then the keeper.
     threads: Vec<JoinHandle<()>>,
     _lock: Option<File>,
@@ -145,15 +149,17 @@ impl Log {
             found.closed,
             found.active.index,
         );
+        let syncs = latencies();
         let writer = Writer::new(
             queue.clone(),
             exchange.clone(),
             found.active,
             options.segment_bytes,
             found.next_sequence,
+            syncs.clone(),
         );
         // Made first: dropping it stops the first thread if the second does not start.
-        let mut log = Self { queue, exchange, threads: Vec::new(), _lock: None };
+        let mut log = Self { queue, exchange, syncs, threads: Vec::new(), _lock: None };
         log.spawn(&*disk, "log-writer", move || writer.run())?;
         log.spawn(&*disk, "log-keeper", move || keeper.run())?;
         Ok((log, Restored { entries: found.entries, is_new: found.is_new }))
@@ -166,6 +172,17 @@ impl Log {
     /// [`AppendError::Busy`], [`AppendError::TooLarge`], [`AppendError::Poisoned`].
     pub(crate) fn append(&self, batch: &[Change]) -> Result<Ticket, AppendError> {
         self.queue.push(batch).map(Ticket)
+    }
+
+    /// Shows how long it takes to write a batch and make it durable.
+    pub(crate) fn register(&self, metrics: &Metrics) {
+        metrics.registry(|registry| {
+            registry.register(
+                "lock_fsync_seconds",
+                "Time to append a batch to the log and make it durable (embedded store)",
+                self.syncs.clone(),
+            );
+        });
     }
 
     fn spawn(

@@ -50,6 +50,7 @@ use self::queue::Queues;
 use self::run_ids::Runs;
 use self::scripts::{Keys, Scripts};
 use self::verify::NodeVerifier;
+use super::figures::StoreTimes;
 use super::redis::KeyPrefix;
 use super::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use crate::guards::Guards;
@@ -90,6 +91,7 @@ struct QuorumInner {
     membership: Arc<Membership>,
     queues: Queues,
     counters: Counters,
+    times: StoreTimes,
     options: QuorumOptions,
     /// Highest token that a guard has seen: every token proposed here is above it.
     floor: AtomicU64,
@@ -182,6 +184,7 @@ impl QuorumStore {
             membership,
             queues,
             counters,
+            times: StoreTimes::new(&kit.metrics),
             options,
             floor,
             renewals,

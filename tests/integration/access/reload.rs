@@ -26,7 +26,7 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     let late = As::new(&server, "late");
     let eye = As::new(&server, "eye");
     assert_unknown(&Api::new(&server.base).get("/readyz?verbose").await);
-    assert!(metric(&eye, "access_file_usable 1").await);
+    assert!(metric(&eye, "fencepost_access_file_usable 1").await);
     assert_unknown(&late.acquire("team/b").await);
     team.acquire("team/a").await.lease();
 
@@ -56,7 +56,7 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
         assert!(rejected(&site)[at].contains(reason), "{:?}", rejected(&site));
         let text = readiness(&eye).await;
         assert!(text.contains("[!]access-file warning:") && text.contains("the log says why"));
-        assert!(metric(&eye, "access_file_usable 0").await);
+        assert!(metric(&eye, "fencepost_access_file_usable 0").await);
         late.get("/v1/locks/team%2Fa").await.expect(200);
         assert_unknown(&team.get("/v1/locks/team%2Fa").await);
         assert!(server.process.stderr().contains(reason), "the log says why");
@@ -67,7 +67,7 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     })
     .await;
     late.get("/v1/locks/team%2Fa").await.expect(200);
-    assert!(metric(&eye, "access_file_rejections_total 7").await);
+    assert!(metric(&eye, "fencepost_access_file_rejections_total 7").await);
 
     site.write(&Site::file(""));
     until_true("the good file to be in force", || async {
@@ -76,8 +76,8 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     .await;
     assert_unknown(&late.get("/v1/locks/team%2Fa").await);
     assert!(readiness(&eye).await.contains("[+]access-file ok"));
-    assert!(metric(&eye, "access_file_usable 1").await);
-    assert!(metric(&eye, "access_file_loads_total 2").await);
+    assert!(metric(&eye, "fencepost_access_file_usable 1").await);
+    assert!(metric(&eye, "fencepost_access_file_loads_total 2").await);
     let phases: Vec<String> = site
         .audit()
         .iter()
@@ -115,5 +115,9 @@ async fn a_file_that_is_wrong_at_start_ends_the_server() {
     let keys = fence_tests::key_file::KeyFile::new("k1", 7);
     let setup = site.arm(Setup::lock_server("memory:")).listen("0.0.0.0:0");
     let output = setup.keys(&keys.path()).refused().await;
-    assert!(output.stderr.contains("loopback"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("and lacks TLS (--tls-cert, --tls-key): add"),
+        "{}",
+        output.stderr
+    );
 }

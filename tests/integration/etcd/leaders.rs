@@ -110,6 +110,6 @@ async fn a_follower_that_lags_lifts_nothing() {
     }
     let metrics = locks.0.get("/metrics").await;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
-    let lifts = text.lines().find(|line| line.starts_with("lock_etcd_lifts_total"));
-    assert_eq!(lifts, Some("lock_etcd_lifts_total 1"), "{text}");
+    let lifts = text.lines().find(|line| line.starts_with("fencepost_lock_etcd_lifts_total"));
+    assert_eq!(lifts, Some("fencepost_lock_etcd_lifts_total 1"), "{text}");
 }

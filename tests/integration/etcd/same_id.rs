@@ -42,7 +42,8 @@ async fn one_leaves(when: Leaves) {
         let held = other.grant(&lock, LONG_MS).await;
         let leaves = asking(&locks, &lock, &ask);
         let stays = asking(&locks, &lock, &ask);
-        until_true("both to wait", || async { server.metric("lock_waiters").await == 2 }).await;
+        until_true("both to wait", || async { server.metric("fencepost_lock_waiters").await == 2 })
+            .await;
         other.queue_of(&lock, 1).await;
         if matches!(when, Leaves::Before) {
             leaves.abort();

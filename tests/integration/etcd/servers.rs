@@ -255,8 +255,8 @@ async fn a_busy_server_has_no_doubts_of_its_etcd() {
     }
     let metrics = server.locks().0.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
-    let lifts = metrics.lines().find(|line| line.starts_with("lock_etcd_lifts_total"));
-    assert_eq!(lifts, Some("lock_etcd_lifts_total 1"), "{metrics}");
+    let lifts = metrics.lines().find(|line| line.starts_with("fencepost_lock_etcd_lifts_total"));
+    assert_eq!(lifts, Some("fencepost_lock_etcd_lifts_total 1"), "{metrics}");
 }
 
 /// A server that does not know yet that another one is gone still sends it messages.

@@ -7,8 +7,12 @@ use crate::docs::files;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Prefixes of this project's metrics.
-const PREFIXES: [&str; 5] = ["http_", "access_file_", "lock_", "fence_", "redis_port_"];
+/// Prefix that the registry adds to every name but those of the process.
+const SHARED_PREFIX: &str = "fencepost_";
+
+/// Beginnings of the names in the sources.
+const PREFIXES: [&str; 8] =
+    ["http_", "tls_", "access_file_", "trace_", "process_", "lock_", "fence_", "redis_port_"];
 
 struct Metric {
     name: String,
@@ -18,6 +22,11 @@ struct Metric {
 }
 
 impl Metric {
+    /// The name in the sources.
+    fn local_name(&self) -> &str {
+        self.name.strip_prefix(SHARED_PREFIX).unwrap_or(&self.name)
+    }
+
     fn line(&self) -> String {
         let Self { name, kind, labels, help } = self;
         let labels = if labels.is_empty() { String::new() } else { format!("; {labels}") };
@@ -26,16 +35,17 @@ impl Metric {
 }
 
 pub(super) fn tables() -> Vec<Table> {
-    let folders = ["lock-server/src", "lock-server/service-kit/src", "fenced-store/src"];
-    let mut metrics: Vec<Metric> = folders.iter().flat_map(|folder| registered(folder)).collect();
+    let kit = ["lock-server/service-kit/src", "lock-server/access-control/src"];
+    let folders = ["lock-server/src", "fenced-store/src"].into_iter().chain(kit);
+    let mut metrics: Vec<Metric> = folders.flat_map(registered).collect();
     metrics.sort_by(|a, b| a.name.cmp(&b.name));
     assert!(metrics.len() > 35, "only {} metrics were found", metrics.len());
     let of = |prefixes: &[&str]| {
-        let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.name.starts_with(prefix));
+        let begins = |m: &&Metric| prefixes.iter().any(|prefix| m.local_name().starts_with(prefix));
         metrics.iter().filter(begins).map(Metric::line).collect::<String>()
     };
     vec![
-        Table::new("metrics of both", of(&["http_", "access_file_", "build_"])),
+        Table::new("metrics of both", of(&[&PREFIXES[..5], &["build_"]].concat())),
         Table::new("metrics of lock-server", of(&["lock_"])),
         Table::new("metrics of fenced-store", of(&["fence_", "redis_port_"])),
     ]
@@ -68,13 +78,14 @@ fn without_alias(source: String) -> String {
 
 /// `after` begins with the registered value: `, self.seals.clone());`.
 fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
+    let prefix = if name.starts_with("process_") { "" } else { SHARED_PREFIX };
     let value = after.trim_start_matches([',', ' ', '\n', '&']);
     let value = value.split([',', ')', '(']).next().unwrap_or_default();
     let value = value.trim().trim_end_matches(".clone");
     if value.ends_with("Info::new") {
         let labels = "`service`, `version`".to_owned();
         return Metric {
-            name: format!("{name}_info"),
+            name: format!("{prefix}{name}_info"),
             kind: "info",
             labels,
             help: help.to_owned(),
@@ -90,9 +101,9 @@ fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
     let family = types.filter_map(|text| text.strip_prefix("Family<")).next();
     let labels = family.and_then(|rest| rest.split(',').next()).map(|name| labels(source, name));
     let (name, kind) = match kind {
-        "Counter" => (format!("{name}_total"), "counter"),
-        "Gauge" => (name.to_owned(), "gauge"),
-        _ => (name.to_owned(), "histogram"),
+        "Counter" => (format!("{prefix}{name}_total"), "counter"),
+        "Gauge" => (format!("{prefix}{name}"), "gauge"),
+        _ => (format!("{prefix}{name}"), "histogram"),
     };
     Metric { name, kind, labels: labels.unwrap_or_default(), help: help.to_owned() }
 }

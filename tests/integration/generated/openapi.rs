@@ -9,14 +9,17 @@ use fence_protocol::wire::event::{Event, ExplainedLock, RefusalsReport};
 use fence_protocol::wire::fence::{
     FencePage, FenceReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
 };
+use fence_protocol::wire::guards::GuardsReply;
 use fence_protocol::wire::lock::{
     AcquireRequest, EndedReply, HolderInfo, LeaseReply, LockPage, ReleaseRequest, RenewRequest,
     RevokeRequest, RevokedReply,
 };
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
+use fence_protocol::wire::principal::PrincipalReply;
 use fence_protocol::wire::session::{
     BlockRequest, SessionEndedReply, SessionPage, SessionReply, SessionRequest,
 };
+use fence_protocol::wire::version::VersionReply;
 use schemars::{JsonSchema, SchemaGenerator, generate::SchemaSettings};
 use serde_json::{Map, Value};
 
@@ -122,14 +125,18 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<SessionReply>()
         .reply::<SessionEndedReply>()
         .reply::<SessionPage>()
-        .reply::<Event>();
+        .reply::<GuardsReply>()
+        .reply::<PrincipalReply>()
+        .reply::<Event>()
+        .reply::<VersionReply>();
     let guard = Schemas::new()
         .request::<FloorRequest>()
         .reply::<SealReply>()
         .reply::<FenceReply>()
         .reply::<FencePage>()
         .reply::<StoresReply>()
-        .reply::<WriteOutcome>();
+        .reply::<WriteOutcome>()
+        .reply::<VersionReply>();
     [
         ("lock-server/src/api/openapi.json", lock_server.made()),
         ("fenced-store/src/doors/objects/openapi.json", guard.made()),

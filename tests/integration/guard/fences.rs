@@ -83,5 +83,5 @@ async fn operational_paths_answer() {
     }
     assert_eq!(api.get("/version").await.expect(200).json()["name"], "fenced-store");
     let metrics = String::from_utf8(api.get("/metrics").await.expect(200).body.to_vec()).unwrap();
-    assert!(metrics.contains("http_requests_total"), "{metrics}");
+    assert!(metrics.contains("fencepost_http_requests_total"), "{metrics}");
 }

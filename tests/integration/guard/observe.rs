@@ -69,7 +69,8 @@ async fn nothing_is_refused(server: &Server, keys: &KeyFile) {
     ];
     assert_eq!(would_refuse(&guard.0).await, expected);
     let metrics = String::from_utf8(guard.0.get("/metrics").await.body.to_vec()).unwrap();
-    let series = format!("fence_would_refuse_total{{code=\"stale-token\",rule=\"{rule}\"}} 2");
+    let series =
+        format!("fencepost_fence_would_refuse_total{{code=\"stale-token\",rule=\"{rule}\"}} 2");
     assert!(metrics.contains(&series), "{metrics}");
     let ready = String::from_utf8(guard.0.get("/readyz?verbose").await.expect(200).body.to_vec());
     assert!(ready.unwrap().contains("observe mode"), "readiness says that nothing is protected");

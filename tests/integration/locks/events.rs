@@ -164,7 +164,7 @@ async fn a_slow_reader_is_cut_with_a_marker() {
     assert_eq!(last, Some(Dropped));
     let metrics = locks.0.get("/metrics").await.expect(200).body;
     let metrics = String::from_utf8(metrics.to_vec()).unwrap();
-    assert!(metrics.contains("lock_event_readers_cut_total 1"), "{metrics}");
+    assert!(metrics.contains("fencepost_lock_event_readers_cut_total 1"), "{metrics}");
     let mut resumed = EventStream::open(&server.base, "", &slow.last_id).await;
     assert_eq!(resumed.next().await.kind, Gap);
 }

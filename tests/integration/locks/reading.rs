@@ -55,7 +55,7 @@ async fn operational_paths_answer() {
     assert_eq!(api.get("/version").await.expect(200).json()["name"], "lock-server");
     server.locks().grant("counted", 1_000).await;
     let metrics = String::from_utf8(api.get("/metrics").await.expect(200).body.to_vec()).unwrap();
-    assert!(metrics.contains("http_requests_total"), "{metrics}");
+    assert!(metrics.contains("fencepost_http_requests_total"), "{metrics}");
     assert!(metrics.trim_end().ends_with("# EOF"), "{metrics}");
 }
 

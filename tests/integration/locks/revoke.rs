@@ -246,7 +246,7 @@ async fn a_revocation_is_finished_without_its_client() {
         let metrics = locks.0.get("/metrics").await;
         let text = String::from_utf8_lossy(&metrics.body).into_owned();
         // This one, and the one for the metrics.
-        text.lines().any(|line| line == "http_requests_in_flight 2")
+        text.lines().any(|line| line == "fencepost_http_requests_in_flight 2")
     })
     .await;
     asked.abort();

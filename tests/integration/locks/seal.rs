@@ -255,7 +255,7 @@ async fn lazy_grants_without_the_guard() {
     let metrics = locks.0.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     let line = format!(
-        "lock_guard_seals_total{{cause=\"lazy\",guard=\"{}\",outcome=\"failed\"}} 1",
+        "fencepost_lock_guard_seals_total{{cause=\"lazy\",guard=\"{}\",outcome=\"failed\"}} 1",
         site.guards[0].base
     );
     assert!(metrics.contains(&line), "{metrics}");

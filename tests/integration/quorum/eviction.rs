@@ -50,7 +50,7 @@ async fn a_record_that_is_dropped_is_a_vote_that_is_forgotten() {
     let next = other.in_the_end("a", LONG_MS).await;
     assert!(next.token > held.token);
     two_held(&history, "a");
-    assert_eq!(count(&second, "lock_quorum_amnesia").await, 0, "it was not noticed");
+    assert_eq!(count(&second, "fencepost_lock_quorum_amnesia").await, 0, "it was not noticed");
     // Its server may have found the third node later than the other one did.
     until_all_vote(&first).await;
     until_true("a known outcome", || async {

@@ -31,11 +31,11 @@ async fn an_emptied_node_rejoins() {
         }
         let bumps = at as u64 + 1;
         until_true("the node to rejoin", || async {
-            count(&kit, "lock_quorum_view_bumps") >= bumps
+            count(&kit, "fencepost_lock_quorum_view_bumps") >= bumps
         })
         .await;
         until_all_vote(&kit).await;
-        assert!(count(&kit, "lock_quorum_amnesia") >= bumps);
+        assert!(count(&kit, "fencepost_lock_quorum_amnesia") >= bumps);
         let read: Option<String> =
             nodes.node(at).run(&["HGET", "{fence:default}:q:meta", "view"]).await;
         assert_eq!(read, Some((bumps + 1).to_string()));
@@ -101,7 +101,8 @@ async fn all_of_the_memory_is_lost() {
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     nodes.node(0).run::<()>(&["FLUSHALL"]).await;
-    until_true("a view bump", || async { count(&kit, "lock_quorum_view_bumps") == 1 }).await;
+    until_true("a view bump", || async { count(&kit, "fencepost_lock_quorum_view_bumps") == 1 })
+        .await;
     until_all_vote(&kit).await;
     let before = token_of(&store, "a").await;
     for node in nodes.nodes() {

@@ -67,7 +67,7 @@ async fn an_old_backup_of_one_node_that_is_not_noticed() {
     let next = Client::new(&fresh, &run.history).in_the_end("a", LONG_MS).await;
     assert_eq!(next.token, held.token);
     one_token_twice(&run.history, "a");
-    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "it was not noticed");
+    assert_eq!(count(&fresh, "fencepost_lock_quorum_amnesia").await, 0, "it was not noticed");
 }
 
 /// One backup as above, with the server that granted the lock: it has seen the node accept more.
@@ -78,7 +78,7 @@ async fn an_old_backup_of_one_node_that_a_server_notices() {
     let held = run.client().in_the_end("a", TTL_MS).await;
     run.set_back(&[1]).await;
     until_true("the server to notice", || async {
-        count(&run.server, "lock_quorum_amnesia").await > 0
+        count(&run.server, "fencepost_lock_quorum_amnesia").await > 0
     })
     .await;
     run.nodes.node_mut(2).start_again().await;
@@ -103,7 +103,7 @@ async fn an_old_backup_of_a_majority_that_is_not_noticed() {
     let next = Client::new(&fresh, &run.history).in_the_end("a", LONG_MS).await;
     assert_eq!(next.token, held.token);
     one_token_twice(&run.history, "a");
-    assert_eq!(count(&fresh, "lock_quorum_amnesia").await, 0, "it was not noticed");
+    assert_eq!(count(&fresh, "fencepost_lock_quorum_amnesia").await, 0, "it was not noticed");
 }
 
 /// The same under a server that saw more: nothing is granted before all nodes answer, and then

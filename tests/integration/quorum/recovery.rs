@@ -63,7 +63,7 @@ async fn what_a_node_that_is_left_knows_of_is_waited_for() {
     run.was_held();
     let second = Client::new(&run.second, &run.history);
     assert!(second.in_the_end("a", BRIEF_MS).await.token > held.token);
-    assert!(count(&run.second, "lock_quorum_amnesia").await >= 2);
+    assert!(count(&run.second, "fencepost_lock_quorum_amnesia").await >= 2);
     judge(&run.history);
 }
 
@@ -77,7 +77,7 @@ async fn what_the_server_that_is_left_granted_is_waited_for() {
     run.forget(&[0, 1, 2], &run.first).await;
     run.was_held();
     assert!(first.in_the_end("a", BRIEF_MS).await.token > held.token);
-    assert!(count(&run.first, "lock_quorum_amnesia").await >= 3);
+    assert!(count(&run.first, "fencepost_lock_quorum_amnesia").await >= 3);
     judge(&run.history);
 }
 

@@ -62,12 +62,12 @@ async fn a_full_node_that_forgot_costs_the_others_one_view() {
         let grant = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
         store.release(&name("a"), grant.lease_id).await.unwrap();
     }
-    assert_eq!(count(&kit, "lock_quorum_view_bumps"), 1);
+    assert_eq!(count(&kit, "fencepost_lock_quorum_view_bumps"), 1);
     let view: String = nodes.node(0).run(&["HGET", META, "view"]).await;
     assert_eq!((view.as_str(), state_of(nodes.node(2)).await.as_deref()), ("2", Some("doubt")));
     nodes.node(2).run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
     until_said(&kit, "it has rejoined, and votes within").await;
-    assert_eq!(count(&kit, "lock_quorum_view_bumps"), 1);
+    assert_eq!(count(&kit, "fencepost_lock_quorum_view_bumps"), 1);
 }
 
 /// The highest token of a node falls, and no message reaches it that it is unverified: its word
@@ -90,14 +90,15 @@ async fn a_node_that_fell_has_no_vote_before_it_knows() {
     // Some more looks, each of which finds the same.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert_eq!(
-        (count(&kit, "lock_quorum_amnesia"), state_of(node).await.as_deref()),
+        (count(&kit, "fencepost_lock_quorum_amnesia"), state_of(node).await.as_deref()),
         (0, Some("ready"))
     );
     let report = kit.health.report(false).text();
     assert!(report.contains("is to be kept from voting"), "{report}");
     node.run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    until_true("a view bump", || async { count(&kit, "lock_quorum_view_bumps") == 1 }).await;
-    assert_eq!(count(&kit, "lock_quorum_amnesia"), 1);
+    until_true("a view bump", || async { count(&kit, "fencepost_lock_quorum_view_bumps") == 1 })
+        .await;
+    assert_eq!(count(&kit, "fencepost_lock_quorum_amnesia"), 1);
 }
 
 fn is_number(text: &str) -> bool {
@@ -114,10 +115,11 @@ async fn an_emptied_node_that_is_full_is_counted_once() {
     nodes.node(1).run::<()>(&["FLUSHALL"]).await;
     until_said(&kit, "has lost its memory: Redis answered OOM").await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(count(&kit, "lock_quorum_amnesia"), 0);
+    assert_eq!(count(&kit, "fencepost_lock_quorum_amnesia"), 0);
     nodes.node(1).run::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    until_true("a view bump", || async { count(&kit, "lock_quorum_view_bumps") == 1 }).await;
-    assert_eq!(count(&kit, "lock_quorum_amnesia"), 1);
+    until_true("a view bump", || async { count(&kit, "fencepost_lock_quorum_view_bumps") == 1 })
+        .await;
+    assert_eq!(count(&kit, "fencepost_lock_quorum_amnesia"), 1);
 }
 
 /// A node did not keep every vote, and that was put right with its restart. Of three servers one
@@ -146,7 +148,7 @@ async fn a_server_that_saw_a_node_keep_nothing_remembers_it() {
     for (at, (proxy, _, kit)) in knowing.iter().enumerate() {
         proxy.heal();
         until_all_vote(kit).await;
-        assert_eq!(count(kit, "lock_quorum_amnesia"), u64::from(at == 0), "server {at}");
+        assert_eq!(count(kit, "fencepost_lock_quorum_amnesia"), u64::from(at == 0), "server {at}");
     }
     let view: String = nodes.node(0).run(&["HGET", META, "view"]).await;
     assert_eq!(view, "2");
@@ -180,7 +182,7 @@ async fn addresses_may_change_places() {
     to_b.heal();
     until_all_vote(&kit).await;
     assert!(token_of(&store, "a").await > before);
-    assert_eq!(count(&kit, "lock_quorum_amnesia"), 0);
+    assert_eq!(count(&kit, "fencepost_lock_quorum_amnesia"), 0);
 }
 
 /// Carries connections to a node. Those that exist can be made to carry nothing more and to stay

@@ -28,7 +28,8 @@ pub(super) async fn server(url: &str) -> Server {
 pub(super) async fn jumps(server: &Server) -> u64 {
     let metrics = server.locks().0.get("/metrics").await;
     let text = String::from_utf8_lossy(&metrics.body).into_owned();
-    let count = text.lines().find_map(|line| line.strip_prefix("lock_clock_jumps_total "));
+    let count =
+        text.lines().find_map(|line| line.strip_prefix("fencepost_lock_clock_jumps_total "));
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{text}"))
 }
 
@@ -198,7 +199,7 @@ async fn a_redis_that_stood_still_is_no_jump() {
     until_true("the request to be handled", || async {
         // It, and the one that asks for this.
         let figures = locks.0.get("/metrics").await.body;
-        String::from_utf8_lossy(&figures).contains("\nhttp_requests_in_flight 2\n")
+        String::from_utf8_lossy(&figures).contains("\nfencepost_http_requests_in_flight 2\n")
     })
     .await;
     // It is the time that is tried here, and not what comes of it.

@@ -57,7 +57,7 @@ impl Held {
 
     /// Until the server handles so many requests, beside the one that asks.
     async fn until_in_flight(&self, count: usize) {
-        let line = format!("http_requests_in_flight {}", count + 1);
+        let line = format!("fencepost_http_requests_in_flight {}", count + 1);
         let api = self.server.locks().0;
         until_true("the clients to be gone", || async {
             let text = String::from_utf8(api.get("/metrics").await.body.to_vec()).unwrap();

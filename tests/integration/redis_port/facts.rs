@@ -4,7 +4,6 @@ use fence_tests::redis_server::Redis;
 use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::seed::{Seed, rounds};
 use fence_tests::wait::{soon, until_true};
-use tokio::io::AsyncWriteExt;
 
 const FLOOD: i64 = 200_000;
 

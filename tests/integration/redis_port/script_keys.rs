@@ -74,7 +74,7 @@ async fn a_script_builds_keys_of_its_lock() {
     assert_eq!(redis.run::<i64>(&["EXISTS", "orders:2:b", "orders:2:f"]).await, 0);
     let metrics = Api::new(&guard.server.base).get("/metrics").await.expect(200).body;
     let metrics = String::from_utf8(metrics.to_vec()).unwrap();
-    assert!(metrics.contains("redis_port_scripts_denied_total 8"), "{metrics}");
+    assert!(metrics.contains("fencepost_redis_port_scripts_denied_total 8"), "{metrics}");
 }
 
 /// Commands in a script with a key of its own (`M`) and one of another lock (`T`, `K`).

@@ -1,5 +1,6 @@
 //! One check and its result.
 
+use fence_terminal::color::{BAD, FAINT, GOOD, STRONG, WARNING, painted};
 use serde::Serialize;
 
 /// From good to bad.
@@ -51,12 +52,12 @@ pub(super) fn table(checks: &[Check]) -> String {
     let mut text = String::new();
     for check in checks {
         let sign = match check.verdict {
-            Verdict::Ok => "[+]",
-            Verdict::Note => "[ ]",
-            Verdict::Warning => "[!]",
-            Verdict::Failing => "[-]",
+            Verdict::Ok => painted(GOOD, "[+]"),
+            Verdict::Note => painted(FAINT, "[ ]"),
+            Verdict::Warning => painted(WARNING, "[!]"),
+            Verdict::Failing => painted(BAD, "[-]"),
         };
-        text.push_str(&format!("{sign} {}: {}\n", check.about, check.text));
+        text.push_str(&format!("{sign} {}: {}\n", painted(STRONG, &check.about), check.text));
     }
     let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
     let warnings = count(Verdict::Warning);

@@ -1,5 +1,7 @@
 //! Checks of a server from outside.
 
+use fence_protocol::Problem;
+use fence_protocol::wire::version::VersionReply;
 use serde::Deserialize;
 use service_kit::clock::{Clock as _, SystemClock};
 
@@ -9,53 +11,105 @@ use super::http::{Answer, get};
 /// A Date header counts whole seconds; more than this apart is worth a word.
 const CLOCK_OFFSET_MS: u64 = 5_000;
 
-/// Everything there is to find about the server at `base`; `name` is what it should be.
-pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
+/// What was found at a server.
+pub(super) struct Examined {
+    pub(super) checks: Vec<Check>,
+    /// What it says of itself; `None` if it cannot be examined further.
+    pub(super) version: Option<VersionReply>,
+    /// `true` if it is ready.
+    pub(super) is_ready: bool,
+}
+
+impl Examined {
+    /// A server of which nothing else can be found.
+    fn closed(checks: Vec<Check>) -> Self {
+        Self { checks, version: None, is_ready: false }
+    }
+
+    /// `true` if requests can be expected to succeed.
+    pub(super) fn is_usable(&self) -> bool {
+        self.version.is_some() && self.is_ready
+    }
+}
+
+/// Examines the server at `base`; `name` is what it should be.
+pub(super) async fn examine(name: &str, base: &str, http: &reqwest::Client) -> Examined {
     let live = match get(http, base, "/livez").await {
         Ok(answer) if answer.status == 200 => answer,
         Ok(answer) => {
             let text = format!("{base} answers {} to /livez; is it a {name}?", answer.status);
-            return vec![Check::failing(name, text)];
+            return Examined::closed(vec![Check::failing(name, text)]);
         }
         Err(error) => {
             let text =
                 format!("{base} cannot be reached ({error}); start it, or check the address");
-            return vec![Check::failing(name, text)];
+            return Examined::closed(vec![Check::failing(name, text)]);
         }
     };
     let mut checks = vec![Check::ok(name, format!("{base} is alive"))];
-    checks.push(version(name, get(http, base, "/version").await));
+    let answer = get(http, base, "/version").await;
+    if let Ok(Answer { status: 401, text, .. }) = &answer {
+        checks.push(Check::failing(format!("{name} access"), unauthorized(text)));
+        return Examined::closed(checks);
+    }
+    let version = match version(name, answer) {
+        Ok((check, version)) => {
+            checks.push(check);
+            version
+        }
+        Err(check) => {
+            checks.push(check);
+            return Examined::closed(checks);
+        }
+    };
     checks.push(clock(name, live.wall_ms));
-    checks.extend(readiness(name, get(http, base, "/readyz?verbose").await));
-    checks
+    let (is_ready, lines) = readiness(name, get(http, base, "/readyz?verbose").await);
+    checks.extend(lines);
+    Examined { checks, version, is_ready }
 }
 
+/// A 401 says nothing about the server's health.
+fn unauthorized(body: &str) -> String {
+    let detail = serde_json::from_str::<Problem>(body).ok().map(|problem| problem.detail);
+    format!(
+        "it needs a bearer token, so nothing else could be checked: name the file by --auth-file \
+         ({})",
+        detail.as_deref().unwrap_or("401")
+    )
+}
+
+/// As much of `/version` as every version has.
 #[derive(Deserialize)]
-struct Version {
+struct Introduction {
     name: String,
     version: String,
 }
 
-fn version(name: &str, answer: Result<Answer, String>) -> Check {
+/// The check, and the whole reply if the server is recent enough to give one.
+///
+/// # Errors
+/// The check of what is another server, or none.
+fn version(
+    name: &str,
+    answer: Result<Answer, String>,
+) -> Result<(Check, Option<VersionReply>), Check> {
     let about = format!("{name} version");
-    let read = answer.and_then(|answer| {
-        if answer.status == 401 {
-            return Err("it wants a bearer token; name one with --auth-file".to_owned());
-        }
-        serde_json::from_str::<Version>(&answer.text).map_err(|error| error.to_string())
-    });
-    match read {
-        Err(error) => Check::failing(about, format!("/version cannot be read: {error}")),
-        Ok(other) if other.name != name => Check::failing(
-            about,
-            format!("this is a {}, not a {name}; swap the addresses", other.name),
-        ),
-        Ok(found) if found.version != env!("CARGO_PKG_VERSION") => Check::warning(
-            about,
-            format!("{}, and this command is {}", found.version, env!("CARGO_PKG_VERSION")),
-        ),
-        Ok(found) => Check::ok(about, found.version),
+    let unread =
+        |error: String| Check::failing(&about, format!("/version cannot be read: {error}"));
+    let text = answer.map_err(unread)?.text;
+    let found: Introduction =
+        serde_json::from_str(&text).map_err(|error| unread(error.to_string()))?;
+    if found.name != name {
+        let text = format!("this is a {}, not a {name}; swap the addresses", found.name);
+        return Err(Check::failing(about, text));
     }
+    let ours = env!("CARGO_PKG_VERSION");
+    let check = if found.version == ours {
+        Check::ok(about, found.version)
+    } else {
+        Check::warning(about, format!("{}, and this command is {ours}", found.version))
+    };
+    Ok((check, serde_json::from_str(&text).ok()))
 }
 
 fn clock(name: &str, wall_ms: Option<u64>) -> Check {
@@ -76,21 +130,21 @@ fn clock(name: &str, wall_ms: Option<u64>) -> Check {
     Check::ok(about, "agrees with this machine's to the second")
 }
 
-/// A check for each line of `/readyz?verbose`.
-fn readiness(name: &str, answer: Result<Answer, String>) -> Vec<Check> {
+/// Whether it is ready, and a check for each line of `/readyz?verbose`.
+fn readiness(name: &str, answer: Result<Answer, String>) -> (bool, Vec<Check>) {
     let about = format!("{name} readiness");
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return vec![Check::failing(about, error)],
+        Err(error) => return (false, vec![Check::failing(about, error)]),
     };
     let mut checks: Vec<Check> =
         answer.text.lines().filter_map(|line| readiness_line(name, line)).collect();
-    if answer.status != 200 {
-        checks.push(Check::failing(about, "it takes no requests until this is repaired"));
-    } else {
-        checks.push(Check::ok(about, "ready"));
-    }
-    checks
+    checks.push(match answer.status {
+        200 => Check::ok(about, "ready"),
+        503 => Check::failing(about, "it takes no requests until this is repaired"),
+        other => Check::failing(about, format!("it answers {other} to /readyz?verbose")),
+    });
+    (answer.status == 200, checks)
 }
 
 fn readiness_line(name: &str, line: &str) -> Option<Check> {
@@ -126,8 +180,23 @@ mod tests {
     fn another_server_on_the_port_is_noticed() {
         let answer = |text: &str| Ok(Answer { status: 200, text: text.to_owned(), wall_ms: None });
         let swapped = version("lock-server", answer(r#"{"name":"fenced-store","version":"0"}"#));
-        assert!(swapped.text.contains("not a lock-server"), "{swapped:?}");
-        let html = version("lock-server", answer("<html>"));
-        assert_eq!(html.verdict, super::super::check::Verdict::Failing);
+        assert!(swapped.unwrap_err().text.contains("not a lock-server"));
+        assert!(version("lock-server", answer("<html>")).is_err());
+        let older = version("lock-server", answer(r#"{"name":"lock-server","version":"0"}"#));
+        let (check, reply) = older.unwrap();
+        assert_eq!(check.verdict, super::super::check::Verdict::Warning);
+        assert_eq!(reply, None);
+    }
+
+    #[test]
+    fn a_status_says_what_readiness_is() {
+        let of = |status, text: &str| {
+            let answer = Answer { status, text: text.to_owned(), wall_ms: None };
+            readiness("guard", Ok(answer))
+        };
+        assert!(of(200, "[+]store ok\nready\n").0);
+        let (is_ready, checks) = of(503, "[-]store failed: gone\n");
+        assert!(!is_ready && checks[1].text.contains("takes no requests"), "{checks:?}");
+        assert!(!of(500, "").1[0].text.contains("takes no requests"));
     }
 }

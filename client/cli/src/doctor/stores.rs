@@ -1,5 +1,6 @@
 //! Checks of the stores behind a guard, from its own report.
 
+use fence_protocol::wire::fence::Front;
 use serde::Deserialize;
 
 use super::check::Check;
@@ -7,7 +8,7 @@ use super::http::{Answer, get};
 
 /// `GET /v1/stores`, as much of it as is shown: a word of the future is shown as it is.
 #[derive(Debug, Deserialize)]
-struct Stores {
+pub(super) struct Stores {
     mode: String,
     stores: Vec<Store>,
     #[serde(default)]
@@ -18,9 +19,20 @@ struct Stores {
 struct Store {
     kind: String,
     target: String,
+    #[serde(default)]
+    fronts: Vec<Front>,
     guarantee: String,
     probe: String,
     gaps: Vec<String>,
+}
+
+impl Stores {
+    /// Address of the Redis port, as the guard says it.
+    pub(super) fn redis_port(&self) -> Option<&str> {
+        let fronts = self.stores.iter().flat_map(|store| &store.fronts);
+        let mut ports = fronts.filter(|front| front.kind == "redis-port");
+        ports.next().map(|front| front.listen.as_str())
+    }
 }
 
 #[derive(Debug, Deserialize)]
@@ -30,27 +42,36 @@ struct WouldRefuse {
     total: u64,
 }
 
-/// A line a store and a line a gap, of the guard at `base`; nothing where it cannot be reached,
-/// which others have said by then.
-pub(super) async fn check(name: &str, base: &str, http: &reqwest::Client) -> Vec<Check> {
-    get(http, base, "/v1/stores").await.map_or_else(|_| Vec::new(), |answer| read(name, &answer))
+/// A line a store and a line a gap, of the guard at `base`, and what it said; nothing where it
+/// cannot be reached, which others have said by then.
+pub(super) async fn check(
+    name: &str,
+    base: &str,
+    http: &reqwest::Client,
+) -> (Vec<Check>, Option<Stores>) {
+    let answer = get(http, base, "/v1/stores").await;
+    answer.map_or_else(|_| (Vec::new(), None), |answer| read(name, &answer))
 }
 
-fn read(name: &str, answer: &Answer) -> Vec<Check> {
+fn read(name: &str, answer: &Answer) -> (Vec<Check>, Option<Stores>) {
     let about = format!("{name} stores");
+    let alone = |check| (vec![check], None);
+    if answer.status == 403 {
+        let text = "its stores, and with them what it guarantees, are not shown to this bearer \
+                    token; an access file allows it by the right \"read *\"";
+        return alone(Check::information(about, text));
+    }
     if answer.status != 200 {
         let text = format!(
             "it answers {} to /v1/stores, so what it guarantees is not known; it may be older than \
              this command",
             answer.status
         );
-        return vec![Check::warning(about, text)];
+        return alone(Check::warning(about, text));
     }
     match serde_json::from_str::<Stores>(&answer.text) {
-        Ok(stores) => checks(name, &stores),
-        Err(error) => {
-            vec![Check::failing(about, format!("/v1/stores cannot be read: {error}"))]
-        }
+        Ok(stores) => (checks(name, &stores), Some(stores)),
+        Err(error) => alone(Check::failing(about, format!("/v1/stores cannot be read: {error}"))),
     }
 }
 
@@ -93,7 +114,7 @@ mod tests {
 
     fn verdicts(status: u16, text: &str) -> Vec<Verdict> {
         let answer = Answer { status, text: text.to_owned(), wall_ms: None };
-        read("guard", &answer).into_iter().map(|check| check.verdict).collect()
+        read("guard", &answer).0.into_iter().map(|check| check.verdict).collect()
     }
 
     #[test]
@@ -108,6 +129,7 @@ mod tests {
         assert_eq!(verdicts(200, &said("enforce", "atomic")), [Ok, Ok, Note, Note]);
         assert_eq!(verdicts(200, &said("observe", "observe")), [Warning, Warning, Note, Note]);
         assert_eq!(verdicts(200, &said("enforce", "none")), [Ok, Warning, Note, Note]);
+        assert_eq!(verdicts(403, "{}"), [Note]);
         assert_eq!(verdicts(404, "nothing is here"), [Warning]);
         assert_eq!(verdicts(200, "<html>"), [Failing]);
         let counted = r#"{"mode":"observe","stores":[],

@@ -131,6 +131,7 @@ impl Held {
             // Former name of the same.
             ("FENCE_STORE", client.fenced_store().to_owned()),
         ];
+        all.extend(client.trace().map(|trace| ("TRACEPARENT", trace.to_string())));
         if let Some(first) = grants.first() {
             all.extend([
                 ("FENCE_LOCK", first.lock.to_string()),

@@ -13,6 +13,7 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use service_kit::problem::Reject;
+use service_kit::trace;
 
 use super::client::{Client, Lost, chain};
 use super::headers;
@@ -153,6 +154,9 @@ impl Forwarder {
         *request.headers_mut() = checked.headers;
         headers::clean_request(request.headers_mut());
         request.headers_mut().insert(HOST, host);
+        if let Some(context) = trace::header() {
+            request.headers_mut().insert(trace::HEADER, context);
+        }
         Ok(request)
     }
 

@@ -8,6 +8,7 @@ use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Code, FENCING_MARK, Token};
 use http::{HeaderValue, Method};
 use service_kit::problem::Reject;
+use service_kit::{clock, trace};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
@@ -64,11 +65,11 @@ pub(super) async fn forward(
     let gone = CancellationToken::new();
     let _when_the_client_leaves = gone.clone().drop_guard();
     let tasks = proxy.guard().kit.tasks.clone();
-    let task = tasks.spawn(async move {
+    let task = tasks.spawn(trace::carry(async move {
         let response = proxy.pass(summary, checked, &gone).await;
         drop(upload);
         response
-    });
+    }));
     task.await.unwrap_or_else(|error| {
         tracing::error!(%error, "a forward's task ended without a result");
         Err(Reject::new(Code::Internal, "the forward's task ended without a result").into())
@@ -109,7 +110,11 @@ impl Proxy {
         let mark = fence.presented.token;
         let ticket = match self.lanes.enter(fence, kind, gone).await {
             Ok(Entry::Admitted(ticket)) => ticket,
-            Ok(Entry::Refused(outcome)) => return Err(self.refuse(&summary, Ok(outcome))),
+            Ok(Entry::Refused(outcome)) => {
+                let outcome = Ok(outcome);
+                self.guard().count_refusal(&summary, &request.key, &outcome);
+                return Err(self.refuse(&summary, outcome));
+            }
             Err(error) => return Err(self.refuse(&summary, Err(error))),
         };
         let forwarded = self.send(request, kind).await;
@@ -151,11 +156,13 @@ impl Proxy {
     async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
         let counters = &self.guard().counters;
         counters.in_flight.inc();
+        let begun = clock::now();
         let forwarded = match kind {
             Kind::Write => self.forwarder.write(request).await,
             Kind::Read | Kind::Seal => self.forwarder.read(request).await,
         };
         counters.in_flight.dec();
+        counters.called("forward", begun);
         counters.count("forward", forwarded.verdict);
         forwarded
     }

@@ -6,13 +6,11 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
-use tokio::net::tcp::OwnedReadHalf;
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
 use super::budget::{Charge, FREE};
+use super::client_socket::{ClientReader, ClientSocket};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
@@ -50,7 +48,7 @@ const READ: usize = 16 * 1024;
 /// A client's connection.
 pub(super) struct Client {
     hub: Rc<Hub>,
-    reader: OwnedReadHalf,
+    reader: ClientReader,
     outbox: Rc<Outbox>,
     buf: BytesMut,
     charge: Charge,
@@ -130,10 +128,10 @@ async fn kicked<T>(
 
 impl Client {
     /// A client that just connected.
-    pub(super) fn new(hub: Rc<Hub>, stream: TcpStream) -> Self {
+    pub(super) fn new(hub: Rc<Hub>, socket: ClientSocket) -> Self {
         let id = hub.port.next_client_id();
-        let identity = Identity::new(id, &stream, &hub.port.settings, hub.limits_strangers);
-        let (reader, writer) = stream.into_split();
+        let identity = Identity::new(id, socket.tcp(), &hub.port.settings, hub.limits_strangers);
+        let (reader, writer) = socket.into_split();
         let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
         let limits = RequestLimits {
             max_command_bytes: hub.port.settings.max_command_bytes,
@@ -175,6 +173,8 @@ impl Client {
         self.outbox.flush();
         if self.ends {
             self.deliver(&stop).await;
+        } else {
+            self.outbox.say_end();
         }
         if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
             own.close();

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use service_kit::listener::{self, BindError};
+use service_kit::listener::{self, BindError, Exposure};
 use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
@@ -19,7 +19,7 @@ pub(crate) enum Front {
     /// Before one Redis: preempt and abort.
     One(Arc<Port>),
     /// Before a cluster: one step a command.
-    Cluster(SocketAddr, Arc<ClusterPort>),
+    Cluster(SocketAddr, Exposure, Arc<ClusterPort>),
 }
 
 /// A port whose socket is bound.
@@ -29,6 +29,11 @@ pub(crate) enum Listening {
     One(thread::Listening),
     /// Before a cluster.
     Cluster(TcpListener, Arc<ClusterPort>),
+}
+
+/// Reply to a client that speaks no TLS where the port does.
+pub(crate) fn plain_text_reply() -> Vec<u8> {
+    b"-ERR this port speaks TLS; connect with TLS (rediss:// in a URL)\r\n".to_vec()
 }
 
 impl Front {
@@ -50,7 +55,8 @@ impl Front {
             Behind::Cluster(target) => {
                 let cluster = Cluster::open(target, &guard.fencing.namespace, &guard.kit).await?;
                 let listen = settings.listen;
-                Ok(Self::Cluster(listen, ClusterPort::new(cluster, guard, settings)))
+                let exposure = settings.exposure.clone();
+                Ok(Self::Cluster(listen, exposure, ClusterPort::new(cluster, guard, settings)))
             }
         }
     }
@@ -62,14 +68,25 @@ impl Front {
     pub(crate) async fn listen(&self) -> Result<Listening, BindError> {
         Ok(match self {
             Self::One(port) => Listening::One(thread::listen(Arc::clone(port)).await?),
-            Self::Cluster(address, port) => {
-                Listening::Cluster(listener::bind(*address).await?, Arc::clone(port))
+            Self::Cluster(address, exposure, port) => {
+                let (listener, _) = listener::bind(*address, exposure).await?.into_parts();
+                Listening::Cluster(listener, Arc::clone(port))
             }
         })
     }
 }
 
 impl Listening {
+    /// URL of the port, by its address.
+    pub(crate) fn url(&self) -> Option<String> {
+        let settings = match self {
+            Self::One(listening) => listening.settings(),
+            Self::Cluster(_, port) => port.settings(),
+        };
+        let scheme = if settings.tls.is_some() { "rediss" } else { "redis" };
+        Some(format!("{scheme}://{}", self.addr()?))
+    }
+
     /// Local address of the socket.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {

@@ -11,6 +11,32 @@ const LARGE: usize = 16 * 1024;
 /// Chunks of one system call.
 const SLICES: usize = 16;
 
+/// A socket that is written to without waiting.
+pub(super) trait Sink {
+    /// Writes the beginning of these bytes and returns its length. Bytes that were refused come
+    /// first in the next call too.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket takes nothing now, and the socket's.
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
+
+    /// As [`Sink::try_write`], for several pieces.
+    ///
+    /// # Errors
+    /// Those of [`Sink::try_write`].
+    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+}
+
+impl Sink for OwnedWriteHalf {
+    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        OwnedWriteHalf::try_write(self, bytes)
+    }
+
+    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        OwnedWriteHalf::try_write_vectored(self, slices)
+    }
+}
+
 /// Bytes in order: small pieces gathered, large ones kept as they are.
 #[derive(Debug, Default)]
 pub(super) struct Out {
@@ -55,7 +81,7 @@ impl Out {
     ///
     /// # Errors
     /// The socket's; it must not be used again.
-    pub(super) fn write_to(&mut self, socket: &OwnedWriteHalf) -> io::Result<bool> {
+    pub(super) fn write_to(&mut self, socket: &impl Sink) -> io::Result<bool> {
         while self.len > 0 {
             let written = if self.chunks.is_empty() {
                 socket.try_write(&self.tail)

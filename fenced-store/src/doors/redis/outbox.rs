@@ -10,11 +10,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use service_kit::socket;
-use tokio::net::tcp::OwnedWriteHalf;
 use tokio::sync::Notify;
 
 use super::budget::{Budget, Charge};
+use super::client_socket::ClientWriter;
 use super::out::Out;
 use super::resp::encode;
 
@@ -43,7 +42,7 @@ impl InFlight {
 /// Replies to one client.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    socket: OwnedWriteHalf,
+    socket: ClientWriter,
     in_flight: InFlight,
     inner: RefCell<OutboxState>,
     /// Wakes the client's task after a change that it may wait for.
@@ -88,11 +87,7 @@ pub(super) enum End {
 }
 
 impl Outbox {
-    pub(super) fn new(
-        socket: OwnedWriteHalf,
-        budget: &Arc<Budget>,
-        in_flight: InFlight,
-    ) -> Rc<Self> {
+    pub(super) fn new(socket: ClientWriter, budget: &Arc<Budget>, in_flight: InFlight) -> Rc<Self> {
         let wake = Arc::new(Notify::new());
         Rc::new(Self {
             socket,
@@ -329,9 +324,14 @@ impl Outbox {
         matches!(written, Ok(true))
     }
 
+    /// Announces the end of a connection that is dropped.
+    pub(super) fn say_end(&self) {
+        self.socket.say_end();
+    }
+
     /// Ends the sending direction, once everything was written.
-    pub(super) fn finish(&self) {
-        socket::finish_sending(self.socket.as_ref());
+    pub(super) async fn finish(&self) {
+        self.socket.finish().await;
     }
 
     /// Waits until the socket takes more.

@@ -12,10 +12,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
-use super::Port;
 use super::client::Client;
+use super::client_socket::ClientSocket;
 use super::hub::Hub;
+use super::{Port, PortSettings};
 
 /// Interval of the search for unused connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(20);
@@ -35,12 +37,16 @@ pub(crate) struct Listening {
 /// An error with the address and the remedy.
 pub(crate) async fn listen(port: Arc<Port>) -> Result<Listening, BindError> {
     let address = port.settings.listen;
-    let listener = listener::bind(address).await?;
+    let (listener, _) = listener::bind(address, &port.settings.exposure).await?.into_parts();
     let listener = listener.into_std().map_err(|error| BindError::Other(address, error))?;
     Ok(Listening { port, listener })
 }
 
 impl Listening {
+    pub(crate) fn settings(&self) -> &PortSettings {
+        &self.port.settings
+    }
+
     /// Returns the address.
     pub(crate) fn addr(&self) -> Option<std::net::SocketAddr> {
         self.listener.local_addr().ok()
@@ -122,12 +128,41 @@ async fn accept_all(
         let hub = Rc::clone(hub);
         let stop = stop.clone();
         spawn_local(async move {
-            hub.port.counters.clients.inc();
-            Client::new(Rc::clone(&hub), stream).serve(stop).await;
-            hub.port.counters.clients.dec();
+            match prepared(&hub.port, stream, &stop).await {
+                Ok(socket) => {
+                    hub.port.counters.clients.inc();
+                    Client::new(Rc::clone(&hub), socket).serve(stop).await;
+                    hub.port.counters.clients.dec();
+                }
+                Err(error) => tracing::debug!(%error, "no TLS with a client of the Redis port"),
+            }
             drop(slot);
         });
     }
+}
+
+/// Makes a new connection ready for commands.
+///
+/// A TLS handshake is computed on the process' other threads: a thousand clients that connect at
+/// once do not delay those that are connected.
+async fn prepared(
+    port: &Port,
+    stream: TcpStream,
+    stop: &CancellationToken,
+) -> io::Result<ClientSocket> {
+    let Some(tls) = port.settings.tls.clone() else { return Ok(ClientSocket::Plain(stream)) };
+    // A socket belongs to the event queue of one runtime.
+    let stream = stream.into_std()?;
+    let handshake = port.guard.kit.tasks.spawn(async move {
+        let (stream, session) = tls.accept(TcpStream::from_std(stream)?).await?.into_inner();
+        io::Result::Ok((stream.into_std()?, session))
+    });
+    let done = tokio::select! {
+        done = AbortOnDropHandle::new(handshake) => done.map_err(io::Error::other)?,
+        () = stop.cancelled() => return Err(io::ErrorKind::ConnectionAborted.into()),
+    };
+    let (stream, session) = done?;
+    Ok(ClientSocket::Tls(TcpStream::from_std(stream)?, Box::new(session)))
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

@@ -45,10 +45,11 @@ impl Machine {
             holder.ttl = ttl;
             self.dirty.insert(lock.clone());
         }
+        let slack_ms = Some(holder.expires_at_ms.saturating_sub(now_ms));
         holder.expires_at_ms = now_ms + ttl.ms();
         holder.renewals += 1;
         holder.confirm();
-        let grant = holder.grant(now_ms, 0);
+        let grant = Grant { slack_ms, ..holder.grant(now_ms, 0) };
         let after = record.next_ms();
         if before != after {
             self.move_alarm(lock, before, after);

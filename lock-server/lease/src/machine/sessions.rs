@@ -26,6 +26,8 @@ const SHARED_STEP: usize = 32;
 pub(super) struct Sessions {
     all: BTreeMap<SessionId, Session>,
     alarms: BTreeSet<(u64, SessionId)>,
+    /// Number of those that have not ended.
+    live: usize,
     dirty: BTreeSet<SessionId>,
 }
 
@@ -38,17 +40,23 @@ impl Sessions {
         !self.dirty.is_empty()
     }
 
+    pub(super) fn live_count(&self) -> usize {
+        self.live
+    }
+
     pub(super) fn get(&self, id: SessionId) -> Option<&Session> {
         self.all.get(&id)
     }
 
     fn put(&mut self, id: SessionId, session: Session, retention_ms: u64) {
         self.alarms.insert((session.alarm_ms(retention_ms), id));
+        self.live += usize::from(session.is_live());
         self.all.insert(id, session);
     }
 
     fn take(&mut self, id: SessionId, retention_ms: u64) -> Option<Session> {
         let session = self.all.remove(&id)?;
+        self.live -= usize::from(session.is_live());
         self.alarms.remove(&(session.alarm_ms(retention_ms), id));
         Some(session)
     }

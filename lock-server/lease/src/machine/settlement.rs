@@ -35,6 +35,7 @@ impl Machine {
     /// Takes a record and its alarm out, to change it.
     pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Box<Record>> {
         let record = self.records.remove(lock)?;
+        self.held -= usize::from(!record.holders.is_empty());
         if let Some(at_ms) = self.alarm_ms(&record) {
             self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
         }
@@ -57,6 +58,7 @@ impl Machine {
             self.alarms.insert((at_ms, lock.clone(), Alarm::Record));
         }
         if at_ms.is_some() || !record.is_idle() {
+            self.held += usize::from(!record.holders.is_empty());
             self.records.insert(lock, record);
         }
     }

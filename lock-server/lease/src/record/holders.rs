@@ -129,6 +129,7 @@ impl Holder {
             remaining_ms: self.expires_at_ms.saturating_sub(now_ms),
             waited_ms,
             mode: self.mode,
+            slack_ms: None,
         }
     }
 

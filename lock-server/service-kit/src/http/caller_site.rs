@@ -11,12 +11,15 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Version, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use fence_protocol::{Code, Invalid};
 
 use crate::problem::{Reject, shown};
+use crate::tls::ClientNames;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// Headers whose second occurrence is an error: readers differ in which one they take.
 static SINGLE: [HeaderName; 7] = [
@@ -61,23 +64,26 @@ impl FromIterator<HostName> for HostNames {
 
 impl HostNames {
     /// Refuses requests for other hosts, and those that a browser sends for a page of another
-    /// origin.
+    /// origin, unless they open one of `pages`.
     ///
     /// # Errors
     /// 400 without exactly one host, 421 for a host that is not this server's, 403 for another
     /// origin.
-    pub(super) fn check(&self, request: &Request) -> Result<(), Reject> {
+    pub(super) fn check(&self, request: &Request, pages: &[&str]) -> Result<(), Reject> {
         let headers = request.headers();
         if headers.len() > headers.keys_len() {
             check_single(headers)?;
         }
         // Without a host no page is this server's own.
-        let Some(host) = host(request)? else { return check_origin(headers, "") };
-        if !self.contains(host) {
+        let Some(host) = host(request)? else { return check_origin(headers, "", false) };
+        // In TLS the client has verified the host's name, and a browser would have shown the page
+        // an error.
+        let in_tls = request.extensions().get::<ClientNames>().is_some();
+        if !in_tls && !self.contains(host) {
             let detail = format!("the host \"{}\" is none of this server's", shown(host));
             return Err(Reject::new(Code::MisdirectedRequest, detail));
         }
-        check_origin(headers, host)
+        check_origin(headers, host, is_opened(request, pages))
     }
 
     /// True if `host`, which may end in a port, is an address, `localhost` or one of the names.
@@ -125,7 +131,22 @@ fn host(request: &Request) -> Result<Option<&str>, Reject> {
     }
 }
 
-fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), Reject> {
+/// True if the browser opens one of `pages` in a window, where the page that has the link neither
+/// sees nor frames it.
+fn is_opened(request: &Request, pages: &[&str]) -> bool {
+    let path = request.uri().path();
+    let is_page = |page: &&str| {
+        path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    let has =
+        |name: HeaderName, value: &str| request.headers().get(name).is_some_and(|own| own == value);
+    request.method() == Method::GET
+        && pages.iter().any(is_page)
+        && has(SEC_FETCH_MODE, "navigate")
+        && has(SEC_FETCH_DEST, "document")
+}
+
+fn check_origin(headers: &HeaderMap, host: &str, is_opened: bool) -> Result<(), Reject> {
     if let Some(origin) = headers.get(header::ORIGIN)
         && !is_own(origin, host)
     {
@@ -134,6 +155,7 @@ fn check_origin(headers: &HeaderMap, host: &str) -> Result<(), Reject> {
     }
     match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"none" | b"same-origin") => Ok(()),
+        Some(_) if is_opened => Ok(()),
         Some(site) => {
             let site = String::from_utf8_lossy(site);
             Err(cross_origin(format!("a page elsewhere (Sec-Fetch-Site: {})", shown(&site))))

@@ -1,4 +1,5 @@
-//! The one layer around every handler: request id, site of the caller, body limit, metrics, panics.
+//! The one layer around every handler: request id, trace, body limit, metrics,
+//! panics.
 //!
 //! It is one future without a box of its own, because every request pays for it.
 
@@ -21,20 +22,24 @@ use tower::{Layer, Service};
 use super::{HostNames, HttpOptions};
 use crate::Kit;
 use crate::clock;
-use crate::metrics::{Metrics, RouteCell, method_index};
+use crate::metrics::{Metrics, RouteCell, method_index, method_label};
+use crate::otlp::Traces;
 use crate::problem::{Reject, Rendered, too_large};
 use crate::request::{BodyLimits, Id, RequestContext, X_REQUEST_ID};
+use crate::trace::RequestTrace;
 
 #[derive(Clone, Debug)]
 pub(super) struct EdgeLayer {
     metrics: Metrics,
+    traces: Traces,
     options: HttpOptions,
     names: HostNames,
 }
 
 impl EdgeLayer {
     pub(super) fn new(kit: &Kit, options: HttpOptions, names: &HostNames) -> Self {
-        Self { metrics: kit.metrics.clone(), options, names: names.clone() }
+        let metrics = kit.metrics.clone();
+        Self { metrics, traces: kit.traces.clone(), options, names: names.clone() }
     }
 }
 
@@ -77,7 +82,9 @@ where
         let started = clock::now();
         let id = Id::take_or_make(request.headers());
         let method = method_index(request.method());
-        let EdgeLayer { metrics, options, names } = &self.route.layer;
+        let EdgeLayer { metrics, traces, options, names } = &self.route.layer;
+        let trace = RequestTrace::of(request.headers(), id.as_str(), traces.exporter());
+        let _entered = trace.as_ref().map(|trace| trace.enter());
         self.route.cell.get_or_init(|| {
             let route = request.extensions().get::<MatchedPath>();
             RouteCell::new(metrics, route.map_or("none", MatchedPath::as_str))
@@ -86,7 +93,7 @@ where
         let limits = BodyLimits { max_body_bytes, max_json_bytes };
         let context = RequestContext { id: id.clone(), limits };
         request.extensions_mut().insert(context);
-        let checked = names.check(&request);
+        let checked = names.check(&request, options.pages);
         let checked = checked.and_then(|()| check_coding(request.headers()));
         let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));
         let running = match checked {
@@ -94,7 +101,7 @@ where
             Err(reject) => Err(Some(reject)),
         };
         metrics.in_flight().inc();
-        EdgeFuture { running, id, method, started, route: self.route.clone() }
+        EdgeFuture { running, id, method, started, trace, route: self.route.clone() }
     }
 }
 
@@ -140,6 +147,7 @@ pub(super) struct EdgeFuture<F> {
     id: Id,
     method: u8,
     started: Instant,
+    trace: Option<Box<RequestTrace>>,
     route: Arc<Route>,
 }
 
@@ -151,6 +159,7 @@ where
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
+        let _entered = this.trace.as_ref().map(|trace| trace.enter());
         let response = match &mut this.running {
             Err(reject) => reject.take().map_or_else(Response::default, unread),
             // The handler's future is dropped after a panic, so its broken state is never seen.
@@ -187,7 +196,11 @@ impl<F> EdgeFuture<F> {
     fn finish(&self, mut response: Response) -> Response {
         let status = response.status();
         if let Some(cell) = self.route.cell.get() {
-            cell.record(self.metrics(), self.method, status.as_u16(), self.started.elapsed());
+            let took = self.started.elapsed();
+            cell.record(self.metrics(), self.method, status.as_u16(), took);
+            if let Some(trace) = &self.trace {
+                trace.ended(method_label(self.method), cell.route(), status.as_u16(), took);
+            }
         }
         if let Some(Rendered(text)) = response.extensions_mut().remove() {
             response.headers_mut().remove(header::CONTENT_LENGTH);

@@ -6,28 +6,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use super::Shared;
 use super::handler::Handler;
 use super::stream::{Activity, Stream};
+use super::transport::Transport;
 use crate::socket;
+use crate::tls::{ClientNames, ServerTls};
 
-/// A connection that this server closes is read on until its client has been quiet for this long.
-/// Closing with unread bytes resets it, and the client could lose the reply that says why.
-const LINGER_QUIET: Duration = Duration::from_secs(1);
-/// The longest time, and the most bytes, for which it is read on.
-const LINGER_MAX: Duration = Duration::from_secs(10);
-const LINGER_BYTES: usize = 64 * 1024 * 1024;
-const LINGER_READ_BYTES: usize = 16 * 1024;
+/// Longest time for the alert that ends TLS.
+const END_OF_TLS: Duration = Duration::from_secs(1);
 
 /// Serves one connection; when shutdown begins, the request in flight is its last.
 pub(super) async fn run(stream: TcpStream, shared: &Shared) {
     socket::tune_accepted(&stream);
+    let Some((transport, names)) = open(stream, shared).await else { return };
     let activity = Arc::new(Activity::new());
-    let stream = Stream::new(stream, activity.clone(), &shared.options);
-    let handler = Handler::new(shared, activity);
+    let stream = Stream::new(transport, activity.clone(), &shared.options);
+    let handler = Handler::new(shared, activity, names);
     let mut connection = shared.http.serve_connection(TokioIo::new(stream), handler);
     let mut shutdown = pin!(shared.shutdown.cancelled());
     let outcome = tokio::select! {
@@ -48,10 +46,39 @@ pub(super) async fn run(stream: TcpStream, shared: &Shared) {
     let stream = connection.into_parts().io.into_inner();
     if !stream.peer_closed() && !shared.shutdown.is_cancelled() {
         tokio::select! {
-            () = linger(stream.into_inner()) => {}
+            () = close(stream.into_inner()) => {}
             () = shared.shutdown.cancelled() => {}
         }
     }
+}
+
+/// The transport, and under TLS the names of the client; `None` if there is nothing to serve.
+async fn open(stream: TcpStream, shared: &Shared) -> Option<(Transport, Option<ClientNames>)> {
+    let Some(tls) = &shared.tls else { return Some((Transport::Plain(stream), None)) };
+    let peer = stream.peer_addr().ok();
+    let accepted = tokio::select! {
+        accepted = tls.accept(stream) => accepted,
+        () = shared.shutdown.cancelled() => return None,
+    };
+    match accepted {
+        Ok(stream) => {
+            let names = ServerTls::client_names(&stream);
+            Some((Transport::Tls(Box::new(stream)), Some(names)))
+        }
+        Err(error) => {
+            tracing::debug!(%error, ?peer, "a TLS handshake failed");
+            None
+        }
+    }
+}
+
+/// Ends TLS, then closes the socket as [`socket::linger`] does.
+async fn close(mut transport: Transport) {
+    if let Transport::Tls(stream) = &mut transport {
+        // A client that takes nothing has had its time for the reply.
+        let _ = tokio::time::timeout(END_OF_TLS, stream.shutdown()).await;
+    }
+    socket::linger(transport.into_tcp()).await;
 }
 
 /// True for an error of accept that concerns only the connection that was about to be accepted.
@@ -63,21 +90,4 @@ pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
             | io::ErrorKind::ConnectionRefused
             | io::ErrorKind::Interrupted
     )
-}
-
-async fn linger(mut stream: TcpStream) {
-    let read_on = async {
-        stream.shutdown().await?;
-        let mut scrap = vec![0; LINGER_READ_BYTES];
-        let mut left = LINGER_BYTES;
-        while left > 0 {
-            match tokio::time::timeout(LINGER_QUIET, stream.read(&mut scrap)).await {
-                Err(_) | Ok(Ok(0)) => break,
-                Ok(bytes) => left = left.saturating_sub(bytes?),
-            }
-        }
-        io::Result::Ok(())
-    };
-    // Whatever comes of it, the connection is closed now.
-    let _ = tokio::time::timeout(LINGER_MAX, read_on).await;
 }

@@ -18,17 +18,24 @@ use super::body::TimedBody;
 use super::stream::Activity;
 use super::{ListenOptions, Shared};
 use crate::http::ApiRouter;
+use crate::tls::ClientNames;
 
 #[derive(Clone, Debug)]
 pub(super) struct Handler {
     router: ApiRouter,
     options: ListenOptions,
     activity: Arc<Activity>,
+    /// Of a connection in TLS.
+    names: Option<ClientNames>,
 }
 
 impl Handler {
-    pub(super) fn new(shared: &Shared, activity: Arc<Activity>) -> Self {
-        Self { router: shared.router.clone(), options: shared.options, activity }
+    pub(super) fn new(
+        shared: &Shared,
+        activity: Arc<Activity>,
+        names: Option<ClientNames>,
+    ) -> Self {
+        Self { router: shared.router.clone(), options: shared.options, activity, names }
     }
 }
 
@@ -39,7 +46,10 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
 
     fn call(&self, request: Request<Incoming>) -> Reply {
         self.activity.request_began();
-        let request = request.map(|body| TimedBody::new(body, &self.options));
+        let mut request = request.map(|body| TimedBody::new(body, &self.options));
+        if let Some(names) = &self.names {
+            request.extensions_mut().insert(names.clone());
+        }
         Reply { inner: self.router.clone().call(request), activity: Some(self.activity.clone()) }
     }
 }

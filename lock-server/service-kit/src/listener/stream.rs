@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep};
 
-use super::{ListenOptions, late_head};
+use super::transport::Transport;
+use super::{ListenOptions, early_reply};
 
 const RESTING: u8 = 0;
 const HEAD: u8 = 1;
@@ -67,7 +67,7 @@ impl Activity {
 
 #[derive(Debug)]
 pub(super) struct Stream {
-    inner: TcpStream,
+    inner: Transport,
     activity: Arc<Activity>,
     header_timeout: Duration,
     idle_quarter: Duration,
@@ -103,7 +103,7 @@ struct Idle {
 }
 
 impl Stream {
-    pub(super) fn new(inner: TcpStream, activity: Arc<Activity>, options: &ListenOptions) -> Self {
+    pub(super) fn new(inner: Transport, activity: Arc<Activity>, options: &ListenOptions) -> Self {
         Self {
             inner,
             activity,
@@ -125,14 +125,15 @@ impl Stream {
         self.peer_closed
     }
 
-    pub(super) fn into_inner(self) -> TcpStream {
+    pub(super) fn into_inner(self) -> Transport {
         self.inner
     }
 
     /// Is ready if the client hung up while its request waits and hyper does not look at the
     /// socket.
     /// The handler must not go on: a grant would reach no client, and a write to a peer that has
-    /// closed succeeds once.
+    /// closed succeeds once. Under TLS too this is the end of the TCP connection: the alert that ends
+    /// TLS is behind the bytes that hyper does not read.
     fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.is_watched || !self.activity.waits.load(Ordering::Relaxed) {
             self.hang_up = HangUp::Watched;
@@ -150,7 +151,7 @@ impl Stream {
             }
             HangUp::Probing(timer) => {
                 ready!(timer.as_mut().poll(cx));
-                let mut closed = [PollFd::new(&self.inner, PollFlags::RDHUP)];
+                let mut closed = [PollFd::new(self.inner.tcp(), PollFlags::RDHUP)];
                 if rustix::event::poll(&mut closed, Some(&Timespec::default())) == Ok(0) {
                     self.hang_up = HangUp::Unwatched;
                     return self.poll_hang_up(cx);
@@ -169,16 +170,17 @@ impl Stream {
         let timeout = self.header_timeout;
         let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
         ready!(timer.as_mut().poll(cx));
-        self.refuse_late_head();
+        self.refuse_late_head(cx);
         Poll::Ready(Err(timed_out("the head of a request did not arrive in time")))
     }
 
     /// Sends 408 to a client that began a head. While a reply before it is not wholly in the socket
     /// nothing is sent: two writers would mix their bytes.
-    fn refuse_late_head(&mut self) {
+    fn refuse_late_head(&mut self, cx: &mut Context<'_>) {
         if self.head_begun && self.write_timer.is_none() {
             // The socket is empty, so it takes this at once; a client that is gone needs none.
-            let _ = self.inner.try_write(&late_head::reply());
+            let _ = Pin::new(&mut self.inner).poll_write(cx, &early_reply::late_head());
+            let _ = Pin::new(&mut self.inner).poll_flush(cx);
         }
     }
 
@@ -206,7 +208,17 @@ impl Stream {
         }
     }
 
-    fn poll_write_patience<T>(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+    /// The result of writing, or the end of patience with a client that takes nothing. TLS holds
+    /// bytes back, so a flush may wait too.
+    fn poll_written<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.write_timer = None;
+            return written;
+        }
         let timeout = self.write_timeout;
         let timer = self.write_timer.get_or_insert_with(|| sleep(timeout));
         ready!(timer.as_mut().poll(cx));
@@ -254,13 +266,8 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match Pin::new(&mut self.inner).poll_write(cx, bytes) {
-            Poll::Pending => self.poll_write_patience(cx),
-            written => {
-                self.write_timer = None;
-                written
-            }
-        }
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.poll_written(cx, written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -268,10 +275,12 @@ impl AsyncWrite for Stream {
         if let Poll::Ready(error) = self.poll_hang_up(cx) {
             return Poll::Ready(Err(error));
         }
-        Pin::new(&mut self.inner).poll_flush(cx)
+        let flushed = Pin::new(&mut self.inner).poll_flush(cx);
+        self.poll_written(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.inner).poll_shutdown(cx)
+        let ended = Pin::new(&mut self.inner).poll_shutdown(cx);
+        self.poll_written(cx, ended)
     }
 }

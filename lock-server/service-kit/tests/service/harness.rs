@@ -8,11 +8,11 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::{get, post};
-use fence_protocol::LockName;
+use fence_protocol::{LockName, Namespace};
 use futures_util::StreamExt as _;
 use serde::Deserialize;
 use service_kit::http::{Fold, HostNames, HttpOptions, RequestId};
-use service_kit::listener::{DrainReport, HttpThreads, ListenOptions};
+use service_kit::listener::{DrainReport, Exposure, HttpThreads, ListenOptions};
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject, body_error};
 use service_kit::{Kit, http, listener, operational_routes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -36,6 +36,7 @@ pub(crate) const OPTIONS: HttpOptions = HttpOptions {
     max_body_bytes: 200_000,
     max_json_bytes: 1000,
     folds: &[Fold { prefix: "/locks/", verbs: &["acquire"] }],
+    pages: &[],
 };
 
 /// Limits none of which strikes by itself.
@@ -116,9 +117,14 @@ pub(crate) async fn start_with(options: ListenOptions, more: Router) -> Server {
 pub(crate) async fn start_kit(options: ListenOptions, more: Router, kit: Kit) -> Server {
     let gate = Arc::new(Notify::new());
     let arrived = Arc::new(Notify::new());
-    let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(&kit));
+    let router = routes(gate.clone(), arrived.clone()).merge(more).merge(operational_routes(
+        &kit,
+        &Namespace::default(),
+        None,
+    ));
     let router = http::finish(router, &kit, OPTIONS, &HostNames::default());
-    let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener =
+        listener::bind("127.0.0.1:0".parse().unwrap(), &Exposure::default()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let count = NonZeroUsize::new(THREADS).unwrap();
     let threads = HttpThreads::start(count, &kit.tasks).await.unwrap();

@@ -207,7 +207,7 @@ async fn connections_over_the_limit_wait_for_their_turn() {
     }
     let metrics = two.request(&get_request("/metrics")).await.body;
     assert!(!metrics.contains("route=\"/wait\""), "the third was accepted over the limit");
-    assert!(metrics.contains("http_requests_in_flight 1\n"), "only this one: {metrics}");
+    assert!(metrics.contains("fencepost_http_requests_in_flight 1\n"), "only this one: {metrics}");
     drop(one);
     in_time("the third one's turn", server.arrived.notified()).await;
     server.gate.notify_one();

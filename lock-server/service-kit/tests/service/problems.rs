@@ -123,9 +123,10 @@ async fn a_panic_is_a_500_and_the_process_continues() {
     client.request(&get_request("/panic")).await.detail(500, "internal");
     assert_eq!(client.request(&get_request("/hello")).await.body, "hello", "the same connection");
     let metrics = server.get("/metrics").await.body;
-    assert!(metrics.contains("http_handler_panics_total 1\n"), "{metrics}");
+    assert!(metrics.contains("fencepost_http_handler_panics_total 1\n"), "{metrics}");
     let status = StatusCode::INTERNAL_SERVER_ERROR.as_u16();
-    let counted =
-        format!("http_requests_total{{method=\"GET\",route=\"/panic\",status=\"{status}\"}} 1\n");
+    let counted = format!(
+        "fencepost_http_requests_total{{method=\"GET\",route=\"/panic\",status=\"{status}\"}} 1\n"
+    );
     assert!(metrics.contains(&counted), "{metrics}");
 }

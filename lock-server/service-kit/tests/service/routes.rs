@@ -80,13 +80,14 @@ async fn requests_are_counted_by_route_and_not_by_path() {
     let content_type = reply.header("content-type").unwrap();
     assert!(content_type.starts_with("application/openmetrics-text"), "{content_type}");
     for line in [
-        "http_requests_total{method=\"POST\",route=\"/locks/{lock}/acquire\",status=\"200\"} 3\n",
-        "http_requests_total{method=\"GET\",route=\"none\",status=\"404\"} 3\n",
-        "http_requests_total{method=\"other\",route=\"/hello\",status=\"405\"} 1\n",
-        "http_request_duration_seconds_count{route=\"/locks/{lock}/acquire\"} 3\n",
-        "http_requests_in_flight 1\n",
+        "requests_total{method=\"POST\",route=\"/locks/{lock}/acquire\",status=\"200\"} 3\n",
+        "requests_total{method=\"GET\",route=\"none\",status=\"404\"} 3\n",
+        "requests_total{method=\"other\",route=\"/hello\",status=\"405\"} 1\n",
+        "request_duration_seconds_count{route=\"/locks/{lock}/acquire\"} 3\n",
+        "requests_in_flight 1\n",
     ] {
-        assert!(reply.body.contains(line), "{line} is not in:\n{}", reply.body);
+        let line = format!("\nfencepost_http_{line}");
+        assert!(reply.body.contains(&line), "{line} is not in:\n{}", reply.body);
     }
     assert!(!reply.body.contains("/locks/a"), "{}", reply.body);
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use service_kit::http::HostNames;
-use service_kit::listener::{self, ListenOptions};
+use service_kit::listener::{self, Exposure, ListenOptions};
 use service_kit::{Kit, http};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
@@ -75,7 +75,8 @@ async fn without_threads_connections_are_served_by_the_callers_runtime() {
     let kit = Kit::new("test-service");
     let routes = Router::new().route("/thread", get(async || thread_name()));
     let router = http::finish(routes, &kit, OPTIONS, &HostNames::default());
-    let listener = listener::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+    let listener =
+        listener::bind("127.0.0.1:0".parse().unwrap(), &Exposure::default()).await.unwrap();
     let addr = listener.local_addr().unwrap();
     let options = ListenOptions::default();
     let serving = listener::serve(listener, router, options, kit.tasks.clone());

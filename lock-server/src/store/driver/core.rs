@@ -4,14 +4,16 @@
 mod in_flight;
 mod settlement;
 mod uncommitted;
+mod versions;
 
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 
 use fence_protocol::wire::event::Event;
 use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::{Delivery, Machine, Record, Related, Session, place_name};
 
 use self::in_flight::InFlight;
+use self::versions::Versions;
 use super::draft::{Decisions, Draft};
 use super::op::{Asking, Decided, Lift, Op, look_at};
 use super::pending::PendingGrant;
@@ -48,8 +50,7 @@ pub(super) struct Core {
     pub(super) waiters: Waiters,
     pub(super) pending: VecDeque<Box<dyn Op>>,
     pub(super) in_flight: InFlight,
-    /// Versions of the loaded records. Empty if this server is alone.
-    versions: HashMap<Key, Version>,
+    versions: Versions,
     server: ServerId,
     is_alone: bool,
     is_volatile: bool,
@@ -113,7 +114,7 @@ impl Core {
             waiters: Waiters::default(),
             pending: VecDeque::new(),
             in_flight: InFlight::default(),
-            versions: HashMap::new(),
+            versions: Versions::new(server),
             server,
             is_alone: store.is_alone(),
             is_volatile: store.is_volatile(),
@@ -258,14 +259,15 @@ impl Core {
     fn forget_outdated(&mut self, now_ms: u64) {
         for related in self.machine.take_forgotten() {
             let key = key_of(related);
-            if let Some(version) = self.versions.get(&key) {
-                self.outdated.push_back((now_ms.saturating_add(OUTDATED_MS), key, *version));
+            let version = self.versions.get(&key);
+            if version != Version::ABSENT {
+                self.outdated.push_back((now_ms.saturating_add(OUTDATED_MS), key, version));
             }
         }
         while let Some((_, key, version)) =
             self.outdated.pop_front_if(|(until_ms, ..)| *until_ms <= now_ms)
         {
-            if self.versions.get(&key) == Some(&version) {
+            if self.versions.get(&key) == version {
                 self.versions.remove(&key);
             }
         }
@@ -420,7 +422,7 @@ impl Core {
         deliveries: Vec<Delivery>,
         decided: Decided,
     ) -> (Vec<Group>, Vec<Decisions>) {
-        let version = |key: &Key| self.versions.get(key).copied().unwrap_or(Version::ABSENT);
+        let version = |key: &Key| self.versions.get(key);
         let (mut groups, mut decisions, place_of) = draft.into_groups(version, decided.now_ms);
         let events = self.machine.take_events();
         if groups.is_empty() && !(deliveries.is_empty() && events.is_empty()) {

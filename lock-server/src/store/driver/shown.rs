@@ -8,6 +8,7 @@ use fence_protocol::wire::lock::{LockPage, LockReply};
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 use fence_protocol::{LockName, SessionId};
 use lease::Machine;
+use service_kit::clock;
 
 use super::core::EndedBy;
 use super::{Driver, DriverInner, later, stored};
@@ -40,7 +41,9 @@ impl Driver {
     async fn loaded(&self, locks: &[LockName]) -> Result<(Machine, u64), StoreError> {
         let inner = &self.inner;
         let keys: Vec<Key> = locks.iter().cloned().map(Key::Lock).collect();
+        let begun = clock::now();
         let (snapshots, _) = inner.store.read(&keys).await?;
+        inner.times.read(begun);
         let mut records = Vec::new();
         let mut sessions = BTreeSet::new();
         for (lock, snapshot) in locks.iter().zip(&snapshots) {

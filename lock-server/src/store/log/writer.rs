@@ -4,6 +4,8 @@
 use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use prometheus_client::metrics::histogram::Histogram;
+use service_kit::clock;
 use tokio::sync::oneshot;
 
 use super::format::{self, CHANGE_BYTES, FRAME_BYTES, HEADER_BYTES};
@@ -121,6 +123,8 @@ pub(super) struct Writer {
     active: Segment,
     segment_bytes: u64,
     next_sequence: u64,
+    /// Time to write a frame and make it durable.
+    syncs: Histogram,
 }
 
 impl Writer {
@@ -130,8 +134,9 @@ impl Writer {
         active: Segment,
         segment_bytes: u64,
         next_sequence: u64,
+        syncs: Histogram,
     ) -> Self {
-        Self { queue, exchange, active, segment_bytes, next_sequence }
+        Self { queue, exchange, active, segment_bytes, next_sequence, syncs }
     }
 
     /// Writes until the queue is closed and empty, or the outcome of a write is unknown.
@@ -170,7 +175,9 @@ impl Writer {
         if is_full && self.active.end > as_u64(HEADER_BYTES) {
             self.rotate();
         }
+        let begun = clock::now();
         self.active.append(frame, self.next_sequence)?;
+        self.syncs.observe(begun.elapsed().as_secs_f64());
         self.next_sequence += 1;
         Ok(())
     }

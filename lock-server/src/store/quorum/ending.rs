@@ -91,6 +91,7 @@ impl QuorumStore {
                         remaining_ms,
                         waited_ms,
                         mode,
+                        slack_ms: None,
                     });
                 }
                 Some(RenewDecision::Lost { reason, why }) => {

@@ -193,6 +193,7 @@ impl<'a> Proposal<'a> {
             remaining_ms,
             waited_ms: 0,
             mode: self.request.mode,
+            slack_ms: None,
         };
         let delivery = Arc::new(Delivery::new(self.store.clone(), votes));
         ProposalStep::Done(ProposalOutcome::Granted(Granted { grant, delivery }))

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use fence_protocol::{LockName, Token};
 
+use service_kit::clock;
+
 use super::membership::of_node;
 use super::nodes::{Node, Replies, Silence, submit_to_nodes};
 use super::replies::read_reply;
@@ -45,6 +47,8 @@ impl QuorumStore {
         decide: impl Fn(&Round) -> Option<D>,
     ) -> Result<RoundResult<D>, StoreError> {
         let inner = &*self.inner;
+        let begun = clock::now();
+        let call = operation.word();
         let current = self.current()?;
         let mut round = Round::new(current.view.view, inner.nodes.len());
         let mut reasons = self.absent(&current);
@@ -66,6 +70,7 @@ impl QuorumStore {
         let mut late = submit_to_nodes(&inner.nodes, &current, patience, operation, |_| true, read);
         loop {
             if let Some(decision) = decide(&round) {
+                inner.times.called(call, begun);
                 return Ok(RoundResult { round, current, decision: Some(decision), late, reasons });
             }
             match late.next().await {
@@ -89,6 +94,7 @@ impl QuorumStore {
             }
         }
         round.close();
+        inner.times.called(call, begun);
         Ok(RoundResult { decision: decide(&round), round, current, late, reasons })
     }
 

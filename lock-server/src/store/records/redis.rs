@@ -161,6 +161,11 @@ impl RedisRecords {
         let clock = kit.clock.clone();
         let health = kit.health.clone();
         let stop = kit.tasks.shutdown_token();
+        if target.is_sentinel() {
+            let sentinels = watch::watch_sentinels(link.clone(), health.clone());
+            let stop = stop.clone();
+            kit.tasks.spawn(async move { stop.run_until_cancelled(sentinels).await });
+        }
         kit.tasks.spawn(watch::watch(link.clone(), clock, health, stop));
         let inner = RedisInner {
             links: LocalLinks::new(link, &kit.tasks),

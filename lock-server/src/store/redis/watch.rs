@@ -13,6 +13,22 @@ use super::judge;
 /// Time between two checks of the settings and the clock of Redis.
 const JUDGE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// Time for the reply of a sentinel.
+const SENTINEL_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Shows in `/readyz` which sentinels and replicas are missing, while the others suffice.
+pub(in crate::store) async fn watch_sentinels(link: RedisLink, health: Health) {
+    loop {
+        let troubles = link.target().troubles(SENTINEL_TIMEOUT).await;
+        let status = match troubles.as_slice() {
+            [] => Status::Ok,
+            some => Status::Warn(some.join("; ")),
+        };
+        health.set("sentinels", status);
+        tokio::time::sleep(JUDGE_INTERVAL).await;
+    }
+}
+
 /// Shows in `/readyz` what is found, which logs what is new.
 pub(in crate::store) async fn watch(
     link: RedisLink,

@@ -14,7 +14,7 @@ use axum::routing::any;
 use fence_client::clock;
 use fence_client::protocol::{FENCING_TOKEN, FencingToken, Token};
 use serde_json::Value;
-use service_kit::listener::{self, ListenOptions};
+use service_kit::listener::{self, Exposure, ListenOptions};
 use service_kit::tasks::Tasks;
 use tokio::sync::watch;
 
@@ -49,7 +49,7 @@ impl Datastore {
     /// Serves on a port of the system's choice.
     pub(super) async fn start() -> Result<Self, Failure> {
         let any_port = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let bound = listener::bind(any_port).await.map_err(failed)?;
+        let bound = listener::bind(any_port, &Exposure::default()).await.map_err(failed)?;
         let url = format!("http://{}", bound.local_addr().map_err(failed)?);
         let gate = watch::Sender::new(true);
         let shared = Arc::new(Shared { contents: Mutex::default(), gate });

@@ -71,7 +71,8 @@ async fn a_pause_is_reported() {
     assert!(text.contains("[!]grants warning: no lock is granted") && text.ends_with("ready\n"));
     let metrics = locks.0.get("/metrics").await;
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
-    let paused = metrics.lines().find_map(|line| line.strip_prefix("lock_grants_paused_seconds "));
+    let paused =
+        metrics.lines().find_map(|line| line.strip_prefix("fencepost_lock_grants_paused_seconds "));
     assert!(paused.is_some_and(|left| left.parse::<f64>().unwrap() > 0.0), "{metrics}");
     locks.acquire("b", json!({"wait_ms": PATIENT_MS})).await.lease();
     until_true("the word of the pause to be gone", || async {

@@ -6,7 +6,6 @@
 
 use std::rc::Rc;
 
-use tokio::io::AsyncReadExt;
 use tokio_util::sync::CancellationToken;
 
 use super::super::LINGER;
@@ -113,8 +112,8 @@ impl Client {
                 () = stop.cancelled() => return,
             }
         }
-        outbox.finish();
         let until_closed = async {
+            outbox.finish().await;
             self.buf.clear();
             while matches!(self.reader.read_buf(&mut self.buf).await, Ok(1..)) {
                 self.buf.clear();

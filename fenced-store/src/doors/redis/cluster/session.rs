@@ -4,14 +4,18 @@
 //! client that does not read is not served: its memory is its input up to one command, and the
 //! replies of that command.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BytesMut};
+use futures_util::FutureExt as _;
 use service_kit::socket;
+use service_kit::tls::ServerTlsStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, Semaphore};
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
 use super::super::budget::{Budget, Charge, FREE};
@@ -54,6 +58,10 @@ impl ClusterPort {
         Arc::new(Self { cluster, guard, settings, budget, limits_strangers, next_id })
     }
 
+    pub(crate) fn settings(&self) -> &PortSettings {
+        &self.settings
+    }
+
     /// Serves clients until the kit's tasks begin to shut down; begun commands are completed.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let tasks = self.guard.kit.tasks.clone();
@@ -72,26 +80,45 @@ impl ClusterPort {
                 },
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                // A new socket takes this much without waiting.
-                let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+                if self.settings.tls.is_none() {
+                    // A new socket takes this much without waiting.
+                    let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+                }
                 continue;
             };
             let port = Arc::clone(&self);
             let stop = stop.clone();
             tasks.spawn(async move {
                 socket::tune_accepted(&stream);
-                ClusterSession::new(port, stream).serve(&stop).await;
+                tokio::select! {
+                    stream = port.prepared(stream) => match stream {
+                        Ok(stream) => ClusterSession::new(port, stream).serve(&stop).await,
+                        Err(error) => tracing::debug!(%error, "no TLS with a client of the Redis port"),
+                    },
+                    () = stop.cancelled() => {}
+                }
                 drop(place);
             });
         }
     }
+
+    /// Makes a new connection ready for commands.
+    async fn prepared(&self, stream: TcpStream) -> io::Result<ClusterSocket> {
+        match &self.settings.tls {
+            None => Ok(Either::Left(stream)),
+            Some(tls) => Ok(Either::Right(Box::new(tls.accept(stream).await?))),
+        }
+    }
 }
+
+/// A client's socket, plain or TLS.
+type ClusterSocket = Either<TcpStream, Box<ServerTlsStream>>;
 
 /// One client of the cluster.
 #[derive(Debug)]
 struct ClusterSession {
     port: Arc<ClusterPort>,
-    stream: TcpStream,
+    stream: ClusterSocket,
     charge: Charge,
     /// Notified when the bytes of another client need the memory of this one.
     evicted: Arc<Notify>,
@@ -108,14 +135,18 @@ struct ClusterSession {
 }
 
 impl ClusterSession {
-    fn new(port: Arc<ClusterPort>, stream: TcpStream) -> Self {
+    fn new(port: Arc<ClusterPort>, stream: ClusterSocket) -> Self {
         let id = port.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = Arc::new(Notify::new());
+        let tcp = match &stream {
+            Either::Left(tcp) => tcp,
+            Either::Right(tls) => tls.get_ref().0,
+        };
         Self {
             charge: Charge::new(&port.budget, &evicted),
             evicted,
             patience: Patience::new(port.settings.silence),
-            identity: Identity::new(id, &stream, &port.settings, port.limits_strangers),
+            identity: Identity::new(id, tcp, &port.settings, port.limits_strangers),
             port,
             stream,
             out: BytesMut::new(),
@@ -127,6 +158,14 @@ impl ClusterSession {
     }
 
     async fn serve(mut self, stop: &CancellationToken) {
+        self.serve_all(stop).await;
+        if let Either::Right(stream) = &mut self.stream {
+            // A client that does not read gets no end.
+            let _ = stream.shutdown().now_or_never();
+        }
+    }
+
+    async fn serve_all(&mut self, stop: &CancellationToken) {
         let limits = RequestLimits {
             max_command_bytes: self.port.settings.max_command_bytes,
             ..RequestLimits::default()
@@ -143,9 +182,9 @@ impl ClusterSession {
             }
             if self.fenced.is_some() && buf.is_empty() {
                 tokio::task::yield_now().await;
-                match self.stream.try_read_buf(&mut buf) {
+                match self.stream.read_buf(&mut buf).now_or_never() {
                     // The rest of a pipeline.
-                    Ok(1..) => continue,
+                    Some(Ok(1..)) => continue,
                     _ => return self.finish(stop).await,
                 }
             }
@@ -177,7 +216,7 @@ impl ClusterSession {
 
     /// Ends a connection whose token was refused: the client reads the error, then the end of the
     /// stream.
-    async fn finish(mut self, stop: &CancellationToken) {
+    async fn finish(&mut self, stop: &CancellationToken) {
         let mut rest = [0; 4096];
         let until_closed = async {
             // A client that has disconnected needs no end.
@@ -243,7 +282,7 @@ impl ClusterSession {
     /// Writes the replies; stops if other clients need the memory and this one reads nothing.
     async fn flush(&mut self) -> Flow {
         let is_written = tokio::select! {
-            written = self.stream.write_all(&self.out) => written.is_ok(),
+            written = write_whole(&mut self.stream, &self.out) => written.is_ok(),
             () = self.evicted.notified() => false,
         };
         match self.out.capacity() > FLUSH {
@@ -252,4 +291,9 @@ impl ClusterSession {
         }
         if is_written { Flow::Continue } else { Flow::Close }
     }
+}
+
+async fn write_whole(socket: &mut ClusterSocket, bytes: &[u8]) -> io::Result<()> {
+    socket.write_all(bytes).await?;
+    socket.flush().await
 }

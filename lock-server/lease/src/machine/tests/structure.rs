@@ -245,6 +245,9 @@ impl Run {
             sessions.iter().map(|s| (s.session_id, s.blocked.is_none())).collect();
         let mut bonds = 0;
         let mut queued = BTreeSet::new();
+        let held = self.machine.records.values().filter(|record| !record.holders.is_empty());
+        assert_eq!(self.machine.held_count(), held.count());
+        assert_eq!(self.machine.session_count(), live.len());
         for (name, record) in &self.machine.records {
             assert!(!record.holders.is_empty() || record.queue.is_empty(), "{name}: an idle queue");
             if let Some(session) = record.holders.first().and_then(|holder| holder.session) {

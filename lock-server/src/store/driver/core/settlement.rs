@@ -5,7 +5,7 @@ use lease::{Record, lift};
 
 use super::{Core, Decisions, EndedBy, Flight, lock_of};
 use crate::store::driver::op::{Asking, Decided, Lift, Op as _, Remainder};
-use crate::store::records::{Committed, Key, Version};
+use crate::store::records::{Committed, Key};
 
 impl Core {
     /// Settles a batch by the result of its commit.
@@ -45,10 +45,7 @@ impl Core {
                 if let Key::Session(id) = &key {
                     self.note_ended(*id, EndedBy::This);
                 }
-                match version {
-                    Version::ABSENT => drop(self.versions.remove(&key)),
-                    version => drop(self.versions.insert(key, version)),
-                }
+                self.note_version(key, version);
             }
         }
         let mut withdrawn = Vec::new();

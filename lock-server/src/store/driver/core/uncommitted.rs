@@ -56,10 +56,7 @@ impl Core {
                     asking.extend(gone.filter_map(|id| self.waiters.take(lock, id)));
                 }
             }
-            match version {
-                Version::ABSENT => drop(self.versions.remove(&key)),
-                version => drop(self.versions.insert(key, version)),
-            }
+            self.note_version(key, version);
         }
         self.pending.extend(asking.into_iter().map(Asking::boxed));
         Ok(())

@@ -19,7 +19,11 @@ use crate::store::records::{ServerId, Wakeup};
 /// Interval of probes of etcd. An etcd that was stopped, restored and started again takes longer
 /// than this, so that it is noticed before the next commit, or by it.
 const LOOK: Duration = Duration::from_secs(1);
+/// The readiness check of the members.
+const MEMBERS: &str = "etcd-members";
 const REWATCH_PAUSE: Duration = Duration::from_millis(100);
+/// Interval of probes of every member.
+const LOOK_AT_MEMBERS: Duration = Duration::from_secs(5);
 /// Interval at which messages that were read are removed.
 const EMPTY: Duration = Duration::from_secs(10);
 /// Interval at which messages to dead servers are removed, in milliseconds.
@@ -39,7 +43,10 @@ pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
 
 pub(super) fn start(inner: &Arc<EtcdInner>, health: Health) {
     spawn(inner, tidy::run(inner.clone()));
-    spawn(inner, probe(inner.clone(), health));
+    spawn(inner, probe(inner.clone(), health.clone()));
+    if inner.client.endpoint_count() > 1 {
+        spawn(inner, probe_members(inner.clone(), health));
+    }
     let listener = inner.clone();
     let servers = inner.keys.servers();
     spawn(inner, async move {
@@ -284,6 +291,22 @@ async fn probe(inner: Arc<EtcdInner>, health: Health) {
             inner.keep_pen().await;
         }
         tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Probes every endpoint now and then, and shows in `/readyz` which of them are missing, while the
+/// others suffice.
+async fn probe_members(inner: Arc<EtcdInner>, health: Health) {
+    loop {
+        let probes = (0..inner.client.endpoint_count()).map(|at| inner.client.trouble_at(at));
+        let found = futures_util::future::join_all(probes).await;
+        let troubles: Vec<String> = found.into_iter().flatten().collect();
+        let status = match troubles.as_slice() {
+            [] => Status::Ok,
+            some => Status::Warn(format!("missing: {}", some.join("; "))),
+        };
+        health.set(MEMBERS, status);
+        tokio::time::sleep(LOOK_AT_MEMBERS).await;
     }
 }
 

@@ -34,8 +34,8 @@ impl Pauses {
         let before = self.left.set(left_ms as f64 / 1_000.0);
         if left_ms > 0 {
             let text = "no lock is granted for a while: Redis may have lost leases, and their \
-                        holders may still believe; renewals continue, lock_grants_paused_seconds \
-                        says for how much longer";
+                        holders may still believe; renewals continue, \
+                        fencepost_lock_grants_paused_seconds says for how much longer";
             self.health.set(CHECK, Status::Warn(text.to_owned()));
         } else if before > 0.0 {
             self.health.remove(CHECK);

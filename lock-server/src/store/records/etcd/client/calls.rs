@@ -4,6 +4,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 
 use super::channel::Path;
+use super::verdict::Verdict;
 use super::{CallError, Effect, EtcdClient};
 use crate::store::records::etcd::txn::{self, Range};
 use crate::store::records::etcd::wire::{
@@ -102,5 +103,26 @@ impl EtcdClient {
     /// [`CallError`], never [`CallError::Unknown`].
     pub(in crate::store::records::etcd) async fn status(&self) -> Result<Status, CallError> {
         self.call(STATUS, &StatusRequest {}, Effect::Harmless).await
+    }
+
+    /// Returns a sentence if the member of one endpoint does not reply, or sees no leader.
+    pub(in crate::store::records::etcd) async fn trouble_at(
+        &self,
+        endpoint: usize,
+    ) -> Option<String> {
+        let url = self.members[endpoint].url();
+        let why = match self.call_at::<Status>(endpoint, STATUS, &StatusRequest {}).await {
+            Ok(member) if member.leader != 0 => return None,
+            Ok(_) => "it sees no leader".to_owned(),
+            Err(Verdict::Refused { message, .. }) => message,
+            Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
+            Err(
+                Verdict::Closed(why)
+                | Verdict::Full(why)
+                | Verdict::NotDone(why)
+                | Verdict::Unclear(why),
+            ) => why,
+        };
+        Some(format!("{url}: {why}"))
     }
 }

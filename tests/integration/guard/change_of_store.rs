@@ -1,0 +1,44 @@
+//! A guard and its lock server change their stores, and no token is admitted twice.
+
+use fence_protocol::Code;
+use fence_tests::key_file::{lease_id, unsigned};
+use fence_tests::redis_server::Redis;
+use fence_tests::servers::{DataDir, Setup};
+use serde_json::json;
+
+/// A guard that takes the marks of `earlier`, where there is one.
+fn guard_of(store: &str, earlier: Option<&str>) -> Setup {
+    let setup = Setup::fenced_store(store);
+    earlier.map_or(setup.clone(), |earlier| setup.args(&["--marks-from", earlier]))
+}
+
+#[tokio::test]
+async fn embedded_to_redis_and_back_keeps_marks_and_raises_tokens() {
+    let redis = Redis::start().await;
+    let folders: Vec<DataDir> = (0..4).map(|_| DataDir::new()).collect();
+    let stores = [folders[0].store(), redis.url(), folders[1].store()];
+    let lock_stores = [folders[2].store(), redis.url(), folders[3].store()];
+    let mut mark = None;
+    for (number, store) in stores.iter().enumerate() {
+        let earlier = number.checked_sub(1).map(|number| stores[number].as_str());
+        let guard = guard_of(store, earlier).start().await;
+        assert_eq!(guard.guard().fence("a").await.mark, mark, "as at the earlier store");
+        let setup = Setup::lock_server(&lock_stores[number]).args(&["--guard", &guard.base]);
+        let locks = setup.start().await;
+        locks.locks().acquire("first", json!({})).await.lease();
+        let lease = locks.locks().acquire("a", json!({"ttl_ms": 60_000})).await.lease();
+        assert!(Some(lease.token) > mark, "{lease:?} above {mark:?}");
+        guard.guard().put("a", &lease.fencing_token, "mine").await.expect(201);
+        mark = Some(lease.token);
+        let late = unsigned(lease.token.get() - 1, "a", lease_id());
+        guard.guard().put("a", &late, "late").await.problem(Code::StaleToken);
+    }
+}
+
+#[tokio::test]
+async fn an_earlier_store_without_marks_is_refused() {
+    let earlier = DataDir::new();
+    let store = DataDir::new();
+    let output = guard_of(&store.store(), Some(&earlier.store())).refused().await;
+    assert!(output.stderr.contains("has no marks of namespace default"), "{output:?}");
+}
