@@ -6,8 +6,8 @@ use std::time::Duration;
 use fence_protocol::{Invalid, LockName, Owner, TraceContext};
 
 use crate::tasks::Background;
-use crate::transport::{self, Endpoint};
-use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, config, ids};
+use crate::transport::Connections;
+use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, TlsOptions, config, ids};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -38,12 +38,13 @@ impl Client {
 
     /// Builds a client from the environment. The variables, with their defaults: `FENCE_SERVER`
     /// (`http://127.0.0.1:7420`), `FENCE_GUARD` (`http://127.0.0.1:7421`), `FENCE_OWNER`
-    /// (`user@host:pid`), `FENCE_INCARNATION` (a random id of this process) and `FENCE_AUTH_FILE`,
-    /// the file with the bearer token (none). Connects to nothing yet.
+    /// (`user@host:pid`), `FENCE_INCARNATION` (a random id of this process), `FENCE_AUTH_FILE`,
+    /// the file with the bearer token (none), `FENCE_CA_FILE` (the system's), `FENCE_CLIENT_CERT`
+    /// and `FENCE_CLIENT_KEY` (none), and `FENCE_INSECURE_HTTP` (`false`). Connects to nothing yet.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that is not valid or a token
-    /// file that cannot be read.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that is not valid or a file
+    /// that cannot be read.
     pub fn from_env() -> Result<Self, Error> {
         let mut builder = Self::builder();
         if let Some(url) = config::variable("FENCE_SERVER") {
@@ -63,7 +64,14 @@ impl Client {
         if let Some(file) = config::variable("FENCE_AUTH_FILE") {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
-        builder.build()
+        builder = builder.tls(config::tls()?);
+        match config::variable("FENCE_INSECURE_HTTP").as_deref() {
+            None | Some("false") => builder.build(),
+            Some("true") => builder.insecure_http(true).build(),
+            Some(other) => {
+                Err(Invalid::new("FENCE_INSECURE_HTTP", other, "must be true or false").into())
+            }
+        }
     }
 
     /// Events of the locks whose names begin with `prefix`; an empty prefix includes session
@@ -143,8 +151,7 @@ pub struct ClientBuilder {
     fenced_store: String,
     owner: Option<String>,
     incarnation: Option<String>,
-    auth: Option<BearerToken>,
-    trace: Option<TraceContext>,
+    connections: Connections,
 }
 
 impl Default for ClientBuilder {
@@ -154,20 +161,19 @@ impl Default for ClientBuilder {
             fenced_store: config::DEFAULT_FENCED_STORE.to_owned(),
             owner: None,
             incarnation: None,
-            auth: None,
-            trace: None,
+            connections: Connections::default(),
         }
     }
 }
 
 impl ClientBuilder {
-    /// The address of the lock server, for example `http://127.0.0.1:7420`.
+    /// The address of the lock server, for example `https://locks.example:7420`.
     pub fn lock_server(mut self, url: impl Into<String>) -> Self {
         self.lock_server = url.into();
         self
     }
 
-    /// The address of the guard, for example `http://127.0.0.1:7421`.
+    /// The address of the guard, for example `https://guard.example:7421`.
     pub fn fenced_store(mut self, url: impl Into<String>) -> Self {
         self.fenced_store = url.into();
         self
@@ -193,14 +199,28 @@ impl ClientBuilder {
     /// The bearer token that authenticates this client at both servers, if they have an access
     /// file; none by default.
     pub fn auth(mut self, token: BearerToken) -> Self {
-        self.auth = Some(token);
+        self.connections.auth = Some(token);
+        self
+    }
+
+    /// The certificates for servers at `https://` addresses: whom to trust, by default the CAs of
+    /// the system, and what to present, by default nothing. The servers' names are always verified.
+    pub fn tls(mut self, tls: TlsOptions) -> Self {
+        self.connections.tls = tls;
+        self
+    }
+
+    /// Accepts `http://` addresses of other machines, which are refused by default, because bearer
+    /// and fencing tokens can be read on the way. For networks that encrypt.
+    pub fn insecure_http(mut self, is_accepted: bool) -> Self {
+        self.connections.insecure_http = is_accepted;
         self
     }
 
     /// The trace that this client's requests belong to, unless they are sent
     /// [in another](crate::in_trace); none by default.
     pub fn trace(mut self, trace: TraceContext) -> Self {
-        self.trace = Some(trace);
+        self.connections.trace = Some(trace);
         self
     }
 
@@ -210,9 +230,8 @@ impl ClientBuilder {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an address, an owner or an incarnation
     /// that is not valid.
     pub fn build(self) -> Result<Client, Error> {
-        let http = transport::http_client(self.auth.as_ref(), self.trace)?;
-        let lock_server = Endpoint::new(http.clone(), &self.lock_server)?;
-        let fenced_store = Endpoint::new(http, &self.fenced_store)?;
+        let addresses = [self.lock_server.as_str(), self.fenced_store.as_str()];
+        let [lock_server, fenced_store] = self.connections.endpoints(addresses)?;
         let is_owner_given = self.owner.is_some();
         let owner = self.owner.map_or_else(|| Ok(config::default_owner()), Owner::new)?;
         let incarnation = match self.incarnation {
@@ -232,7 +251,7 @@ impl ClientBuilder {
                 owner,
                 is_owner_given,
                 incarnation,
-                trace: self.trace,
+                trace: self.connections.trace,
                 background: Background::default(),
             }),
         })

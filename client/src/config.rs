@@ -1,6 +1,11 @@
 //! Defaults and the environment; no other module of this crate reads it.
 
+use std::path::Path;
+
 use fence_protocol::Owner;
+use https_client::{TlsOptions, TlsSettingNames};
+
+use crate::Error;
 
 /// Default address of the lock server; `FENCE_SERVER` overrides it.
 pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
@@ -11,6 +16,18 @@ pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
 #[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Certificates that the environment names.
+pub(crate) fn tls() -> Result<TlsOptions, Error> {
+    let names = TlsSettingNames {
+        ca: "FENCE_CA_FILE",
+        certificate: "FENCE_CLIENT_CERT",
+        key: "FENCE_CLIENT_KEY",
+    };
+    let [ca, certificate, key] = [names.ca, names.certificate, names.key].map(variable);
+    let [ca, certificate, key] = [&ca, &certificate, &key].map(|file| file.as_ref().map(Path::new));
+    TlsOptions::read(names, ca, certificate, key).map_err(Error::invalid)
 }
 
 /// Owner of this process, for people to read: `user@host:pid`.

@@ -121,6 +121,11 @@ impl fmt::Display for LostReason {
 }
 
 impl Error {
+    /// An error of a program's own settings, of kind [`ErrorKind::Invalid`].
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid, message)
+    }
+
     /// Creates an error; `message` says what happened, with the values.
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();

@@ -80,3 +80,4 @@ pub use sessions::Sessions;
 pub use transport::in_trace;
 
 pub use fence_protocol as protocol;
+pub use https_client::{TlsOptions, TlsSettingNames};

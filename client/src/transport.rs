@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem, TRACEPARENT, TraceContext};
+use https_client::{ServerUrl, TlsOptions};
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
-use reqwest::{Method, RequestBuilder, Response, Url};
+use reqwest::{Method, RequestBuilder, Response};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -58,10 +59,7 @@ impl Failure {
     /// Converts the failure to the error of a call with this effect; `what` names the call.
     pub(crate) fn into_error(self, what: &str, effect: Effect) -> Error {
         match self {
-            Self::NotSent(why) => Error::new(
-                ErrorKind::Unavailable,
-                format!("{what}: {why}. Check that the server runs and that the address is right"),
-            ),
+            Self::NotSent(why) => Error::new(ErrorKind::Unavailable, format!("{what}: {why}")),
             Self::NoReply(why) if effect == Effect::Reads => {
                 Error::new(ErrorKind::Unavailable, format!("{what}: no reply: {why}"))
             }
@@ -95,44 +93,71 @@ impl Reply {
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     http: reqwest::Client,
-    base: String,
+    url: ServerUrl,
+    /// Explains errors of TLS.
+    tls: TlsOptions,
 }
 
-/// Builds the HTTP client that a [`Client`](crate::Client) uses for both servers. It ignores
-/// proxies from the environment and redirects: a token is sent only to the server that was
-/// configured.
-pub(crate) fn http_client(
-    auth: Option<&BearerToken>,
-    trace: Option<TraceContext>,
-) -> Result<reqwest::Client, Error> {
-    let auth = auth.map(|token| (AUTHORIZATION, token.header()));
-    let trace = trace.and_then(trace_header);
-    // Fails if the program has installed a provider already, which is then used.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::builder()
-        .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
-        .no_proxy()
-        .redirect(reqwest::redirect::Policy::none())
-        .tcp_nodelay(true)
-        .connect_timeout(CONNECT_TIMEOUT)
-        .pool_idle_timeout(POOL_IDLE)
-        .default_headers(auth.into_iter().chain(trace).collect())
-        .build()
-        .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))
+/// Settings of the connections to both servers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connections {
+    /// Sent with every request.
+    pub(crate) auth: Option<BearerToken>,
+    /// Sent with every request that is part of no other trace.
+    pub(crate) trace: Option<TraceContext>,
+    /// Certificates, for servers over TLS.
+    pub(crate) tls: TlsOptions,
+    /// Plain HTTP to other machines is accepted.
+    pub(crate) insecure_http: bool,
+}
+
+impl Connections {
+    /// Endpoints at these addresses, which share a pool of connections. The HTTP client ignores
+    /// proxies from the environment and redirects: a token is sent only to the servers that were
+    /// configured.
+    pub(crate) fn endpoints<const N: usize>(
+        &self,
+        addresses: [&str; N],
+    ) -> Result<[Endpoint; N], Error> {
+        let mut urls = Vec::new();
+        for address in addresses {
+            let url: ServerUrl = address.parse().map_err(Error::invalid)?;
+            if !self.insecure_http {
+                url.refuse_plain("ClientBuilder::insecure_http").map_err(Error::invalid)?;
+            }
+            urls.push(url);
+        }
+        let tls =
+            self.tls.client_config(urls.iter().any(ServerUrl::is_https)).map_err(Error::invalid)?;
+        let auth = self.auth.iter().map(|token| (AUTHORIZATION, token.header()));
+        let trace = self.trace.and_then(trace_header);
+        let http = reqwest::Client::builder()
+            .user_agent(concat!("fence-client/", env!("CARGO_PKG_VERSION")))
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .tcp_nodelay(true)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .pool_idle_timeout(POOL_IDLE)
+            .default_headers(auth.chain(trace).collect())
+            .tls_backend_preconfigured(tls)
+            .build()
+            .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))?;
+        let mut urls = urls.into_iter();
+        Ok(addresses.map(|_| {
+            let url = urls.next().unwrap_or_else(|| unreachable!("one URL an address"));
+            Endpoint { http: http.clone(), url, tls: self.tls.clone() }
+        }))
+    }
 }
 
 impl Endpoint {
-    pub(crate) fn new(http: reqwest::Client, address: &str) -> Result<Self, Error> {
-        Ok(Self { http, base: base_of(address)? })
-    }
-
     pub(crate) fn base(&self) -> &str {
-        &self.base
+        self.url.base()
     }
 
     /// Builds a request to `path`, which begins with a slash and is percent-encoded.
     pub(crate) fn request(&self, method: Method, path: &str, timeout: Duration) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base)).timeout(timeout)
+        self.http.request(method, format!("{}{path}", self.url)).timeout(timeout)
     }
 
     /// Posts `body` as JSON and reads the reply as JSON.
@@ -163,7 +188,7 @@ impl Endpoint {
         last_event_id: Option<&str>,
     ) -> Result<Response, Failure> {
         const STREAM: &str = "text/event-stream";
-        let mut request = self.http.get(format!("{}{path}", self.base)).header(ACCEPT, STREAM);
+        let mut request = self.http.get(format!("{}{path}", self.url)).header(ACCEPT, STREAM);
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
@@ -174,7 +199,7 @@ impl Endpoint {
         let kind = response.headers().get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
         if kind.is_none_or(|kind| !kind.starts_with(STREAM)) {
             let kind = kind.unwrap_or("nothing").to_owned();
-            let why = format!("{} replied with content type {kind}, not with events", self.base);
+            let why = format!("{} replied with content type {kind}, not with events", self.url);
             return Err(Failure::NoReply(why));
         }
         Ok(response)
@@ -207,7 +232,7 @@ impl Endpoint {
             .get(RETRY_AFTER)
             .and_then(|value| value.to_str().ok()?.trim().parse().ok())
             .map(Duration::from_secs);
-        let mut problem = problem(status.as_u16(), &body, &self.base);
+        let mut problem = problem(status.as_u16(), &body, self.base());
         if headers.get(IDEMPOTENCY_REPLAYED).is_some_and(|value| value == "true") {
             problem = problem.with(REPLAYED, true);
         }
@@ -215,15 +240,26 @@ impl Endpoint {
     }
 
     fn no_response(&self, error: &reqwest::Error) -> Failure {
+        let url = &self.url;
         // The outermost text says only that a request was sent, and repeats the address.
         let cause = std::error::Error::source(error).unwrap_or(error);
-        let why = format!("{}: {}", self.base, causes(cause));
+        let tls = self.tls.explain(error, url.host());
         if error.is_builder() {
+            let why = format!("{url}: {}", causes(cause));
             Failure::Unusable(Error::new(ErrorKind::Invalid, why))
+        } else if let Some(why) = tls {
+            let why = format!("{url}: {why}");
+            match error.is_connect() || TlsOptions::is_client_refused(error) {
+                true => Failure::NotSent(why),
+                false => Failure::NoReply(why),
+            }
         } else if error.is_connect() {
-            Failure::NotSent(why)
+            let why = causes(cause);
+            Failure::NotSent(format!(
+                "{url}: {why}. Check that the server runs and that the address is right"
+            ))
         } else {
-            Failure::NoReply(why)
+            Failure::NoReply(format!("{url}: {}", no_reply(&causes(cause), url)))
         }
     }
 }
@@ -255,6 +291,15 @@ fn trace_header(trace: TraceContext) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_static(TRACEPARENT), value))
 }
 
+/// A plain request to a port that speaks TLS ends so: by a reply that is no HTTP, or by none.
+fn no_reply(why: &str, url: &ServerUrl) -> String {
+    let may_be_tls = ["invalid HTTP", "connection closed before message completed"];
+    if !url.is_https() && may_be_tls.iter().any(|text| why.contains(text)) {
+        return format!("{why} (if this port speaks TLS, write https://)");
+    }
+    why.to_owned()
+}
+
 async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure> {
     let mut body = BytesMut::new();
     loop {
@@ -284,27 +329,6 @@ fn problem(status: u16, body: &[u8], base: &str) -> Problem {
     })
 }
 
-/// Checks the address and removes a trailing slash. Done at configuration time, so that a mistake
-/// is not first noticed by a request.
-fn base_of(address: &str) -> Result<String, Error> {
-    let refuse = |rule: &str| {
-        let message =
-            format!("server address {address:?} {rule}, for example http://127.0.0.1:7420");
-        Error::new(ErrorKind::Invalid, message)
-    };
-    let url = Url::parse(address).map_err(|error| refuse(&format!("is not a URL ({error})")))?;
-    if url.scheme() != "http" {
-        return Err(refuse("must begin with http://"));
-    }
-    if url.host_str().is_none_or(str::is_empty) {
-        return Err(refuse("must name a host"));
-    }
-    if url.query().is_some() || url.fragment().is_some() || !url.username().is_empty() {
-        return Err(refuse("must have neither credentials nor a query"));
-    }
-    Ok(url.as_str().trim_end_matches('/').to_owned())
-}
-
 /// Formats an error with its causes, in one line.
 fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -325,21 +349,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_checked_where_they_are_given() {
-        assert_eq!(base_of("http://127.0.0.1:7420/").unwrap(), "http://127.0.0.1:7420");
-        assert_eq!(base_of("http://proxy/fence/").unwrap(), "http://proxy/fence");
-        for (bad, reason) in [
-            ("", "not a URL"),
-            ("127.0.0.1:7420", "not a URL"),
-            ("https://a", "must begin with http://"),
-            ("redis://a", "must begin with http://"),
-            ("http://u:p@a", "neither credentials"),
-            ("http://a?b=c", "nor a query"),
-        ] {
-            let error = base_of(bad).unwrap_err();
-            assert_eq!(*error.kind(), ErrorKind::Invalid);
-            assert!(error.to_string().contains(reason), "{bad}: {error}");
-        }
+    fn plain_http_to_another_machine_has_to_be_accepted() {
+        let mut connections = Connections::default();
+        let addresses = ["http://127.0.0.1:7420/", "http://10.0.0.5/fence"];
+        let error = connections.endpoints(addresses).unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("http://10.0.0.5/fence is plain HTTP"), "{error}");
+        connections.insecure_http = true;
+        let [local, other] = connections.endpoints(addresses).unwrap();
+        assert_eq!(
+            (local.base(), other.base()),
+            ("http://127.0.0.1:7420", "http://10.0.0.5/fence")
+        );
     }
 
     #[test]
@@ -364,9 +385,8 @@ mod tests {
     async fn a_refused_connection_is_known_to_be_unsent() {
         // A port that was just closed: no process listens there.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let endpoint =
-            Endpoint::new(http_client(None, None).unwrap(), &format!("http://127.0.0.1:{port}"))
-                .unwrap();
+        let address = format!("http://127.0.0.1:{port}");
+        let [endpoint] = Connections::default().endpoints([&address]).unwrap();
         let result: Result<(), _> = endpoint.get("/livez", Duration::from_secs(5)).await;
         assert!(matches!(result, Err(Failure::NotSent(_))), "{result:?}");
     }

@@ -11,17 +11,19 @@ use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
 use service_kit::flags::{
-    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
+use service_kit::tls::ServerUrl;
 
-use crate::doors::http_proxy::{Upstream, UpstreamUrl};
+use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, upstream_url};
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
 use crate::doors::redis::{
     AfterFenced, PortPassword, PortSettings, SilenceLimits, plain_text_reply,
 };
 use crate::fail_points::{FailAt, FailPoints};
-use crate::report::{ReportOptions, ReportUrl};
+use crate::https::Https;
+use crate::report::ReportOptions;
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
 use crate::store::StoreUrl;
@@ -74,14 +76,17 @@ pub struct Config {
     /// Rights of the callers of --listen; the other ports identify clients by fencing tokens.
     #[command(flatten)]
     pub access: AccessFlags,
-    /// Lock server to which refusals are reported, http://HOST:PORT; repeatable. The first that
+    /// Lock server to which refusals are reported, http(s)://HOST:PORT; repeatable. The first that
     /// replies takes them. No operation waits for it.
     #[arg(long, value_name = "URL")]
-    pub report_to: Vec<ReportUrl>,
+    pub report_to: Vec<ServerUrl>,
     /// Bearer token for reports to a lock server with an access file. It needs the right "report *"
     /// there.
     #[arg(long, value_name = "FILE")]
     pub report_auth_file: Option<PathBuf>,
+    /// HTTPS to lock servers.
+    #[command(flatten)]
+    pub peers: PeerFlags,
     /// enforce, or observe: count, log and execute what enforce refuses.
     #[arg(long, value_name = "enforce|observe", default_value_t = Mode::Enforce)]
     pub mode: Mode,
@@ -93,9 +98,12 @@ pub struct Config {
     /// --store.
     #[arg(long, value_name = "ADDR")]
     pub proxy_listen: Option<SocketAddr>,
-    /// Datastore of the proxy, http://HOST:PORT.
-    #[arg(long, value_name = "URL")]
-    pub upstream: Option<UpstreamUrl>,
+    /// Datastore of the proxy, http(s)://HOST:PORT.
+    #[arg(long, value_name = "URL", value_parser = upstream_url)]
+    pub upstream: Option<ServerUrl>,
+    /// HTTPS to the datastore.
+    #[command(flatten)]
+    pub upstream_tls: UpstreamTlsFlags,
     /// Time for which the upstream may act on a request whose connection broke. You have to know
     /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
@@ -407,13 +415,18 @@ impl Config {
     fn report(&self) -> Result<Option<ReportOptions>, String> {
         let auth = self.report_auth_file.as_deref().map(authorization).transpose();
         let auth = auth.map_err(|error| format!("--report-auth-file {error}"))?;
+        let tls = self.peers.tls("--report-to", &self.report_to)?;
         match self.report_to.len() {
             0 if auth.is_some() => {
                 Err("--report-auth-file is of no use without --report-to http://HOST:PORT"
                     .to_owned())
             }
             0 => Ok(None),
-            1..=REPORT_TO_MAX => Ok(Some(ReportOptions { urls: self.report_to.clone(), auth })),
+            1..=REPORT_TO_MAX => {
+                let urls = self.report_to.clone();
+                let https = Https::new(tls, urls.iter().any(ServerUrl::is_https))?;
+                Ok(Some(ReportOptions { urls, auth, https }))
+            }
             count => Err(format!(
                 "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} can be notified"
             )),
@@ -449,6 +462,7 @@ impl Config {
         match (listen, url, lifetime, state) {
             (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
                 listen,
+                https: self.upstream_tls.https(&url).map_err(|error| vec![error])?,
                 url,
                 max_request_lifetime,
                 state,

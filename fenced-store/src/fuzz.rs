@@ -2,10 +2,10 @@
 //!
 //! Built for tests and fuzz builds only; `tests/fuzz` runs them.
 
-use crate::doors::http_proxy::UpstreamUrl;
+use service_kit::tls::ServerUrl;
+
 use crate::doors::redis::fuzz as redis_port;
 use crate::fail_points::FailAt;
-use crate::report::ReportUrl;
 use crate::store::StoreUrl;
 
 /// A target and its name.
@@ -30,23 +30,18 @@ fn settings(input: &[u8]) {
     let Ok(text) = std::str::from_utf8(input) else { return };
     for line in text.lines() {
         let store = line.parse::<StoreUrl>();
-        let report = line.parse::<ReportUrl>();
-        let upstream = line.parse::<UpstreamUrl>();
+        let server = line.parse::<ServerUrl>();
         let is_url = ["redis", "http"].iter().any(|scheme| line.starts_with(scheme));
         let before = line.rsplit_once('@').map_or("", |(before, _)| before);
         if is_url && before.contains(&format!(":{PASSWORD}")) && line.matches(PASSWORD).count() == 1
         {
             let store_text = store.as_ref().map_or_else(ToString::to_string, ToString::to_string);
-            let report = report.as_ref().err();
-            let upstream = upstream.as_ref().err();
-            let shown = format!("{store_text} {store:?} {report:?} {upstream:?}");
+            let server = server.as_ref().err();
+            let shown = format!("{store_text} {store:?} {server:?}");
             assert!(!shown.contains(PASSWORD), "{line}: {shown}");
         }
-        if let Ok(report) = report {
-            assert_eq!(report.to_string().parse().as_ref(), Ok(&report), "{line}");
-        }
-        if let Ok(upstream) = upstream {
-            assert_eq!(upstream.to_string().parse().as_ref(), Ok(&upstream), "{line}");
+        if let Ok(server) = server {
+            assert_eq!(server.to_string().parse().as_ref(), Ok(&server), "{line}");
         }
         let _ = line.parse::<FailAt>();
     }

@@ -19,6 +19,7 @@ pub mod fencing;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod https;
 pub mod key;
 pub mod observe;
 pub mod process;

@@ -6,7 +6,6 @@
 
 mod batch;
 mod send;
-mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,14 +17,14 @@ use http::HeaderValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use service_kit::health::Status;
+use service_kit::tls::ServerUrl;
 use service_kit::{Kit, trace};
 use tokio::sync::mpsc;
 
 use self::batch::Batches;
 use self::send::{Failed, Sender};
+use crate::https::Https;
 use crate::refusals::Refused;
-
-pub use self::url::ReportUrl;
 
 /// Maximum number of refusals to be reported; more are counted and dropped.
 const QUEUE: usize = 1_024;
@@ -45,9 +44,11 @@ const CHECK: &str = "refusal-reports";
 #[derive(Clone, Debug)]
 pub struct ReportOptions {
     /// Servers of the same namespace; if the first does not reply, the next gets the report.
-    pub urls: Vec<ReportUrl>,
+    pub urls: Vec<ServerUrl>,
     /// `Authorization` header, for servers with an access file.
     pub auth: Option<HeaderValue>,
+    /// Certificates, for servers over TLS.
+    pub https: Https,
 }
 
 /// Queue of refusals to be reported. Never blocks.

@@ -101,7 +101,7 @@ pub async fn router(
     let observed = Events::observe(store, url, settings.events, options, kit).await;
     let (events, store) = observed.map_err(StartError::Events)?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);
-    let sealer = Sealer::new(&options.guards, options.guard_auth.as_ref(), signer.clone(), kit);
+    let sealer = Sealer::new(&options.guards, signer.clone(), kit);
     let sealer = sealer.map_err(StartError::Guards)?;
     let operational = operational_routes(kit, signer.namespace(), signer.keys());
     let service = Service {

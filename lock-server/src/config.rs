@@ -12,23 +12,23 @@ use std::time::Duration;
 use access_control::AccessFlags;
 use access_control::Gate;
 use access_control::secret::authorization;
-use axum::http::HeaderValue;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::flags::{
-    HostFlags, KeyFlags, ListenerFlags, LogFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+    HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
 use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
 use service_kit::login::StoreLogin;
 use service_kit::otlp::CollectorUrl;
+use service_kit::tls::ServerUrl;
 
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
 pub use self::replicas::ReplicaFlags;
 use crate::events::EventOptions;
-use crate::guards::{GUARDS_MAX, GuardUrl};
+use crate::guards::{GUARDS_MAX, GuardOptions};
 use crate::prefixes::{Prefixed, Prefixes};
 use crate::seals::{SealMode, Unsealed};
 use crate::store::redis::KeyPrefix;
@@ -67,14 +67,17 @@ pub struct Config {
     /// Namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
-    /// A guard of this namespace, http://HOST:PORT; repeatable. Guards are asked for their highest
+    /// A guard of this namespace, http(s)://HOST:PORT; repeatable. Guards are asked for their highest
     /// mark at start and before a new lineage begins, and tokens are issued above it.
     #[arg(long, value_name = "URL", global = true)]
-    pub guard: Vec<GuardUrl>,
+    pub guard: Vec<ServerUrl>,
     /// Bearer token for guards with an access file. It needs the rights "read *" and, for seals,
     /// "write *" there.
     #[arg(long, value_name = "FILE", global = true)]
     pub guard_auth_file: Option<PathBuf>,
+    /// HTTPS to guards.
+    #[command(flatten)]
+    pub peers: PeerFlags,
     /// PREFIX=required, lazy or off: whether guards are sealed when a lock is granted; repeatable.
     /// PREFIX begins the lock's name (* for all). With required the guards are sealed before the
     /// client has its reply, with lazy afterwards. The longest prefix wins. Exclusive leases alone
@@ -275,8 +278,7 @@ impl Config {
         let store = keep(self.store_and_login(), &mut errors);
         let keys = keep(self.keys.keys(), &mut errors);
         let ttl_range = keep(self.ttl_range(), &mut errors);
-        let guards = self.guards().and_then(|guards| Ok((guards, self.guard_auth()?)));
-        let guards = keep(guards, &mut errors);
+        let guards = keep(self.guards(), &mut errors);
         let access = keep(self.access.open(), &mut errors);
         let exposure = self.exposure();
         let exposure = keep(exposure.map_err(|errors| errors.join("\n")), &mut errors);
@@ -362,39 +364,30 @@ impl Config {
         delays.map_err(|error| format!("--lock-delay: {error}"))
     }
 
-    /// The guards, each once.
+    /// The guards, each once, and the credentials for them; reads the files.
     ///
     /// # Errors
-    /// A sentence where there are too many.
-    pub fn guards(&self) -> Result<Vec<GuardUrl>, String> {
-        let mut guards: Vec<GuardUrl> = Vec::new();
+    /// A sentence where there are too many, one is reached over plain HTTP, or a file cannot be
+    /// used.
+    pub fn guards(&self) -> Result<GuardOptions, String> {
+        let mut urls: Vec<ServerUrl> = Vec::new();
         for url in &self.guard {
-            if !guards.contains(url) {
-                guards.push(url.clone());
+            if !urls.contains(url) {
+                urls.push(url.clone());
             }
         }
-        match guards.len() {
-            0..=GUARDS_MAX => Ok(guards),
-            count => {
-                Err(format!("--guard: {count} guards are named; at most {GUARDS_MAX} are asked"))
-            }
+        if urls.len() > GUARDS_MAX {
+            let count = urls.len();
+            return Err(format!(
+                "--guard: {count} guards are named; at most {GUARDS_MAX} are asked"
+            ));
         }
+        let auth = self.guard_auth_file.as_deref().map(authorization).transpose();
+        let auth = auth.map_err(|error| format!("--guard-auth-file {error}"))?;
+        Ok(GuardOptions { auth, tls: self.peers.tls("--guard", &urls)?, urls })
     }
 
-    /// `Authorization` header for requests to guards.
-    ///
-    /// # Errors
-    /// A sentence where the file holds no bearer token.
-    pub fn guard_auth(&self) -> Result<Option<HeaderValue>, String> {
-        let file = self.guard_auth_file.as_deref().map(authorization).transpose();
-        file.map_err(|error| format!("--guard-auth-file {error}"))
-    }
-
-    pub(crate) fn store_options(
-        &self,
-        (guards, guard_auth): (Vec<GuardUrl>, Option<HeaderValue>),
-        login: StoreLogin,
-    ) -> StoreOptions {
+    pub(crate) fn store_options(&self, guards: GuardOptions, login: StoreLogin) -> StoreOptions {
         let retention = self.ended_retention.as_millis();
         StoreOptions {
             namespace: self.namespace.clone(),
@@ -410,7 +403,6 @@ impl Config {
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
-            guard_auth,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
             loss: self.loss.options(),

@@ -6,10 +6,10 @@ use fence_protocol::{LockName, SessionId, Token};
 use http::uri::Authority;
 use lease::{Limits, Machine, Reading, Record, Session, StoredRecord, StoredSession};
 use redis::Value;
+use service_kit::tls::ServerUrl;
 
 use crate::config::LockDelay;
 use crate::events::{self, EventId};
-use crate::guards::GuardUrl;
 use crate::prefixes::{Prefixed, Prefixes};
 use crate::seals::{SealMode, Unsealed};
 use crate::store::StoreUrl;
@@ -106,10 +106,10 @@ fn settings(input: &[u8]) {
             }
             _ => {}
         }
-        let guard = line.parse::<GuardUrl>();
+        let guard = line.parse::<ServerUrl>();
         hides_password(line, guard.as_ref().err().map_or("", String::as_str));
         if let Ok(guard) = guard {
-            assert_eq!(guard.to_string().parse::<GuardUrl>().as_ref(), Ok(&guard), "{line}");
+            assert_eq!(guard.to_string().parse::<ServerUrl>().as_ref(), Ok(&guard), "{line}");
         }
         let _ = line.parse::<Prefixed<SealMode>>();
         let _ = line.parse::<Unsealed>();

@@ -10,7 +10,6 @@
 pub(crate) mod http;
 mod mark;
 pub(crate) mod overview;
-mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,8 +18,9 @@ use std::time::Duration;
 use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use service_kit::health::{Health, Status};
+use service_kit::tls::{ServerUrl, TlsOptions};
 
-pub use self::url::GuardUrl;
+use self::http::GuardClient;
 use lease::tokens;
 
 /// Largest number of guards.
@@ -32,6 +32,17 @@ pub(crate) const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// The readiness check.
 const CHECK: &str = "guards";
 
+/// Addresses of a lock server's guards, and its credentials for them.
+#[derive(Clone, Debug, Default)]
+pub struct GuardOptions {
+    /// The addresses, each once.
+    pub urls: Vec<ServerUrl>,
+    /// `Authorization` header, for guards with an access file.
+    pub auth: Option<HeaderValue>,
+    /// Certificates, for guards over TLS.
+    pub tls: TlsOptions,
+}
+
 /// The guards of a lock server. Cheap to clone; clones share the marks that were read.
 #[derive(Clone, Debug)]
 pub struct Guards {
@@ -40,9 +51,9 @@ pub struct Guards {
 
 #[derive(Debug)]
 struct GuardsShared {
-    urls: Vec<GuardUrl>,
+    urls: Vec<ServerUrl>,
     namespace: Namespace,
-    http: reqwest::Client,
+    http: GuardClient,
     health: Health,
     /// Highest mark read so far; 0 for none.
     highest: AtomicU64,
@@ -64,7 +75,7 @@ pub struct GuardMarks {
 }
 
 impl GuardMarks {
-    fn add(&mut self, url: &GuardUrl, answer: Result<Option<Token>, String>) {
+    fn add(&mut self, url: &ServerUrl, answer: Result<Option<Token>, String>) {
         match answer {
             Ok(None) => {}
             Ok(Some(mark)) => {
@@ -123,29 +134,20 @@ impl GuardMarks {
 }
 
 impl Guards {
-    /// The guards at `urls`, which must belong to `namespace`.
+    /// The guards, which must belong to `namespace`.
     ///
     /// # Errors
     /// A sentence where no HTTP client can be made.
-    pub fn new(urls: &[GuardUrl], namespace: &Namespace, health: &Health) -> Result<Self, String> {
-        Self::with_auth(urls, namespace, health, None)
-    }
-
-    /// The guards at `urls`, with this `Authorization` header.
-    ///
-    /// # Errors
-    /// A sentence where no HTTP client can be made.
-    pub fn with_auth(
-        urls: &[GuardUrl],
+    pub fn new(
+        guards: &GuardOptions,
         namespace: &Namespace,
         health: &Health,
-        auth: Option<&HeaderValue>,
     ) -> Result<Self, String> {
         Ok(Self {
             inner: Arc::new(GuardsShared {
-                urls: urls.to_vec(),
+                urls: guards.urls.clone(),
                 namespace: namespace.clone(),
-                http: http::client(auth)?,
+                http: GuardClient::new(guards)?,
                 health: health.clone(),
                 highest: AtomicU64::new(0),
                 asked: AtomicBool::new(false),
@@ -212,7 +214,7 @@ impl Guards {
 mod tests {
     use super::*;
 
-    fn url() -> GuardUrl {
+    fn url() -> ServerUrl {
         "http://127.0.0.1:7421".parse().unwrap()
     }
 

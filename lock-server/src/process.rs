@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
-use crate::guards::Guards;
+use crate::guards::{GuardOptions, Guards};
 use crate::store::StoreUrl;
 use crate::store::quorum;
 use crate::store::records::etcd;
@@ -87,7 +87,7 @@ async fn init(config: &Config) -> ExitCode {
             (format!("{} at {target}", config.namespace), made.map(|()| 1))
         }
         StoreUrl::Etcd(target) => {
-            let options = config.store_options((Vec::new(), None), login);
+            let options = config.store_options(GuardOptions::default(), login);
             let made = etcd::init_fresh(target, &options.etcd(), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
@@ -116,8 +116,7 @@ async fn init(config: &Config) -> ExitCode {
 }
 
 fn init_guards(config: &Config) -> Result<Guards, String> {
-    let auth = config.guard_auth()?;
-    Guards::with_auth(&config.guards()?, &config.namespace, &Health::new(), auth.as_ref())
+    Guards::new(&config.guards()?, &config.namespace, &Health::new())
 }
 
 fn usage(error: &str) -> ExitCode {

@@ -297,7 +297,7 @@ async fn records_at(url: &str) -> record_store::Servers {
 
 async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
     let kit = Kit::new("conformance");
-    let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
+    let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
     match url.parse().unwrap() {
         StoreUrl::Redis(target) => {
             let options = RedisRecordsOptions {

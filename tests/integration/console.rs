@@ -8,7 +8,7 @@ use std::path::Path;
 
 use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::Locks;
-use fence_tests::browser::{Browser, key};
+use fence_tests::browser::{Browser, ENTER};
 use fence_tests::key_file::{KeyFile, lease_id};
 use fence_tests::ports;
 use fence_tests::servers::{Server, Setup};
@@ -64,7 +64,7 @@ async fn granted(locks: &Locks, lock: &str, owner: &str) -> LeaseReply {
     locks.acquire(lock, json!({"ttl_ms": 600_000, "owner": owner})).await.lease()
 }
 
-/// What it shows without being asked: a grant, a queue, a hand-over, and the write that came late.
+/// All of it appears by itself, as it happens.
 #[tokio::test]
 async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
     let pair = Pair::start().await;
@@ -89,7 +89,7 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
     // By the keyboard alone.
     browser.press("/").await;
     browser.press("orders/42").await;
-    browser.press(key::ENTER).await;
+    browser.press(ENTER).await;
     browser.until_text("h1", "orders/42").await;
     browser.until_text(".holder", "worker-1@host-2").await;
     browser.until_text(".queue", "worker-2@host-3").await;
@@ -109,6 +109,11 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
         .until("document.querySelector('.lease.expired') && document.querySelector('.hand-over')")
         .await;
 
+    if super::generated::regenerates() {
+        let picture = browser.screenshot().await;
+        assert!(picture.len() < 200_000, "{} bytes", picture.len());
+        std::fs::write(Path::new(ROOT).join("docs/operating/console.png"), picture).unwrap();
+    }
     let hostile = json!({"wait_ms": 60_000, "owner": HOSTILE});
     let hostile = tokio::spawn(async move { locks.acquire("orders/42", hostile).await });
     browser.until_text(".queue", HOSTILE).await;
@@ -116,11 +121,6 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
     hostile.abort();
     browser.until("document.querySelector('.queue') === null").await;
 
-    if super::generated::regenerates() {
-        let picture = browser.screenshot().await;
-        assert!(picture.len() < 200_000, "{} bytes", picture.len());
-        std::fs::write(Path::new(ROOT).join("docs/operating/console.png"), picture).unwrap();
-    }
     assert_eq!(browser.errors().await, Vec::<String>::new());
 }
 

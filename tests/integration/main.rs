@@ -23,6 +23,7 @@ mod generated;
 mod guard;
 mod guides;
 mod harness;
+mod https;
 mod locks;
 mod many_servers;
 mod observability;

@@ -24,13 +24,8 @@ const FLAGS: [&str; 8] = [
     "--disable-sync",
 ];
 
-/// Key codes of WebDriver.
-pub mod key {
-    /// Enter.
-    pub const ENTER: &str = "\u{e007}";
-    /// Escape.
-    pub const ESCAPE: &str = "\u{e00c}";
-}
+/// The Enter key, as WebDriver writes it.
+pub const ENTER: &str = "\u{e007}";
 
 /// Member that has the id of an element (WebDriver, section 12.2).
 const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
@@ -75,7 +70,9 @@ impl Browser {
 
     async fn request(&self, method: reqwest::Method, path: &str, body: &Value) -> Value {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
-        let request = self.client.request(method, url).body(body.to_string());
+        // The driver refuses any body of a GET.
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        let request = self.client.request(method, url).body(body);
         let reply = soon("the browser", request.send()).await.expect("a reply of the driver");
         let status = reply.status().as_u16();
         let body = reply.bytes().await.expect("the driver's reply");

@@ -52,6 +52,13 @@ impl Certificates {
         made
     }
 
+    /// With a server's certificate that ended yesterday.
+    pub fn expired() -> Self {
+        let made = Self::new();
+        made.issue_for("server", &["localhost", "127.0.0.1"], -1);
+        made
+    }
+
     /// Writes a certificate of the CA for these names, and its key, over those that `file` has. It
     /// ends in a year.
     pub fn issue(&self, file: &str, names: &[&str]) {

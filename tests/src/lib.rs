@@ -50,6 +50,7 @@ pub mod session_client;
 pub mod session_load;
 pub mod store_options;
 pub mod tls_client;
+pub mod tls_proxy;
 pub mod upstream;
 pub mod wait;
 

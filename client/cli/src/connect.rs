@@ -4,9 +4,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{BearerToken, Client, ClientBuilder, Error, config, ids};
+use fence_client::{
+    BearerToken, Client, ClientBuilder, Error, TlsOptions, TlsSettingNames, config, ids,
+};
 use fence_protocol::wire::lock::MAX_WAIT_MS;
 use fence_protocol::{Invalid, TRACEPARENT, TraceContext, duration};
+use service_kit::tls::ServerUrl;
 
 /// The options of every command that talks to the servers.
 #[derive(Clone, Debug, clap::Args)]
@@ -32,6 +35,9 @@ pub(crate) struct Connect {
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    https: HttpsFlags,
+
     /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -42,9 +48,15 @@ impl Connect {
         self.builder()?.build()
     }
 
+    /// Variables by which a command connects in the same way, beside those of the addresses.
+    pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
+        self.https.environment()
+    }
+
     pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
-        let mut builder = Client::builder().lock_server(&self.server).fenced_store(&self.guard);
-        builder = builder.trace(trace());
+        let builder = Client::builder().lock_server(&self.server).fenced_store(&self.guard);
+        let builder = self.https.apply(builder, [&self.server, &self.guard])?;
+        let mut builder = builder.trace(trace());
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
         }
@@ -59,6 +71,65 @@ impl Connect {
 fn trace() -> TraceContext {
     let given = config::variable(&TRACEPARENT.to_ascii_uppercase());
     given.and_then(|text| text.parse().ok()).unwrap_or_else(ids::trace)
+}
+
+/// HTTPS to the servers.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HttpsFlags {
+    /// The CA (PEM) that signs the servers' certificates [default: the system's]
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+
+    /// The certificate (PEM) for servers that require one
+    #[arg(long, value_name = "FILE")]
+    client_cert: Option<PathBuf>,
+
+    /// The certificate's private key (PEM)
+    #[arg(long, value_name = "FILE")]
+    client_key: Option<PathBuf>,
+
+    /// Accept http:// to other machines, where tokens can be read on the way
+    #[arg(long)]
+    insecure_http: bool,
+}
+
+impl HttpsFlags {
+    /// Sets up TLS; refuses addresses at which tokens could be read on the way.
+    pub(crate) fn apply(
+        &self,
+        builder: ClientBuilder,
+        addresses: [&str; 2],
+    ) -> Result<ClientBuilder, Error> {
+        // Here, and not by the builder, so that the error names the flag.
+        for address in addresses.into_iter().filter(|_| !self.insecure_http) {
+            let url: ServerUrl = address.parse().map_err(Error::invalid)?;
+            url.refuse_plain("--insecure-http").map_err(Error::invalid)?;
+        }
+        Ok(builder.insecure_http(true).tls(self.options()?))
+    }
+
+    /// The certificates.
+    pub(crate) fn options(&self) -> Result<TlsOptions, Error> {
+        let names =
+            TlsSettingNames { ca: "--ca-file", certificate: "--client-cert", key: "--client-key" };
+        let Self { ca_file, client_cert, client_key, .. } = self;
+        TlsOptions::read(names, ca_file.as_deref(), client_cert.as_deref(), client_key.as_deref())
+            .map_err(Error::invalid)
+    }
+
+    fn environment(&self) -> Vec<(&'static str, String)> {
+        let Self { ca_file, client_cert, client_key, insecure_http } = self;
+        let files = [
+            ("FENCE_CA_FILE", ca_file),
+            ("FENCE_CLIENT_CERT", client_cert),
+            ("FENCE_CLIENT_KEY", client_key),
+        ];
+        let files = files.into_iter().filter_map(|(name, file)| {
+            file.as_ref().map(|file| (name, file.to_string_lossy().into_owned()))
+        });
+        let plain = insecure_http.then(|| ("FENCE_INSECURE_HTTP", "true".to_owned()));
+        files.chain(plain).collect()
+    }
 }
 
 /// A time to wait in the queue: what the server allows.

@@ -12,9 +12,11 @@ mod stores;
 
 use std::path::PathBuf;
 
+use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
 use fence_client::{BearerToken, Client};
 use redis_link::RedisTarget;
 
+use crate::connect::HttpsFlags;
 use check::{Check, Verdict};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
@@ -98,6 +100,9 @@ struct Servers {
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
 
+    #[command(flatten)]
+    https: HttpsFlags,
+
     /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -105,15 +110,12 @@ struct Servers {
 
 impl Servers {
     fn client(&self, auth: Option<&BearerToken>) -> Result<Client, Failure> {
-        let mut builder = Client::builder();
+        let server = self.server.as_deref().unwrap_or(DEFAULT_LOCK_SERVER);
+        let guard = self.guard.as_deref().unwrap_or(DEFAULT_FENCED_STORE);
+        let builder = Client::builder().lock_server(server).fenced_store(guard);
+        let mut builder = self.https.apply(builder, [server, guard])?;
         if let Some(auth) = auth {
             builder = builder.auth(auth.clone());
-        }
-        if let Some(server) = &self.server {
-            builder = builder.lock_server(server);
-        }
-        if let Some(guard) = &self.guard {
-            builder = builder.fenced_store(guard);
         }
         if let Some(owner) = &self.owner {
             builder = builder.owner(owner);
@@ -126,7 +128,7 @@ impl Servers {
 pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
     let auth = args.servers.auth_file.as_ref().map(BearerToken::from_file).transpose()?;
     let client = args.servers.client(auth.as_ref())?;
-    let http = http::client(auth.as_ref())?;
+    let http = http::Http::new(auth.as_ref(), args.servers.https.options()?)?;
     let Servers { server, guard, .. } = &args.servers;
     let is_anything_named =
         server.is_some() || guard.is_some() || args.redis.is_some() || args.direct.is_some();
@@ -145,7 +147,7 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
 /// Checks each server, both together, and the way through them.
 async fn servers(
     client: &Client,
-    http: &reqwest::Client,
+    http: &http::Http,
     has_lock_server: bool,
     has_guard: bool,
 ) -> Vec<Check> {

@@ -88,7 +88,8 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     let mut signals = holding::listen(&args.options)?;
     loop {
         let lease = stand(&args, &client, &election, &mut signals).await?;
-        match holding::hold(&args.options, &args.command, &client, lease, &mut signals).await? {
+        let servers = (&client, &args.connect);
+        match holding::hold(&args.options, &args.command, servers, lease, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),
             HoldingOutcome::Lost { message, was_signalled: true } => {
                 return Err(Failure::new(code::LOST, message));

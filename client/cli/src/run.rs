@@ -119,7 +119,8 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     let wait_until = clock::now().plus_ms(whole_ms(args.wait));
     loop {
         let held = acquire(&args, &client, wait_until, &mut signals).await?;
-        match holding::hold(&args.options, &args.command, &client, held, &mut signals).await? {
+        let servers = (&client, &args.connect);
+        match holding::hold(&args.options, &args.command, servers, held, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),
             HoldingOutcome::Lost { message, .. } => return Err(Failure::new(code::LOST, message)),
             HoldingOutcome::NotStarted(message) if clock::now() < wait_until => {

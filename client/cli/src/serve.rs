@@ -1,25 +1,31 @@
 //! `fence serve`: both services in one process, for trials and development.
 
 mod folder;
+mod self_signed;
 mod tour;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use access_control::{Grant, secret};
 use axum::http::HeaderValue;
 use clap::Parser as _;
+use fenced_store::https::Https;
 use fenced_store::report::ReportOptions;
+use lock_server::guards::GuardOptions;
 use redis_link::RedisTarget;
 use service_kit::listener::{self, DrainReport};
 use service_kit::login::without_password;
+use service_kit::tls::TlsOptions;
 use service_kit::{Kit, signals};
 use tokio::task::JoinHandle;
 
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::emit;
 use folder::Folder;
+use self_signed::SelfSigned;
+use tour::Tour;
 
 /// Time for tasks that outlive the listeners: commits.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
@@ -38,6 +44,8 @@ Examples:
   fence serve --rule 'orders/{id}/**=orders/{id}' --rule 'public/**=@open'
   fence serve --access-file access.toml         callers need a bearer token: see fence auth
   fence serve --redis redis://127.0.0.1:6379    Redis clients connect to 127.0.0.1:6380
+  fence serve --dir ./fencepost --tls-self-signed --access-file access.toml \\
+    --listen 0.0.0.0:7420 --guard-listen 0.0.0.0:7421    for other machines
 
 Exit codes: 0 ended by a signal, 69 could not start, 64 wrong usage")]
 pub(crate) struct Args {
@@ -73,6 +81,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     audit_log: Option<PathBuf>,
 
+    /// Serve over TLS, with a CA of its own that is made in the folder
+    #[arg(long)]
+    tls_self_signed: bool,
+
+    /// A name in URLs of clients, without a port; repeatable
+    #[arg(long, value_name = "NAME")]
+    host_name: Vec<String>,
+
     /// The TOML file with settings
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -91,10 +107,11 @@ pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
             guard.begin_shutdown();
         }
     };
-    let started = start(&args, &folder, &lock_kit, &guard_kit).await;
+    let tls = Tls::prepare(&args, &folder)?;
+    let started = start(&args, &folder, &tls, (&lock_kit, &guard_kit)).await;
     let result = match started {
         Ok(Started { locks, guard, addresses }) => {
-            announce(&args, &folder, &addresses)?;
+            announce(&args, &folder, &tls, &addresses)?;
             let on_signal = stop.clone();
             let signal = lock_kit.tasks.spawn(async move {
                 signals::terminated().await;
@@ -113,41 +130,88 @@ pub(crate) async fn serve(args: Args) -> Result<u8, Failure> {
     result
 }
 
+/// TLS of both services, and of their requests to each other.
+struct Tls {
+    files: Option<SelfSigned>,
+    /// Names of this machine in URLs, beside its addresses.
+    host_names: Vec<String>,
+    peers: TlsOptions,
+}
+
+impl Tls {
+    fn prepare(args: &Args, folder: &Folder) -> Result<Self, Failure> {
+        let mut host_names = args.host_name.clone();
+        let mut peers = TlsOptions::default();
+        let mut files = None;
+        if args.tls_self_signed {
+            host_names.push(rustix::system::uname().nodename().to_string_lossy().into_owned());
+            let names = self_signed::names(&host_names, &[args.listen, args.guard_listen]);
+            let made = SelfSigned::prepare(folder.path(), names)?;
+            peers = peers.with_ca(&made.ca).map_err(Failure::internal)?;
+            files = Some(made);
+        }
+        Ok(Self { files, host_names, peers })
+    }
+
+    /// The URL of a service on this machine.
+    fn url(&self, listen: SocketAddr) -> String {
+        let scheme = if self.files.is_some() { "https" } else { "http" };
+        let mut addr = listen;
+        if addr.ip().is_unspecified() {
+            addr.set_ip(Ipv4Addr::LOCALHOST.into());
+        }
+        format!("{scheme}://{addr}")
+    }
+}
+
+/// Command line that both services have in common.
+fn common(
+    (program, part): (&str, &str),
+    listen: SocketAddr,
+    args: &Args,
+    folder: &Folder,
+    tls: &Tls,
+) -> Result<Vec<String>, Failure> {
+    let store = match &args.redis {
+        Some(url) => url.clone(),
+        None => format!("embedded:{}", folder.path().join(part).display()),
+    };
+    let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+    let mut line = vec![
+        program.to_owned(),
+        format!("--listen={listen}"),
+        format!("--store={store}"),
+        flag("token-key-file", &folder.key_file()?),
+    ];
+    line.extend(args.access_file.iter().map(|path| flag("access-file", path)));
+    line.extend(args.audit_log.iter().map(|path| flag("audit-log", path)));
+    line.extend(tls.host_names.iter().map(|name| format!("--host-name={name}")));
+    if let Some(SelfSigned { certificate, key, .. }) = &tls.files {
+        line.extend([flag("tls-cert", certificate), flag("tls-key", key)]);
+    }
+    Ok(line)
+}
+
 async fn start(
     args: &Args,
     folder: &Folder,
-    lock_kit: &Kit,
-    guard_kit: &Kit,
+    tls: &Tls,
+    (lock_kit, guard_kit): (&Kit, &Kit),
 ) -> Result<Started, Failure> {
-    let keys = folder.key_file()?;
-    let common = |program: &str, listen: SocketAddr, part: &str| {
-        let store = match &args.redis {
-            Some(url) => url.clone(),
-            None => format!("embedded:{}", folder.path().join(part).display()),
-        };
-        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
-        let mut line = vec![
-            program.to_owned(),
-            format!("--listen={listen}"),
-            format!("--store={store}"),
-            flag("token-key-file", &keys),
-        ];
-        line.extend(args.access_file.iter().map(|path| flag("access-file", path)));
-        line.extend(args.audit_log.iter().map(|path| flag("audit-log", path)));
-        line
-    };
     if let Some(url) = &args.redis {
         let _: RedisTarget =
             url.parse().map_err(|error| Failure::usage(format!("--redis: {error}")))?;
     }
-    let mut locks = lock_server::config::Config::try_parse_from(common("l", args.listen, "locks"))
+    let line = common(("lock-server", "locks"), args.listen, args, folder, tls)?;
+    let mut locks = lock_server::config::Config::try_parse_from(line)
         .map_err(|error| Failure::internal(error.to_string()))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
     let rules = args.rule.iter().map(|rule| format!("--rule={rule}"));
     let port = args.redis.is_some().then(|| format!("--redis-listen={}", args.redis_listen));
-    let guard = common("g", args.guard_listen, "objects").into_iter().chain(rules).chain(port);
-    let mut guard = fenced_store::config::Config::try_parse_from(guard)
+    let line = common(("fenced-store", "objects"), args.guard_listen, args, folder, tls)?;
+    let line = line.into_iter().chain(rules).chain(port);
+    let mut guard = fenced_store::config::Config::try_parse_from(line)
         .map_err(|error| bad_rule(&error))?
         .settings()
         .map_err(|error| Failure::usage(error.to_string()))?;
@@ -159,17 +223,18 @@ async fn start(
     guard.access = guard.access.and("(lock-server)", &as_locks.secret, as_locks.right);
     let listener = listener::bind(locks.listen, &locks.exposure).await.map_err(cannot_start)?;
     let addr = listener.local_addr().map_err(cannot_start)?;
-    let url = format!("http://{addr}").parse()?;
-    guard.report = Some(ReportOptions { urls: vec![url], auth: Some(as_guard.header) });
+    let url = tls.url(addr).parse().map_err(Failure::internal)?;
+    let https = Https::new(tls.peers.clone(), tls.files.is_some()).map_err(Failure::internal)?;
+    guard.report = Some(ReportOptions { urls: vec![url], auth: Some(as_guard.header), https });
     let guard = fenced_store::app::build(guard, guard_kit).await.map_err(cannot_start)?;
     let guard = guard.bind().await.map_err(cannot_start)?;
     let Some(api) = guard.addr() else {
         return Err(Failure::internal("a listener does not know its address"));
     };
     let addresses = Addresses { locks: addr, api, redis: guard.redis_addr() };
-    let url = format!("http://{api}").parse().map_err(Failure::internal)?;
-    locks.store_options.guards = vec![url];
-    locks.store_options.guard_auth = Some(as_locks.header);
+    let url = tls.url(api).parse().map_err(Failure::internal)?;
+    let auth = Some(as_locks.header);
+    locks.store_options.guards = GuardOptions { urls: vec![url], auth, tls: tls.peers.clone() };
     // The lock server reads the guard's marks before it is complete, so the guard has to reply
     // by then. What the guard reports meanwhile waits at the listener.
     let guard = guard_kit.tasks.spawn(guard.serve());
@@ -219,16 +284,20 @@ fn cannot_start(error: impl std::fmt::Display) -> Failure {
     Failure::new(code::UNAVAILABLE, format!("cannot start: {error}"))
 }
 
-fn announce(args: &Args, folder: &Folder, addresses: &Addresses) -> Result<(), Failure> {
+fn announce(args: &Args, folder: &Folder, tls: &Tls, addresses: &Addresses) -> Result<(), Failure> {
     let Addresses { locks, api, redis } = addresses;
-    let locks = format!("http://{locks}");
-    let api = format!("http://{api}");
-    let who = args.access_file.as_deref();
+    let tour = Tour {
+        locks: tls.url(*locks),
+        guard: tls.url(*api),
+        folder,
+        access_file: args.access_file.as_deref(),
+        ca: tls.files.as_ref().map(|files| files.ca.as_path()),
+        // Other machines reach this one by a name, unless it listens on loopback alone.
+        host: (!locks.ip().is_loopback()).then(|| tls.host_names.first()).flatten(),
+    };
     let text = match (&args.redis, *redis) {
-        (Some(url), Some(port)) => {
-            tour::redis(&locks, &api, port, &without_password(url), folder, who)
-        }
-        _ => tour::text(&locks, &api, folder, who),
+        (Some(url), Some(port)) => tour.redis(port, &without_password(url)),
+        _ => tour.text(),
     };
     emit(text.as_bytes())
 }

@@ -35,7 +35,7 @@ mod ticket;
 mod upstream;
 
 pub use lanes::Lanes;
-pub use upstream::{Upstream, UpstreamUrl};
+pub use upstream::{Upstream, UpstreamTlsFlags, upstream_url};
 
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]

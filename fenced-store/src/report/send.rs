@@ -10,11 +10,12 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
-use super::{ReportOptions, ReportUrl};
+use super::ReportOptions;
+use crate::https::Connector;
 
 /// Time limit of a lock server's reply.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -36,20 +37,18 @@ pub(super) enum Failed {
 #[derive(Debug)]
 pub(super) struct Sender {
     options: ReportOptions,
-    http: Client<HttpConnector, Full<Bytes>>,
+    http: Client<Connector, Full<Bytes>>,
     /// Index of the server that replied last.
     at: usize,
 }
 
 impl Sender {
     pub(super) fn new(options: ReportOptions) -> Self {
-        let mut connector = HttpConnector::new();
-        connector.set_nodelay(true);
         let http = Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(1)
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
-            .build(connector);
+            .build(options.https.connector(TIMEOUT));
         Self { options, http, at: 0 }
     }
 
@@ -79,12 +78,14 @@ impl Sender {
 
     async fn once(
         &self,
-        url: &ReportUrl,
+        url: &ServerUrl,
         body: Bytes,
         trace: Option<&HeaderValue>,
     ) -> Result<(), Failed> {
-        let unreachable =
-            |error: &dyn std::error::Error| Failed::Unreachable(format!("{url}: {}", last(error)));
+        let unreachable = |error: &(dyn std::error::Error + 'static)| {
+            let tls = self.options.https.explain(error, url.host());
+            Failed::Unreachable(format!("{url}: {}", tls.unwrap_or_else(|| last(error))))
+        };
         let mut request = Request::post(format!("{}/v1/refusals", url.base()))
             .header(CONTENT_TYPE, "application/json")
             .header(USER_AGENT, concat!("fenced-store/", env!("CARGO_PKG_VERSION")));
@@ -100,7 +101,7 @@ impl Sender {
     }
 }
 
-async fn judge(url: &ReportUrl, reply: Response<Incoming>) -> Result<(), Failed> {
+async fn judge(url: &ServerUrl, reply: Response<Incoming>) -> Result<(), Failed> {
     let status = reply.status().as_u16();
     // Read to the end, so that the connection can be used again.
     let body = Limited::new(reply.into_body(), REPLY_BYTES_MAX).collect().await;

@@ -15,16 +15,16 @@ const PAGE: usize = 1_000;
 pub enum CarryError {
     /// The earlier store cannot be opened or used.
     #[error("--marks-from {0}: {1}")]
-    Earlier(StoreUrl, OpenError),
+    Earlier(String, OpenError),
     /// A store failed under way.
     #[error("--marks-from {0}: a mark could not be carried over: {1}; start the guard again")]
-    Store(StoreUrl, StoreError),
+    Store(String, StoreError),
     /// The earlier store holds no mark, so it is hardly the one that was meant.
     #[error(
         "--marks-from {0} has no marks of namespace {1}; name the store and the namespace of the \
          earlier guard, or leave the flag out"
     )]
-    Empty(StoreUrl, Namespace),
+    Empty(String, Namespace),
 }
 
 /// Raises the marks of `store` to those of the store at `url`, whose guards must have stopped.
@@ -39,8 +39,8 @@ pub async fn carry_marks(
     kit: &Kit,
 ) -> Result<usize, CarryError> {
     let opened = open(url, namespace, RedisOptions::default(), kit).await;
-    let earlier = opened.map_err(|error| CarryError::Earlier(url.clone(), error))?.store;
-    let failed = |error| CarryError::Store(url.clone(), error);
+    let earlier = opened.map_err(|error| CarryError::Earlier(url.to_string(), error))?.store;
+    let failed = |error| CarryError::Store(url.to_string(), error);
     let mut query = FenceQuery { limit: PAGE, ..FenceQuery::default() };
     let mut count = 0;
     loop {
@@ -52,7 +52,7 @@ pub async fn carry_marks(
         }
         match (page.more, count) {
             (true, _) => {}
-            (false, 0) => return Err(CarryError::Empty(url.clone(), namespace.clone())),
+            (false, 0) => return Err(CarryError::Empty(url.to_string(), namespace.clone())),
             (false, count) => return Ok(count),
         }
     }

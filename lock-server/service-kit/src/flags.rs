@@ -1,5 +1,7 @@
 //! Flags that both services have; flatten them into a service's own.
 
+mod peers;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +14,9 @@ use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
 use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
-use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions};
+use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNames};
+
+pub use peers::PeerFlags;
 
 /// The limits of a listener that an operator may want to change.
 #[derive(Clone, Copy, Debug, Args)]
@@ -241,22 +245,10 @@ impl StoreLoginFlags {
     }
 
     fn tls(&self) -> Result<TlsOptions, String> {
-        let mut tls = TlsOptions::default();
-        if let Some(file) = &self.store_ca {
-            tls = tls.with_ca(file).map_err(|error| format!("--store-ca: {error}"))?;
-        }
-        match (&self.store_cert, &self.store_key) {
-            (None, None) => Ok(tls),
-            (Some(certificate), Some(key)) => tls
-                .with_client(certificate, key)
-                .map_err(|error| format!("--store-cert and --store-key: {error}")),
-            (Some(_), None) => Err("--store-cert wants its private key; name its file with \
-                                    --store-key"
-                .to_owned()),
-            (None, Some(_)) => Err("--store-key is the key of a certificate; name its file with \
-                                    --store-cert"
-                .to_owned()),
-        }
+        let names =
+            TlsSettingNames { ca: "--store-ca", certificate: "--store-cert", key: "--store-key" };
+        let Self { store_ca, store_cert, store_key, .. } = self;
+        TlsOptions::read(names, store_ca.as_deref(), store_cert.as_deref(), store_key.as_deref())
     }
 }
 

@@ -4,7 +4,6 @@
 //! A server builds a [`Kit`], merges [`operational_routes`] into its own routes, passes the whole
 //! through [`http::finish`] and hands the result to [`listener::serve`].
 
-mod bounded_file;
 pub mod clock;
 pub mod config;
 pub mod data_file;

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::path::Path;
 
-use crate::bounded_file::read_bounded;
-use crate::tls::TlsOptions;
+use https_client::{TlsOptions, read_bounded};
 
 /// Longer passwords are refused, in bytes.
 const PASSWORD_BYTES_MAX: usize = 4096;

@@ -2,8 +2,10 @@
 
 use fence_protocol::{Namespace, Token};
 use serde::Deserialize;
+use service_kit::tls::ServerUrl;
 
-use super::{GUARD_TIMEOUT, GuardUrl, http};
+use super::GUARD_TIMEOUT;
+use super::http::{self, GuardClient};
 
 /// The fields that are read of `GET /v1/stores`.
 #[derive(Debug, Deserialize)]
@@ -28,8 +30,8 @@ struct Line {
 /// # Errors
 /// A sentence if it does not reply in time, or the reply is not one of a guard of `namespace`.
 pub(super) async fn highest(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
     tokio::time::timeout(GUARD_TIMEOUT, highest_mark(client, url, namespace))
@@ -38,8 +40,8 @@ pub(super) async fn highest(
 }
 
 async fn highest_mark(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     namespace: &Namespace,
 ) -> Result<Option<Token>, String> {
     let stores: Stores = http::get(client, url, "/v1/stores").await?;

@@ -5,7 +5,10 @@ use fence_protocol::wire::guards::GuardReply;
 use futures_util::future::{join_all, try_join};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::{GUARD_TIMEOUT, GuardUrl, http};
+use service_kit::tls::ServerUrl;
+
+use super::GUARD_TIMEOUT;
+use super::http::{self, GuardClient};
 
 /// Largest number of marks of a guard. With the longest names they fit into a reply.
 const MARKS_MAX: usize = 100;
@@ -20,15 +23,11 @@ pub(crate) enum Part {
 }
 
 /// Reads the part of every guard at the same time, for at most [`GUARD_TIMEOUT`].
-pub(crate) async fn read(
-    client: &reqwest::Client,
-    urls: &[GuardUrl],
-    part: &Part,
-) -> Vec<GuardReply> {
+pub(crate) async fn read(client: &GuardClient, urls: &[ServerUrl], part: &Part) -> Vec<GuardReply> {
     join_all(urls.iter().map(|url| guard(client, url, part))).await
 }
 
-async fn guard(client: &reqwest::Client, url: &GuardUrl, part: &Part) -> GuardReply {
+async fn guard(client: &GuardClient, url: &ServerUrl, part: &Part) -> GuardReply {
     let reply = async {
         match part {
             Part::Stores(prefix) => stores(client, url, prefix).await,
@@ -42,11 +41,7 @@ async fn guard(client: &reqwest::Client, url: &GuardUrl, part: &Part) -> GuardRe
     GuardReply { guard: url.to_string(), ..reply }
 }
 
-async fn stores(
-    client: &reqwest::Client,
-    url: &GuardUrl,
-    prefix: &str,
-) -> Result<GuardReply, String> {
+async fn stores(client: &GuardClient, url: &ServerUrl, prefix: &str) -> Result<GuardReply, String> {
     let marks = format!("/v1/fences?limit={MARKS_MAX}&prefix={}", encoded(prefix));
     let (stores, marks) =
         try_join(http::get(client, url, "/v1/stores"), http::get(client, url, &marks)).await?;
@@ -54,8 +49,8 @@ async fn stores(
 }
 
 async fn fence(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     lock: &LockName,
 ) -> Result<GuardReply, String> {
     let path = format!("/v1/fences/{}", encoded(lock.as_str()));

@@ -12,6 +12,7 @@ use std::str::FromStr;
 use fence_protocol::wire::lock::{EndedReply, GuardSeal, LockReply};
 use fence_protocol::{LeaseId, LockName, Token};
 use service_kit::ids;
+use service_kit::tls::ServerUrl;
 
 use super::sealer::{Cause, GuardSealed, Sealer, higher_mark};
 use crate::guards::GUARD_TIMEOUT;
@@ -151,7 +152,7 @@ impl Revocation<'_> {
     /// Ends one lease of several without a seal.
     async fn end_unsealed(&self) -> Result<Done, Failed> {
         let why = "not sealed: other leases of the lock are live, and a seal would refuse them too";
-        let guard = |url: &crate::guards::GuardUrl| GuardSeal {
+        let guard = |url: &ServerUrl| GuardSeal {
             guard: url.to_string(),
             mark: None,
             problem: Some(why.to_owned()),

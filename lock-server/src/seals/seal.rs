@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use fence_protocol::wire::fence::{Guarantee, SealReply};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_TOKEN, FencingToken, Problem, Token};
-
+use service_kit::tls::{ServerUrl, TlsOptions};
 use service_kit::trace;
 
-use crate::guards::{GuardUrl, http};
+use crate::guards::http::{self, GuardClient};
 
 /// Pauses between retries to a guard that is not ready, in milliseconds; the last one repeats.
 const PAUSES_MS: [u64; 4] = [25, 50, 100, 200];
@@ -47,8 +47,8 @@ enum SealAttempt {
 /// A sentence if the guard did not confirm the seal within `patience`. Its mark may have risen all
 /// the same.
 pub(super) async fn seal(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     fence: &FencingToken,
     patience: Duration,
 ) -> Result<SealedMark, String> {
@@ -65,8 +65,8 @@ pub(super) async fn seal(
 }
 
 async fn retry_until_sealed(
-    client: &reqwest::Client,
-    url: &GuardUrl,
+    client: &GuardClient,
+    url: &ServerUrl,
     fence: &FencingToken,
     last: &mut Option<String>,
 ) -> Result<SealedMark, String> {
@@ -81,19 +81,22 @@ async fn retry_until_sealed(
     }
 }
 
-async fn try_seal(client: &reqwest::Client, url: &GuardUrl, fence: &FencingToken) -> SealAttempt {
+async fn try_seal(client: &GuardClient, url: &ServerUrl, fence: &FencingToken) -> SealAttempt {
     // The bytes of a lock name may stand in a path as they are.
-    let address = format!("{}/v1/fences/{}/seal", url.base(), fence.lock);
-    let request = client.post(address).header(FENCING_TOKEN, fence.to_string());
+    let path = format!("/v1/fences/{}/seal", fence.lock);
+    let request = client.post(url, &path).header(FENCING_TOKEN, fence.to_string());
     let request = match trace::header() {
         Some(context) => request.header(trace::HEADER, context),
         None => request,
     };
     let reply = match request.send().await {
         Ok(reply) => reply,
-        // No process listens: an operator has to act, and waiting would block the lock.
-        Err(error) if error.is_connect() => return SealAttempt::Refused(http::causes(error)),
-        Err(error) => return SealAttempt::Later(http::causes(error)),
+        // No process listens, or not with these certificates: an operator has to act, and waiting
+        // would block the lock.
+        Err(error) if error.is_connect() || TlsOptions::is_client_refused(&error) => {
+            return SealAttempt::Refused(client.causes(url, error));
+        }
+        Err(error) => return SealAttempt::Later(client.causes(url, error)),
     };
     let status = reply.status().as_u16();
     let guarantee = reply.headers().get(FENCING_GUARANTEE).map(|value| value.as_bytes().to_vec());

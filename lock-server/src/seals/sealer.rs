@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::HeaderValue;
 use fence_protocol::wire::lock::GuardSeal;
 use fence_protocol::{LeaseId, LockName, Token};
 use prometheus_client::encoding::EncodeLabelSet;
@@ -13,9 +12,11 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::metrics::Metrics;
+use service_kit::tls::ServerUrl;
 
 use super::seal::{self, SealedMark};
-use crate::guards::{GuardUrl, http};
+use crate::guards::GuardOptions;
+use crate::guards::http::GuardClient;
 use crate::signer::Signer;
 use lease::tokens;
 
@@ -123,9 +124,8 @@ pub(crate) struct Sealer {
 
 #[derive(Debug)]
 struct SealerShared {
-    urls: Vec<GuardUrl>,
-    /// `None` without guards: building a client reads every certificate of the system.
-    http: Option<reqwest::Client>,
+    urls: Vec<ServerUrl>,
+    http: GuardClient,
     signer: Signer,
     clock: Arc<dyn Clock>,
     figures: Figures,
@@ -134,16 +134,11 @@ struct SealerShared {
 impl Sealer {
     /// # Errors
     /// A sentence where no HTTP client can be made.
-    pub(crate) fn new(
-        urls: &[GuardUrl],
-        auth: Option<&HeaderValue>,
-        signer: Signer,
-        kit: &Kit,
-    ) -> Result<Self, String> {
+    pub(crate) fn new(guards: &GuardOptions, signer: Signer, kit: &Kit) -> Result<Self, String> {
         Ok(Self {
             inner: Arc::new(SealerShared {
-                urls: urls.to_vec(),
-                http: (!urls.is_empty()).then(|| http::client(auth)).transpose()?,
+                urls: guards.urls.clone(),
+                http: GuardClient::new(guards)?,
                 signer,
                 clock: kit.clock.clone(),
                 figures: Figures::new(&kit.metrics),
@@ -151,13 +146,13 @@ impl Sealer {
         })
     }
 
-    /// HTTP client for the guards; `None` if there are none.
-    pub(crate) fn http(&self) -> Option<&reqwest::Client> {
-        self.inner.http.as_ref()
+    /// HTTP client for the guards.
+    pub(crate) fn http(&self) -> &GuardClient {
+        &self.inner.http
     }
 
     /// Addresses of the guards.
-    pub(crate) fn urls(&self) -> &[GuardUrl] {
+    pub(crate) fn urls(&self) -> &[ServerUrl] {
         &self.inner.urls
     }
 
@@ -172,9 +167,8 @@ impl Sealer {
         let inner = &*self.inner;
         let fence = inner.signer.sign(token, lock.clone(), lease);
         let begun_ms = inner.clock.monotonic_ms();
-        let guards =
-            inner.http.iter().flat_map(|http| inner.urls.iter().map(move |url| (http, url)));
-        let seals = guards.map(|(http, url)| seal::seal(http, url, &fence, patience));
+        let guards = inner.urls.iter();
+        let seals = guards.map(|url| seal::seal(&inner.http, url, &fence, patience));
         let outcomes = futures_util::future::join_all(seals).await;
         let took_ms = inner.clock.monotonic_ms().saturating_sub(begun_ms);
         #[expect(clippy::cast_precision_loss, reason = "a histogram of seconds needs no more")]

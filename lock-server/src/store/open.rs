@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
-use axum::http::HeaderValue;
 use fence_protocol::{Namespace, Token};
 use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
 use service_kit::Kit;
@@ -19,7 +18,7 @@ use super::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use super::records::{RecordStore, ServerId};
 use super::redis::KeyPrefix;
 use super::{Limits, LockStore, LossOptions};
-use crate::guards::{GuardUrl, Guards, RETRY_INTERVAL};
+use crate::guards::{GuardOptions, Guards, RETRY_INTERVAL};
 use lease::tokens;
 
 /// The value of `--store`.
@@ -130,9 +129,7 @@ pub struct StoreOptions {
     /// Bounds.
     pub limits: Limits,
     /// Guards whose highest mark is read.
-    pub guards: Vec<GuardUrl>,
-    /// Authorization header for the guards.
-    pub guard_auth: Option<HeaderValue>,
+    pub guards: GuardOptions,
     /// Connection behaviour, for stores behind a network.
     pub link: LinkOptions,
     /// Time for which a silent server still counts as alive, for stores that servers share.
@@ -162,8 +159,7 @@ impl Default for StoreOptions {
             key_prefix: KeyPrefix::default(),
             login: StoreLogin::default(),
             limits: Limits::default(),
-            guards: Vec::new(),
-            guard_auth: None,
+            guards: GuardOptions::default(),
             link: LinkOptions::default(),
             liveness: std::time::Duration::from_secs(3),
             loss: LossOptions::default(),
@@ -187,9 +183,8 @@ pub async fn open(
     options: &StoreOptions,
     kit: &Kit,
 ) -> Result<Arc<dyn LockStore>, OpenError> {
-    let auth = options.guard_auth.as_ref();
-    let guards = Guards::with_auth(&options.guards, &options.namespace, &kit.health, auth)
-        .map_err(OpenError)?;
+    let guards = Guards::new(&options.guards, &options.namespace, &kit.health);
+    let guards = guards.map_err(OpenError)?;
     let store = open_store(url, options, &guards, kit).await?;
     if !guards.were_asked()
         && let Some(mark) = guards.marks().await.highest

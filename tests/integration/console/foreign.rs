@@ -34,12 +34,12 @@ fn attack(target: &str) -> String {
     format!(
         "<!doctype html><title>elsewhere</title><a id=link href='{target}/ui'>console</a>
         <iframe id=frame src='{target}/ui/'></iframe><iframe name=sink></iframe>
-        <form id=form target=sink method=post enctype=text/plain action='{target}/v1/locks/a/revoke'>
-        <input name='{{\"reason\":\"' value='form\"}}'></form>
+        <form id=form target=sink method=post enctype=text/plain
+        action='{target}/v1/locks/a/revoke'><input name='{{\"reason\":\"' value='form\"}}'></form>
         <script>
         const body = JSON.stringify({{reason: 'page'}});
-        const send = (options) => fetch('{target}/v1/locks/a/revoke', {{method: 'POST', body, ...options}})
-          .then((reply) => reply.type, () => 'refused');
+        const send = (options) =>
+          fetch('{target}/v1/locks/a/revoke', {{method: 'POST', body, ...options}}).then((reply) => reply.type, () => 'refused');
         document.getElementById('form').submit();
         Promise.all([send({{mode: 'no-cors'}}), send({{}}),
           send({{headers: {{'content-type': 'application/json'}}}}),

@@ -20,8 +20,8 @@ fn header(sampled: bool) -> String {
 
 async fn traced(server: &Server, path: &str, header: &str) {
     let headers = [("traceparent", header), ("content-type", "application/json")];
-    let reply = Api::new(&server.base).send(Method::POST, path, &headers, r#"{"ttl_ms":60000}"#);
-    reply.await.expect(200);
+    let api = Api::new(&server.base);
+    api.send(Method::POST, path, &headers, r#"{"ttl_ms":60000}"#).await.expect(200);
 }
 
 /// The spans that a collector has received.

@@ -111,7 +111,8 @@ async fn a_quorum_that_is_vouched_for_begins_at_one() {
     let url: QuorumUrl = nodes.url().parse().unwrap();
     let namespace = Namespace::default();
     let kit = Kit::new("guards");
-    let guards = lock_server::guards::Guards::new(&[], &namespace, &kit.health).unwrap();
+    let guards =
+        lock_server::guards::Guards::new(&Default::default(), &namespace, &kit.health).unwrap();
     init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap();
     let again = init_fresh(&url, &KeyPrefix::default(), &namespace, &guards).await.unwrap_err();
     assert!(again.contains("in use"), "{again}");

@@ -30,7 +30,7 @@ async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> 
         replicas: ReplicaOptions::default(),
     };
     let kit = Kit::new("records");
-    let guards = Guards::new(&[], &options.namespace, &kit.health).unwrap();
+    let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
     RedisRecords::start(&target, options, guards, &kit).await
 }
 

@@ -89,3 +89,8 @@ fn celery_and_its_like_run_unmodified() {
 fn redis_benchmark_says_that_it_is_redis() {
     judge("benchmark");
 }
+
+#[test]
+fn redis_benchmark_and_redis_py_speak_tls() {
+    judge("tls");
+}

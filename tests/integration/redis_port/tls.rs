@@ -2,6 +2,7 @@
 
 use fence_tests::certificates::Certificates;
 use fence_tests::process::Output;
+use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
@@ -58,7 +59,7 @@ impl Secured {
     }
 }
 
-/// Whether the server has announced the end, instead of a connection that just ended.
+/// Returns `true` if the server has announced the end; a connection may also just end.
 async fn is_announced_end(client: &mut RespClient) -> bool {
     let error = soon("the end", client.next()).await.expect_err("no reply");
     error.kind() == std::io::ErrorKind::UnexpectedEof && error.get_ref().is_none()
@@ -185,4 +186,39 @@ async fn a_client_that_trusts_another_ca_ends_its_own_connection_alone() {
     assert!(error.to_string().contains("UnknownIssuer"), "{error}");
     assert_eq!(before.call(&["PING"]).await, Resp::simple("PONG"));
     port.assert_served().await;
+}
+
+/// Large values, a long pipeline, and the end after FENCED, at the port's other form.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_port_before_a_cluster_speaks_it_too() {
+    let cluster = RedisCluster::start().await;
+    let certificates = Certificates::new();
+    let guard = port(&tls_setup(&cluster.url(), &certificates)).await;
+    let tls = TlsClient::anonymous(&certificates);
+    let fenced = async |grant: &Grant| {
+        let mut client = RespClient::try_tls(&guard.address, &tls).await.expect("a connection");
+        client.authenticate(&grant.credential).await;
+        client
+    };
+    let old = Grant::new(10, "1");
+    let mut client = fenced(&old).await;
+    let value = "x".repeat(4 << 20);
+    assert_eq!(client.call(&["SET", &old.key("a"), &value]).await, Resp::simple("OK"));
+    assert!(client.call(&["GET", &old.key("a")]).await == Resp::bulk(&value), "another value");
+    let incr = request(&["INCR", &old.key("n")]).repeat(2_000);
+    client.send_raw(&incr).await;
+    for number in 1..=2_000 {
+        assert_eq!(client.reply().await, Resp::Integer(number));
+    }
+    let mut new = fenced(&Grant::new(20, "1")).await;
+    assert_eq!(new.call(&["SET", &old.key("a"), "new"]).await, Resp::simple("OK"));
+    for reply in client.pipeline(&[&["SET", &old.key("a"), "late"], &["PING"]]).await {
+        reply.expect_error("FENCED");
+    }
+    assert!(is_announced_end(&mut client).await);
+    assert_eq!(new.call(&["QUIT"]).await, Resp::simple("OK"));
+    assert!(is_announced_end(&mut new).await);
+    let mut plain = RespClient::connect(&guard.address).await;
+    let reply = plain.call(&["PING"]).await;
+    assert!(reply.expect_error("ERR").contains("speaks TLS"), "{reply:?}");
 }

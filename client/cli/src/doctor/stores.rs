@@ -4,7 +4,7 @@ use fence_protocol::wire::fence::Front;
 use serde::Deserialize;
 
 use super::check::Check;
-use super::http::{Answer, get};
+use super::http::{Answer, Http, get};
 
 /// `GET /v1/stores`, as much of it as is shown: a word of the future is shown as it is.
 #[derive(Debug, Deserialize)]
@@ -44,11 +44,7 @@ struct WouldRefuse {
 
 /// A line a store and a line a gap, of the guard at `base`, and what it said; nothing where it
 /// cannot be reached, which others have said by then.
-pub(super) async fn check(
-    name: &str,
-    base: &str,
-    http: &reqwest::Client,
-) -> (Vec<Check>, Option<Stores>) {
+pub(super) async fn check(name: &str, base: &str, http: &Http) -> (Vec<Check>, Option<Stores>) {
     let answer = get(http, base, "/v1/stores").await;
     answer.map_or_else(|_| (Vec::new(), None), |answer| read(name, &answer))
 }

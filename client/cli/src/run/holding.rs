@@ -10,6 +10,7 @@ use super::options::Options;
 use super::signals::Signals;
 use super::supervise::{self, Ended};
 use super::{job, progress};
+use crate::connect::Connect;
 use fence_terminal::exit::Failure;
 use fence_terminal::output::say;
 
@@ -41,7 +42,7 @@ pub(crate) fn listen(options: &Options) -> Result<Signals, Failure> {
 pub(crate) async fn hold(
     options: &Options,
     command: &[OsString],
-    client: &Client,
+    (client, connect): (&Client, &Connect),
     held: impl Into<Held>,
     signals: &mut Signals,
 ) -> Result<HoldingOutcome, Failure> {
@@ -49,7 +50,9 @@ pub(crate) async fn hold(
     if options.verbose {
         say(&format!("fence: holding {}", held.tokens()));
     }
-    let outcome = run_under(options, command, client, held, signals).await;
+    let mut environment = held.environment(client);
+    environment.extend(connect.environment());
+    let outcome = run_under(options, command, &environment, held, signals).await;
     client.drained(RELEASE_WAIT).await;
     outcome
 }
@@ -57,7 +60,7 @@ pub(crate) async fn hold(
 async fn run_under(
     options: &Options,
     command: &[OsString],
-    client: &Client,
+    environment: &[(&'static str, String)],
     held: Held,
     signals: &mut Signals,
 ) -> Result<HoldingOutcome, Failure> {
@@ -66,8 +69,7 @@ async fn run_under(
         return Ok(HoldingOutcome::NotStarted(error.to_string()));
     }
     let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
-    let environment = held.environment(client);
-    let job = job::Job::start(command, &environment, reports.as_ref())?;
+    let job = job::Job::start(command, environment, reports.as_ref())?;
     let ended = supervise::supervise(job, &held, signals, reports, options).await?;
     if let Some(reason) = ended.lost {
         let message =

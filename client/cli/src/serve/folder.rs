@@ -67,7 +67,7 @@ impl Folder {
     }
 }
 
-fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+pub(super) fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Failure {
     let message = format!("{what}: {}: {error}", path.display());
     Failure::new(code::UNAVAILABLE, message)
 }

@@ -7,8 +7,10 @@ use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+
+use super::upstream::Upstream;
+use crate::https::{Connector, Https};
 
 /// Idle connections kept for reads.
 const IDLE_CONNECTIONS: usize = 32;
@@ -26,28 +28,27 @@ pub(super) enum Lost {
 /// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    reads: HyperClient<HttpConnector, Full<Bytes>>,
+    reads: HyperClient<Connector, Full<Bytes>>,
     /// Client for writes; each has a connection of its own. A pooled connection may be closing at
     /// the other end that very moment, and then it is unknown if the write was sent.
-    writes: HyperClient<HttpConnector, Full<Bytes>>,
+    writes: HyperClient<Connector, Full<Bytes>>,
+    https: Https,
 }
 
 impl Client {
-    /// Makes a client. `timeout` is for a whole request; connecting gets half of it, so that a
-    /// failure to connect is never taken for a lost reply.
-    pub(super) fn new(timeout: Duration) -> Self {
+    /// Makes a client. Connecting, with the TLS handshake, gets half of the time of a request, so
+    /// that a failure to connect is never taken for a lost reply.
+    pub(super) fn new(upstream: &Upstream) -> Self {
+        let connector = upstream.https.connector(upstream.timeout / 2);
         let build = |idle: usize| {
-            let mut connector = HttpConnector::new();
-            connector.set_nodelay(true);
-            connector.set_connect_timeout(Some(timeout / 2));
             HyperClient::builder(TokioExecutor::new())
                 .retry_canceled_requests(false)
                 .pool_max_idle_per_host(idle)
                 .pool_idle_timeout(IDLE_TIMEOUT)
                 .pool_timer(TokioTimer::new())
-                .build(connector)
+                .build(connector.clone())
         };
-        Self { reads: build(IDLE_CONNECTIONS), writes: build(0) }
+        Self { reads: build(IDLE_CONNECTIONS), writes: build(0), https: upstream.https.clone() }
     }
 
     /// Sends a request and awaits the head of the reply.
@@ -60,8 +61,9 @@ impl Client {
         is_write: bool,
     ) -> Result<Response<Incoming>, Lost> {
         let client = if is_write { &self.writes } else { &self.reads };
+        let host = request.uri().host().unwrap_or_default().to_owned();
         client.request(request).await.map_err(|error| {
-            let text = chain(&error);
+            let text = self.https.explain(&error, &host).unwrap_or_else(|| chain(&error));
             if error.is_connect() { Lost::NotSent(text) } else { Lost::Unknown(text) }
         })
     }

@@ -13,11 +13,11 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use service_kit::problem::Reject;
+use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
 use super::client::{Client, Lost, chain};
 use super::headers;
-use super::upstream::UpstreamUrl;
 use crate::key::ObjectKey;
 use crate::service::UNKNOWN_HINT;
 
@@ -35,7 +35,7 @@ pub(super) struct Checked {
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
     pub(super) client: Client,
-    pub(super) url: UpstreamUrl,
+    pub(super) url: ServerUrl,
     pub(super) timeout: Duration,
     pub(super) max_reply_bytes: usize,
 }
@@ -140,7 +140,7 @@ impl Forwarder {
             None => format!("/{}", checked.key),
         };
         let uri = Uri::builder()
-            .scheme("http")
+            .scheme(self.url.scheme())
             .authority(self.url.authority().clone())
             .path_and_query(path)
             .build()

@@ -36,7 +36,7 @@ pub(super) struct Proxy {
 impl Proxy {
     pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
         let forwarder = Forwarder {
-            client: Client::new(upstream.timeout),
+            client: Client::new(upstream),
             url: upstream.url.clone(),
             timeout: upstream.timeout,
             max_reply_bytes: shared.max_object_bytes(),

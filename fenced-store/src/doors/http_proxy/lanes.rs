@@ -9,13 +9,14 @@ use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Token};
 use service_kit::Kit;
+use service_kit::tls::ServerUrl;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use super::journal::{Intent, Journal};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
 use super::ticket::{OperationEnds, Ticket};
-use super::{ProxyError, Upstream, UpstreamUrl};
+use super::{ProxyError, Upstream};
 use crate::counters::Counters;
 use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
 use crate::verdict::{Fence, Mark};
@@ -34,7 +35,7 @@ pub struct Lanes {
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
     next_op: AtomicU64,
-    url: UpstreamUrl,
+    url: ServerUrl,
     lifetime_ms: u64,
     drain_wait_ms: u64,
     counters: Counters,

@@ -11,6 +11,7 @@ use hyper::service::Service as _;
 use hyper_util::service::TowerToHyperService;
 use service_kit::Kit;
 use service_kit::http::ApiRouter;
+use service_kit::tls::TlsOptions;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -19,6 +20,7 @@ use tokio::task::JoinHandle;
 
 use crate::app;
 use crate::doors::http_proxy::Upstream;
+use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
 /// A request that reached the upstream. Dropping it breaks the connection.
@@ -95,6 +97,7 @@ async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &K
     let upstream = Upstream {
         listen: ([127, 0, 0, 1], 0).into(),
         url: format!("http://{addr}").parse().unwrap(),
+        https: Https::new(TlsOptions::default(), false).unwrap(),
         max_request_lifetime: Duration::from_millis(lifetime_ms),
         state: state.to_owned(),
         timeout: Duration::from_secs(20),

@@ -1,14 +1,13 @@
 //! Settings of the reverse proxy.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
-use fence_protocol::Invalid;
-use http::Uri;
-use http::uri::Authority;
+use clap::Args;
+use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
+
+use crate::https::Https;
 
 /// Settings of the reverse proxy.
 #[derive(Clone, Debug)]
@@ -16,7 +15,9 @@ pub struct Upstream {
     /// Address of the proxy.
     pub listen: SocketAddr,
     /// Datastore, from the settings alone; redirects are not followed.
-    pub url: UpstreamUrl,
+    pub url: ServerUrl,
+    /// Certificates, for a datastore over TLS.
+    pub https: Https,
     /// Time for which the datastore may still act on a request whose connection broke.
     pub max_request_lifetime: Duration,
     /// Folder of durable marks and intents.
@@ -27,40 +28,52 @@ pub struct Upstream {
     pub drain_wait: Duration,
 }
 
-/// An address `http://HOST:PORT`, without path or credentials.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpstreamUrl(Authority);
-
-impl UpstreamUrl {
-    /// Returns host and port.
-    pub fn authority(&self) -> &Authority {
-        &self.0
-    }
+/// Flags for a datastore over TLS.
+#[derive(Clone, Debug, Default, Args)]
+pub struct UpstreamTlsFlags {
+    /// CA (PEM) that signs the upstream's certificate [default: the system's]. For https://.
+    #[arg(long, value_name = "FILE")]
+    pub upstream_ca: Option<PathBuf>,
+    /// Certificate (PEM) for an upstream that requires one.
+    #[arg(long, value_name = "FILE")]
+    pub upstream_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE")]
+    pub upstream_key: Option<PathBuf>,
 }
 
-impl FromStr for UpstreamUrl {
-    type Err = Invalid;
-
-    fn from_str(text: &str) -> Result<Self, Invalid> {
-        let refuse = || {
-            let shown = service_kit::login::without_password(text);
-            Invalid::new("upstream", shown, "must be http://HOST:PORT without a path")
+impl UpstreamTlsFlags {
+    /// Reads the files for the datastore at `url`.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, if a file cannot be used or the address is not `https://`.
+    pub fn https(&self, url: &ServerUrl) -> Result<Https, String> {
+        let names = TlsSettingNames {
+            ca: "--upstream-ca",
+            certificate: "--upstream-cert",
+            key: "--upstream-key",
         };
-        let uri: Uri = text.parse().map_err(|_| refuse())?;
-        let is_bare = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        match (uri.scheme_str(), uri.authority()) {
-            (Some("http"), Some(authority)) if is_bare && !authority.as_str().contains('@') => {
-                Ok(Self(authority.clone()))
-            }
-            _ => Err(refuse()),
+        let Self { upstream_ca: ca, upstream_cert: certificate, upstream_key: key } = self;
+        let tls = TlsOptions::read(names, ca.as_deref(), certificate.as_deref(), key.as_deref())?;
+        if !tls.is_default() && !url.is_https() {
+            return Err("--upstream-ca, --upstream-cert and --upstream-key are for TLS, and \
+                        --upstream begins with http://; write https://, or leave them out"
+                .to_owned());
         }
+        Https::new(tls, url.is_https())
     }
 }
 
-impl fmt::Display for UpstreamUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.0)
+/// Parses an address `http://HOST:PORT` or `https://HOST:PORT`, without path or credentials.
+///
+/// # Errors
+/// A sentence, without credentials.
+pub fn upstream_url(text: &str) -> Result<ServerUrl, String> {
+    let url: ServerUrl = text.parse()?;
+    if url.has_path() {
+        return Err(format!("{url} must have no path: requests bring theirs"));
     }
+    Ok(url)
 }
 
 #[cfg(test)]
@@ -68,15 +81,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_http_origin_is_an_upstream() {
-        let url: UpstreamUrl = "http://127.0.0.1:9000/".parse().unwrap();
-        assert_eq!(url.to_string(), "http://127.0.0.1:9000");
-        for bad in
-            ["", "127.0.0.1:9", "https://a", "http://", "http://a/b", "http://a?b", "http://u:p@a"]
-        {
-            assert!(bad.parse::<UpstreamUrl>().is_err(), "{bad}");
+    fn only_an_origin_is_an_upstream() {
+        assert_eq!(upstream_url("http://127.0.0.1:9000/").unwrap().base(), "http://127.0.0.1:9000");
+        assert!(upstream_url("https://store.example").unwrap().is_https());
+        for bad in ["", "127.0.0.1:9", "ftp://a", "http://", "http://a/b", "http://a?b"] {
+            assert!(upstream_url(bad).is_err(), "{bad}");
         }
-        let error = "http://u:hunter2@a".parse::<UpstreamUrl>().unwrap_err();
-        assert!(!error.to_string().contains("hunter2"), "{error}");
     }
 }

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use https_client::pem::{FILE_BYTES_MAX, certificates, roots};
+use https_client::{install_crypto, read_bounded};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -14,8 +16,6 @@ use rustls::sign::CertifiedKey;
 use rustls::{Error, ServerConfig, version};
 
 use super::expiry::not_after_seconds;
-use super::{FILE_BYTES_MAX, certificates, install_crypto, roots};
-use crate::bounded_file::read_bounded;
 
 /// The only protocol that is spoken here over TLS, as ALPN names it. Clients of the Redis port name
 /// none.

@@ -60,7 +60,7 @@ async fn a_namespace_that_is_vouched_for_begins_at_1() {
     let StoreUrl::Redis(target) = redis.url().parse().unwrap() else { panic!() };
     let namespace = fence_protocol::Namespace::default();
     let kit = Kit::new("records");
-    let guards = Guards::new(&[], &namespace, &kit.health).unwrap();
+    let guards = Guards::new(&Default::default(), &namespace, &kit.health).unwrap();
     let init = async || init_fresh(&target, &KeyPrefix::default(), &namespace, &guards).await;
     init().await.unwrap();
     assert_eq!(take(&server(&redis).await, 1).await.unwrap().base, 0);

@@ -1,11 +1,10 @@
 //! How connections over TLS end, and clients that do not read.
 
-use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::until_true;
 
-use super::{Secured, is_announced_end, port, tls_setup};
+use super::{Secured, is_announced_end, tls_setup};
 
 /// Everything that was replied before is received, then the refusal, then an end that the guard
 /// announces: what an attacker on the way cuts off looks different.
@@ -40,7 +39,7 @@ async fn a_refused_token_gets_its_error_in_full() {
 }
 
 #[tokio::test]
-async fn the_end_is_announced_whoever_ends() {
+async fn every_end_is_announced() {
     let port = Secured::start().await;
     let mut client = port.connect().await;
     assert_eq!(client.call(&["QUIT"]).await, Resp::simple("OK"));

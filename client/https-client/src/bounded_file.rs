@@ -8,7 +8,7 @@ use std::path::Path;
 ///
 /// # Errors
 /// A sentence that begins with the file.
-pub(crate) fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
+pub fn read_bounded(file: &Path, most: u64) -> Result<Vec<u8>, String> {
     // The variable of a flag that names a file is easily given what the file holds, which may be a
     // secret: it is not repeated.
     if file.as_os_str().as_encoded_bytes().contains(&b'\n') {

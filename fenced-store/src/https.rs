@@ -1,0 +1,55 @@
+//! Connections of the guard's own HTTP clients, plain or over TLS.
+
+use std::error::Error;
+use std::time::Duration;
+
+use http::Uri;
+use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use service_kit::tls::TlsOptions;
+use tokio::net::TcpStream;
+use tower::BoxError;
+use tower::timeout::Timeout;
+use tower::util::BoxCloneSyncService;
+
+/// Makes the connections of an HTTP client.
+pub(crate) type Connector =
+    BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
+
+/// Certificates of one HTTP client.
+#[derive(Clone, Debug)]
+pub struct Https {
+    options: TlsOptions,
+    config: ClientConfig,
+}
+
+impl Https {
+    /// Certificates that are ready for use. `is_used` is false if no server is reached over TLS.
+    ///
+    /// # Errors
+    /// A sentence if they cannot be used.
+    pub fn new(options: TlsOptions, is_used: bool) -> Result<Self, String> {
+        Ok(Self { config: options.client_config(is_used)?, options })
+    }
+
+    /// Connections that are each ready within `timeout`, with the TLS handshake.
+    pub(crate) fn connector(&self, timeout: Duration) -> Connector {
+        let mut tcp = HttpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_nodelay(true);
+        tcp.set_connect_timeout(Some(timeout));
+        let https = HttpsConnectorBuilder::new()
+            .with_tls_config(self.config.clone())
+            .https_or_http()
+            .enable_http1()
+            .wrap_connector(tcp);
+        BoxCloneSyncService::new(Timeout::new(https, timeout))
+    }
+
+    /// Explains an error of TLS with the server at `host`, and what to do; `None` for others.
+    pub(crate) fn explain(&self, error: &(dyn Error + 'static), host: &str) -> Option<String> {
+        self.options.explain(error, host)
+    }
+}
