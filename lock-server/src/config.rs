@@ -159,7 +159,7 @@ pub struct Config {
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
-    /// TLS.
+    /// TLS of the listener.
     #[command(flatten)]
     pub tls: TlsFlags,
     /// Names.
