@@ -34,7 +34,7 @@ async fn run(args: &[&str]) -> Output {
     Process::spawn("fence doctor", command).ended().await
 }
 
-/// What it finds at both, with `--strict`.
+/// Its exit code and findings at both, with `--strict`.
 async fn both(server: &Server, guard: &Server, more: &[&str]) -> (i32, Vec<Finding>) {
     let named = ["--server", &server.base, "--guard", &guard.base, "--strict"];
     doctor(&[&named, more].concat()).await

@@ -35,16 +35,6 @@ impl Certificates {
     }
 
     /// With other names for the server.
-    pub fn for_names(names: &[&str]) -> Self {
-        Self::until(names, 4000)
-    }
-
-    /// With a server's certificate that has ended long ago.
-    pub fn expired() -> Self {
-        Self::until(&["localhost", "127.0.0.1"], 2001)
-    }
-
-    /// Server and client certificates end with this year.
     ///
     /// # Panics
     /// If they cannot be made.

@@ -147,7 +147,7 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
 /// Checks each server, both together, and the way through them.
 async fn servers(
     client: &Client,
-    http: &reqwest::Client,
+    http: &http::Http,
     has_lock_server: bool,
     has_guard: bool,
 ) -> Vec<Check> {

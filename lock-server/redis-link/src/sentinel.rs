@@ -98,8 +98,8 @@ impl Sentinels {
         votes
     }
 
-    /// Returns a sentence for each sentinel that does not reply or does not know the master, and for
-    /// each replica of it that is down by the account of the first sentinel that replies.
+    /// Returns a sentence for each sentinel that does not reply or does not know the master, and
+    /// for each replica of it that is down by the account of the first sentinel that replies.
     pub(crate) async fn troubles(&self, access: &Access, timeout: Duration) -> Vec<String> {
         let asked = (0..self.addresses.len())
             .map(async |at| tokio::time::timeout(timeout, self.ask_one(at, access)).await);
@@ -129,7 +129,7 @@ impl Sentinels {
         troubles
     }
 
-    /// What a sentinel that has just replied says of the replicas.
+    /// Returns the replicas by the account of a sentinel that has just replied.
     async fn replicas(&self, at: usize) -> Option<Vec<HashMap<String, String>>> {
         let Idle(mut connection) = self.slot(at).take()?;
         let reply: Value = self.question("replicas").query_async(&mut connection).await.ok()?;

@@ -8,7 +8,7 @@ use fence_tests::wait::until;
 
 use super::{Finding, about, doctor};
 
-/// What `--strict` finds at a lock server once this check is no longer well.
+/// Findings of `--strict` at a lock server once this check warns.
 async fn until_warned(server: &Server, what: &str) -> Vec<Finding> {
     until(&format!("a warning about {what}"), || async {
         let (code, checks) = doctor(&["--server", &server.base, "--strict"]).await;

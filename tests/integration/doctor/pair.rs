@@ -18,7 +18,8 @@ async fn site(locks: Setup, guard: Setup) -> (Server, Server) {
 
 #[tokio::test]
 async fn keys_that_differ_fail() {
-    let (ours, theirs) = (KeyFile::new("k1", 7), KeyFile::new("k1", 8));
+    let ours = KeyFile::new("k1", 7);
+    let theirs = KeyFile::new("k1", 8);
     let locks = || Setup::lock_server("memory:").keys(&ours.path());
     let (server, guard) = site(locks(), Setup::fenced_store("memory:").keys(&theirs.path())).await;
     let (code, checks) = both(&server, &guard, &[]).await;
@@ -79,7 +80,8 @@ async fn version_shows_digests_and_no_keys() {
         let api = Api::new(base);
         async move { api.get("/version").await.expect(200).json() }
     };
-    let (ours, theirs) = (reply(&server.base).await, reply(&guard.base).await);
+    let ours = reply(&server.base).await;
+    let theirs = reply(&guard.base).await;
     assert_eq!(ours["keys"], theirs["keys"]);
     assert_eq!(ours["namespace"], "default");
     let digest = ours["keys"][0]["digest"].as_str().unwrap();

@@ -46,8 +46,8 @@ async fn a_guard_that_reports_to_another_lock_server_is_a_warning() {
 #[tokio::test]
 async fn a_guard_whose_reports_fail_is_a_warning() {
     let server = lock_server().await;
-    let nobody = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
-    let guard = reporting(&nobody).start().await;
+    let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let guard = reporting(&absent).start().await;
     let api = guard.guard().0.clone();
     until_true("a report to fail", || async {
         let ready = api.get("/readyz?verbose").await.expect(200);
@@ -58,5 +58,5 @@ async fn a_guard_whose_reports_fail_is_a_warning() {
     assert_eq!(code, 1, "{checks:?}");
     let (verdict, text) = about(&checks, "fenced-store refusal-reports");
     assert_eq!(verdict, "warning");
-    assert!(text.contains(&nobody), "{text}");
+    assert!(text.contains(&absent), "{text}");
 }

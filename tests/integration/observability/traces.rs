@@ -147,8 +147,8 @@ async fn spans_without_a_collector_are_dropped_and_serving_continues() {
     let ready = Api::new(&server.base).get("/readyz?verbose").await.expect(200).body;
     let ready = String::from_utf8(ready.to_vec()).unwrap();
     assert!(ready.contains("traces warning: spans are dropped"), "{ready}");
-    let refused = Setup::lock_server("memory:").args(&["--otlp-endpoint", "grpc://c"]).refused();
-    assert!(refused.await.stderr.contains("http://HOST:PORT"));
+    let setup = Setup::lock_server("memory:").args(&["--otlp-endpoint", "grpc://c"]);
+    assert!(setup.refused().await.stderr.contains("http://HOST:PORT"));
 }
 
 async fn fence_run(server: &Server, given: Option<&str>) -> TraceContext {

@@ -138,18 +138,19 @@ async fn the_port_stays_plain_by_option() {
 async fn a_new_certificate_keeps_connections() {
     let port = Secured::start().await;
     let grant = Grant::new(1, "1");
-    let mut before = port.fenced(&grant).await;
+    let before = tokio::sync::Mutex::new(port.fenced(&grant).await);
     let new = Certificates::new();
     for name in ["server.pem", "server.key"] {
         std::fs::copy(new.file(name), port.certificates.file(name)).expect("a copy");
     }
     let trusts_new = TlsClient::anonymous(&new);
     until_true("the new certificate", || async {
-        before.call(&["INCR", &grant.key("n")]).await;
+        before.lock().await.call(&["INCR", &grant.key("n")]).await;
         RespClient::try_tls(&port.guard.address, &trusts_new).await.is_ok()
     })
     .await;
-    assert_eq!(before.call(&["SET", &grant.key("a"), "1"]).await, Resp::simple("OK"));
+    let set = before.lock().await.call(&["SET", &grant.key("a"), "1"]).await;
+    assert_eq!(set, Resp::simple("OK"));
     let late = RespClient::try_tls(&port.guard.address, &port.tls).await;
     late.expect_err("the old certificate is not shown any more");
 }

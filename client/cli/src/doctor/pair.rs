@@ -1,4 +1,4 @@
-//! Whether a lock server and a guard belong together: namespace and keys of the tokens. Pure.
+//! Comparison of a lock server and a guard: namespace and keys of the tokens. Pure.
 
 use fence_protocol::wire::version::{KeyDigest, VersionReply};
 
@@ -11,7 +11,8 @@ pub(super) fn check(lock_server: &VersionReply, guard: &VersionReply) -> Vec<Che
 
 fn namespaces(lock_server: &VersionReply, guard: &VersionReply) -> Check {
     let about = "namespace";
-    let (ours, theirs) = (&lock_server.namespace, &guard.namespace);
+    let ours = &lock_server.namespace;
+    let theirs = &guard.namespace;
     if ours == theirs {
         return Check::ok(about, format!("both servers are of {ours}"));
     }
@@ -31,7 +32,7 @@ fn keys(signing: &[KeyDigest], verifying: &[KeyDigest]) -> Check {
     if verifying.is_empty() {
         let text = format!(
             "the lock server signs with key {kid}, and the guard verifies nothing (--unsigned): \
-             whoever reaches it can make a token; start it with the lock server's --token-key-file"
+             any client that reaches it can make a token; start it with the lock server's --token-key-file"
         );
         return Check::warning(about, text);
     }
@@ -86,8 +87,8 @@ fn spare<'a>(
 fn unsigned(verifying: &[KeyDigest]) -> Check {
     let about = "keys";
     if verifying.is_empty() {
-        let text = "tokens are unsigned: whoever reaches the guard can make one; start both servers \
-                    with the same --token-key-file";
+        let text = "tokens are unsigned: any client that reaches the guard can make one; start both \
+                    servers with the same --token-key-file";
         return Check::information(about, text);
     }
     let text = format!(
@@ -118,7 +119,9 @@ mod tests {
     #[test]
     fn the_signing_key_decides_and_the_others_warn() {
         use Verdict::{Failing, Note, Ok, Warning};
-        let (a, b, other_b) = (("a", "01"), ("b", "02"), ("b", "03"));
+        let a = ("a", "01");
+        let b = ("b", "02");
+        let other_b = ("b", "03");
         for (signing, verifying, expected) in [
             (&[][..], &[][..], Note),
             (&[], &[a], Failing),

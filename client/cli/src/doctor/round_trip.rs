@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Longest time until a report of the guard is seen at the lock server; it sends five a second.
 const REPORT: Duration = Duration::from_secs(5);
 
-/// What the round trip leads through.
+/// Servers of the round trip.
 pub(super) struct Site<'a> {
     pub(super) client: &'a Client,
     pub(super) guard: Option<GuardSide<'a>>,
@@ -34,7 +34,7 @@ pub(super) struct Site<'a> {
     pub(super) compares_by_lock: bool,
 }
 
-/// What is known of the guard.
+/// Facts about the guard.
 pub(super) struct GuardSide<'a> {
     /// Its stores, if the caller may see them.
     pub(super) stores: Option<&'a Stores>,
@@ -42,7 +42,7 @@ pub(super) struct GuardSide<'a> {
     pub(super) reports: bool,
 }
 
-/// What the first holder did at the guard.
+/// Operation of the first holder at the guard.
 enum Written {
     Object,
     /// A seal alone, and the reason.
@@ -171,7 +171,7 @@ impl Trip<'_> {
         }
     }
 
-    /// Seals with the higher token and tries the lower one; says what came of it.
+    /// Seals with the higher token and tries the lower one, which must be refused.
     async fn overtake(
         &self,
         guard: &GuardSide<'_>,
@@ -197,7 +197,8 @@ impl Trip<'_> {
                 seal.map(|reply| reply.mark > low.parsed().token)
             }
         };
-        let (low, high) = (low.parsed().token, high.parsed().token);
+        let low = low.parsed().token;
+        let high = high.parsed().token;
         match is_observed {
             Err(error) if matches!(error.kind(), ErrorKind::Stale { .. }) => {
                 if let Some(stream) = stream {

@@ -11,10 +11,10 @@ use super::http::{Answer, Http, get};
 /// A Date header counts whole seconds; more than this apart is worth a word.
 const CLOCK_OFFSET_MS: u64 = 5_000;
 
-/// What was found at a server.
+/// Findings at a server.
 pub(super) struct Examined {
     pub(super) checks: Vec<Check>,
-    /// What it says of itself; `None` if it cannot be examined further.
+    /// Its reply to `GET /version`; `None` if it cannot be examined further.
     pub(super) version: Option<VersionReply>,
     /// `true` if it is ready.
     pub(super) is_ready: bool,
@@ -104,12 +104,16 @@ fn version(
         return Err(Check::failing(about, text));
     }
     let ours = env!("CARGO_PKG_VERSION");
-    let check = if found.version == ours {
-        Check::ok(about, found.version)
-    } else {
+    let reply: Option<VersionReply> = serde_json::from_str(&text).ok();
+    let check = if found.version != ours {
         Check::warning(about, format!("{}, and this command is {ours}", found.version))
+    } else if reply.is_none() {
+        let text = "it is older than this command: it shows no keys, and is not tried any further";
+        Check::warning(about, text)
+    } else {
+        Check::ok(about, found.version)
     };
-    Ok((check, serde_json::from_str(&text).ok()))
+    Ok((check, reply))
 }
 
 fn clock(name: &str, wall_ms: Option<u64>) -> Check {
@@ -130,7 +134,7 @@ fn clock(name: &str, wall_ms: Option<u64>) -> Check {
     Check::ok(about, "agrees with this machine's to the second")
 }
 
-/// Whether it is ready, and a check for each line of `/readyz?verbose`.
+/// Returns `true` if it is ready, and a check for each line of `/readyz?verbose`.
 fn readiness(name: &str, answer: Result<Answer, String>) -> (bool, Vec<Check>) {
     let about = format!("{name} readiness");
     let answer = match answer {
@@ -149,14 +153,15 @@ fn readiness(name: &str, answer: Result<Answer, String>) -> (bool, Vec<Check>) {
 
 fn readiness_line(name: &str, line: &str) -> Option<Check> {
     let (sign, rest) = line.split_at_checked(3)?;
-    let (check, text) = rest.split_once(' ').unwrap_or((rest, "ok"));
-    let about = format!("{name} {check}");
-    match sign {
-        "[+]" => Some(Check::ok(about, text)),
-        "[!]" => Some(Check::warning(about, text.trim_start_matches("warning: "))),
-        "[-]" => Some(Check::failing(about, text.trim_start_matches("failed: "))),
-        _ => None,
-    }
+    // The name of a check may have blanks.
+    let (make, parts): (fn(String, String) -> Check, _) = match sign {
+        "[+]" => (Check::ok, rest.strip_suffix(" ok").map(|check| (check, "ok"))),
+        "[!]" => (Check::warning, rest.split_once(" warning: ")),
+        "[-]" => (Check::failing, rest.split_once(" failed: ")),
+        _ => return None,
+    };
+    let (check, text) = parts.or_else(|| rest.split_once(' ')).unwrap_or((rest, "ok"));
+    Some(make(format!("{name} {check}"), text.to_owned()))
 }
 
 #[cfg(test)]
@@ -172,6 +177,12 @@ mod tests {
             Some(Check::warning("guard redis", "appendonly is no"))
         );
         assert_eq!(line("[-]store failed: gone"), Some(Check::failing("guard store", "gone")));
+        let node = Check::warning("guard node 3 redis://a", "gone");
+        assert_eq!(line("[!]node 3 redis://a warning: gone"), Some(node));
+        let node = Check::ok("guard node 1 redis://a", "ok");
+        assert_eq!(line("[+]node 1 redis://a ok"), Some(node));
+        let row = Check::ok("guard guarantee", "memory: tokens rise");
+        assert_eq!(line("[+]guarantee memory: tokens rise"), Some(row));
         assert_eq!(line("readyz check passed"), None);
         assert_eq!(line(""), None);
     }

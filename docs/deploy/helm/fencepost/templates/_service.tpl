@@ -29,7 +29,6 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- $_ := set $settings "tls-cert" "/etc/fencepost/tls/tls.crt" }}
 {{- $_ := set $settings "tls-key" "/etc/fencepost/tls/tls.key" }}
 {{- $_ := set $settings "access-file" "/etc/fencepost/access/access.toml" }}
-{{- $_ := set $settings "peer-ca" "/etc/fencepost/tls/ca.crt" }}
 {{- end }}
 {{- $settings = mustMergeOverwrite $settings .own (.values.settings | default dict) }}
 apiVersion: v1
