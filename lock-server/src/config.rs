@@ -68,8 +68,8 @@ pub struct Config {
     /// Namespace of the locks and of their token counter.
     #[arg(long, value_name = "NAME", default_value = "default", global = true)]
     pub namespace: Namespace,
-    /// A guard of this namespace, http(s)://HOST:PORT; repeatable. Guards are asked for their highest
-    /// mark at start and before a new lineage begins, and tokens are issued above it.
+    /// A guard of this namespace, http(s)://HOST:PORT; repeatable. Guards are asked for their
+    /// highest mark at start and before a new lineage begins, and tokens are issued above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<ServerUrl>,
     /// Bearer token for guards with an access file. It needs the rights "read *" and, for seals,

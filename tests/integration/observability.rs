@@ -1,4 +1,4 @@
-//! What an operator sees of running servers: metrics, traces, and the rules and pictures over them.
+//! Metrics and traces of running servers, and the alert rules and dashboard over them.
 
 mod alerts;
 mod metrics;

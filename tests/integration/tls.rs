@@ -87,7 +87,7 @@ async fn every_http_listener_speaks_tls() {
     proxy.0.send(http::Method::PUT, "/a", &put, "new").await.expect(204);
 }
 
-/// What a client sees of a certificate that it must not trust.
+/// A client refuses each certificate that it must not trust.
 #[tokio::test]
 async fn a_certificate_is_for_its_names_its_time_and_its_ca() {
     let made = Certificates::new();

@@ -87,8 +87,8 @@ impl Certificates {
         self.write(&format!("{file}.key"), &key.serialize_pem());
     }
 
-    /// Writes a file beside the certificates, as an operator should: by renaming. Only its owner may
-    /// read it.
+    /// Writes a file beside the certificates, as an operator should: by renaming. Only its owner
+    /// may read it.
     ///
     /// # Panics
     /// If it cannot be written.
@@ -127,7 +127,8 @@ impl Certificates {
         builder.identity(reqwest::Identity::from_pem(pem.as_bytes()).expect("a certificate"))
     }
 
-    /// `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`, or another that was issued.
+    /// `ca.pem`, `server.pem`, `server.key`, `client.pem`, `client.key`, or another one that was
+    /// issued.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

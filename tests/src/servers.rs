@@ -138,7 +138,8 @@ impl Server {
         self.process.line_after("fenced-store proxy listening on ").await
     }
 
-    /// Address of its Redis port, `127.0.0.1:PORT` (plain or TLS; fenced-store with `--redis-listen`).
+    /// Address of its Redis port, `127.0.0.1:PORT`, plain or TLS (fenced-store with
+    /// `--redis-listen`).
     pub async fn redis_port(&mut self) -> String {
         let url = self.process.line_after("fenced-store redis port listening on ").await;
         let (_, address) = url.split_once("://").expect("a URL");

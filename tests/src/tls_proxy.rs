@@ -14,9 +14,9 @@ const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operating/tls.m
 /// A program that ends TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Terminator {
-    /// nginx.
+    /// Debian's nginx, with the configuration of the docs.
     Nginx,
-    /// HAProxy.
+    /// Debian's haproxy, with the configuration of the docs.
     Haproxy,
 }
 

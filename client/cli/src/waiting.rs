@@ -180,7 +180,7 @@ mod tests {
         let id = "67e55044-10b1-426f-9247-bb680e5fe0c8";
         let own: LeaseId = id.parse().unwrap();
         let holder = json!({"owner": "a@b:1", "token": 7, "held_ms": 100, "expires_in_ms": 12_000,
-            "lease_id": "8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1", "renewals": 0});
+            "lease_id": "8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1", "ttl_ms": 15_000, "renewals": 0});
         let waiter = json!({"owner": "me", "lease_id": id, "waiting_ms": 10});
         let reply = |holder: &serde_json::Value, lease_count: usize| -> LockReply {
             serde_json::from_value(json!({"lock": "jobs", "state": "held", "holder": holder,

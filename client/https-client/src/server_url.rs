@@ -45,7 +45,8 @@ impl ServerUrl {
 
     /// `true` if there is a path after host and port.
     pub fn has_path(&self) -> bool {
-        !self.base.ends_with(self.authority.as_str())
+        // Behind the slashes of the scheme the authority ends where a path begins.
+        self.base.split_once("://").is_some_and(|(_, rest)| rest.contains('/'))
     }
 
     /// Refuses an address at which others could read tokens on the way: plain HTTP to a host that

@@ -80,7 +80,7 @@ pub struct LogFlags {
     pub log_filter: String,
 }
 
-/// Flags of traces.
+/// Export of spans; flatten it into a service's own flags.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceFlags {
     /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as

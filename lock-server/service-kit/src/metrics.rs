@@ -166,7 +166,7 @@ impl RouteCell {
         }
     }
 
-    /// The route.
+    /// Pattern of the request's path, or `none`.
     pub(crate) fn route(&self) -> &str {
         &self.route
     }

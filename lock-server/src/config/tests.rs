@@ -62,7 +62,7 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store redis://a --unsigned --store-user a", "there is a user and no password"),
         ("--store memory: --unsigned --store-user a", "behind a network"),
         ("--store redis://a --unsigned --store-ca /nonexistent/ca", "/nonexistent/ca cannot"),
-        ("--store rediss://a --unsigned --store-cert x", "wants its private key"),
+        ("--store rediss://a --unsigned --store-cert x", "needs its private key"),
         ("--store memory: --unsigned --guard-auth-file /nonexistent/g", "/nonexistent/g cannot be"),
         ("--store memory: --unsigned --guard redis://x", "must begin with http://"),
         ("--store memory: --unsigned --seal *=required", "--guard names none"),

@@ -1,4 +1,4 @@
-//! How long leases were held, by how they ended.
+//! Histogram of the time for which leases were held, by their end.
 
 use fence_protocol::wire::event::{Event, EventKind};
 use prometheus_client::encoding::EncodeLabelSet;

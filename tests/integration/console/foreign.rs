@@ -39,7 +39,8 @@ fn attack(target: &str) -> String {
         <script>
         const body = JSON.stringify({{reason: 'page'}});
         const send = (options) =>
-          fetch('{target}/v1/locks/a/revoke', {{method: 'POST', body, ...options}}).then((reply) => reply.type, () => 'refused');
+          fetch('{target}/v1/locks/a/revoke', {{method: 'POST', body, ...options}}).then(
+            (reply) => reply.type, () => 'refused');
         document.getElementById('form').submit();
         Promise.all([send({{mode: 'no-cors'}}), send({{}}),
           send({{headers: {{'content-type': 'application/json'}}}}),

@@ -1,4 +1,4 @@
-//! What is wrong with a connection is said in one sentence, with what to do.
+//! Errors of connections are one sentence, with the remedy.
 
 use fence_tests::certificates::Certificates;
 use fence_tests::servers::{Server, Setup};

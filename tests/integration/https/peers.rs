@@ -104,7 +104,7 @@ async fn a_datastore_behind_the_proxy_is_reached_over_tls() {
     assert_eq!((by("GET").len(), by("PUT").len()), (1, 2), "{requests:?}");
 }
 
-/// What was never sent quarantines no lane.
+/// A request that was never sent quarantines no lane.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_datastore_that_is_not_trusted_gets_nothing() {
     let certificates = Certificates::for_names(&["store.example"]);

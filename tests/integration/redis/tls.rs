@@ -87,7 +87,7 @@ async fn the_name_of_the_url_is_verified() {
         Setup::lock_server(&redis.url()).args(&["--store-ca", &redis.certificates.text("ca.pem")]),
     )
     .await;
-    assert!(said.contains("its certificate is for other names than 127.0.0.1"), "{said}");
+    assert!(said.contains("its certificate is for redis.example, not for 127.0.0.1"), "{said}");
 }
 
 async fn refusal(setup: Setup) -> String {
@@ -114,8 +114,12 @@ async fn what_does_not_match_is_one_sentence() {
     for (url, flags, reason) in [
         (&url, vec![], "signed by a CA that this system does not know; name the file of that CA"),
         (&url, trust(&other_ca), "is not signed by the CA of --store-ca"),
-        (&url, trust(&ca), "it broke TLS off"),
-        (&url, [trust(&ca), client(&other_cert, &other_key)].concat(), "does not take the certif"),
+        (&url, trust(&ca), "for want of a client certificate"),
+        (
+            &url,
+            [trust(&ca), client(&other_cert, &other_key)].concat(),
+            "does not accept the certif",
+        ),
         (&plain_port, [trust(&ca), client(&cert, &key)].concat(), "write redis://"),
         (&tls_port, vec![], "write rediss://"),
     ] {
@@ -154,7 +158,7 @@ async fn files_are_judged_at_start() {
         (vec!["--store-ca", &garbled], "holds a certificate that cannot be read"),
         (vec!["--store-ca", &text], "holds no certificate"),
         (vec!["--store-ca", &key], "holds no certificate"),
-        (vec!["--store-cert", &cert], "--store-cert wants its private key"),
+        (vec!["--store-cert", &cert], "--store-cert needs its private key"),
         (vec!["--store-key", &key], "--store-key is the key of a certificate"),
         (vec!["--store-cert", &cert, "--store-key", &ca], "holds no private key"),
         (vec!["--store-cert", &cert, "--store-key", &kept], "does not go with"),

@@ -69,7 +69,8 @@ async fn is_announced_end(client: &mut RespClient) -> bool {
 async fn commands_of_every_kind_are_served() {
     let port = Secured::start().await;
     let grant = Grant::new(1, "1");
-    let (a, n) = (grant.key("a"), grant.key("n"));
+    let a = grant.key("a");
+    let n = grant.key("n");
     let mut client = port.fenced(&grant).await;
     assert_eq!(client.call(&["SET", &a, "1"]).await, Resp::simple("OK"));
     assert_eq!(client.call(&["GET", &a]).await, Resp::bulk("1"));

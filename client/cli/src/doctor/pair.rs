@@ -32,7 +32,8 @@ fn keys(signing: &[KeyDigest], verifying: &[KeyDigest]) -> Check {
     if verifying.is_empty() {
         let text = format!(
             "the lock server signs with key {kid}, and the guard verifies nothing (--unsigned): \
-             any client that reaches it can make a token; start it with the lock server's --token-key-file"
+             any client that reaches it can make a token; start it with the lock server's \
+             --token-key-file"
         );
         return Check::warning(about, text);
     }

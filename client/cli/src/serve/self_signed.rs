@@ -141,7 +141,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let first = SelfSigned::prepare(dir.path(), vec!["a.example".to_owned()]).unwrap();
         let read = |path: &Path| std::fs::read_to_string(path).unwrap();
-        let (ca, leaf) = (read(&first.ca), read(&first.certificate));
+        let ca = read(&first.ca);
+        let leaf = read(&first.certificate);
         for key in ["tls/ca.key", "tls/server.key"] {
             let mode = std::fs::metadata(dir.path().join(key)).unwrap().permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{key}");

@@ -1,4 +1,4 @@
-//! How connections over TLS end, and clients that do not read.
+//! Ends of connections over TLS, and clients that do not read.
 
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};

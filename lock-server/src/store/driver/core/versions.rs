@@ -25,7 +25,7 @@ impl Versions {
         Self { server, records: HashMap::new(), held: Held::default() }
     }
 
-    /// What counts as held by this server.
+    /// Locks, leases and sessions that this server holds for its clients.
     pub(super) fn held(&self) -> Held {
         self.held
     }
