@@ -30,8 +30,8 @@ async fn certificates_that_are_not_trusted() {
         fails(&args, UNAVAILABLE, words).await;
     };
     check(with(&[]), &[&proxy.base, "a CA that this system does not know", "with --ca-file"]).await;
-    let other = Certificates::new().text("ca.pem");
-    check(with(&[&flag, &other]), &["not signed by the CA of --ca-file"]).await;
+    let other = Certificates::new();
+    check(with(&[&flag, &other.text("ca.pem")]), &["not signed by the CA of --ca-file"]).await;
     let output = fence(&[&args[..], &[&flag, &ca]].concat(), &[]).ended().await;
     assert_eq!(output.code, 0, "{output:?}");
 
@@ -126,7 +126,8 @@ async fn a_server_that_requires_a_client_certificate() {
     let args = ["lock", "acquire", "a", "--server", &server.base, "--ca-file", &ca];
     fails(&args, UNAVAILABLE, &["name one with --client-cert and --client-key"]).await;
     let with = |of: &Certificates| ["client.pem", "client.key"].map(|name| of.text(name));
-    let [certificate, key] = with(&Certificates::new());
+    let other = Certificates::new();
+    let [certificate, key] = with(&other);
     let more = ["--client-cert", &certificate, "--client-key", &key];
     let words = ["does not accept the certificate of --client-cert"];
     fails(&[&args[..], &more].concat(), UNAVAILABLE, &words).await;

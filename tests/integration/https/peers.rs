@@ -117,7 +117,7 @@ async fn a_datastore_that_is_not_trusted_gets_nothing() {
     let reply = api.send(Method::PUT, "/doc", &[("fencing-token", &token)], "x").await;
     let problem = reply.problem(fence_protocol::Code::UpstreamUnavailable);
     assert!(problem.detail.contains("is for store.example, not for localhost"), "{problem}");
-    assert_eq!(guard.metric("fence_quarantined_lanes").await, 0);
+    assert_eq!(guard.metric("fencepost_fence_quarantined_lanes").await, 0);
     assert!(upstream.log().is_empty());
 }
 

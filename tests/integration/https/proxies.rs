@@ -5,7 +5,7 @@ use fence_tests::certificates::Certificates;
 use fence_tests::process::Process;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::tls_proxy::{Terminator, TlsProxy};
-use fence_tests::wait::{until, until_true};
+use fence_tests::wait::until_true;
 use rustix::process::Signal;
 
 use super::{fails, fence, trusting};
@@ -80,15 +80,14 @@ async fn wait_and_leave(kind: Terminator) {
     let site = Site::new(kind).await;
     let locks = site.locks.locks();
     let watch = site.fence(&["lock", "watch", "a", "--output", "json"]);
-    let held = until("an event to come through", || async {
-        let held = locks.grant("a", 60_000).await;
-        until_true("the grant to be shown", || async {
-            watch.stdout().contains(&held.lease_id.to_string())
-        })
-        .await;
-        Some(held)
-    })
-    .await;
+    // Events come through the proxy at once: it keeps none back.
+    let shows = async |text: &str| {
+        until_true(&format!("{text} to be shown"), || async { watch.stdout().contains(text) })
+            .await;
+    };
+    shows("\"ready\"").await;
+    let held = locks.grant("a", 60_000).await;
+    shows(&held.lease_id.to_string()).await;
     let acquire = ["lock", "acquire", "a", "--wait", "60s", "--ttl", "60s"];
     let mut leaves = site.fence(&acquire);
     locks.queue_of("a", 1).await;

@@ -67,7 +67,9 @@ async fn the_tour_is_true_over_tls_and_the_ca_outlives_a_restart() {
 async fn other_machines_get_a_name_that_the_certificate_has() {
     let folder = TempDir::new().unwrap();
     let access = folder.path().join("access.toml");
-    std::fs::write(&access, "").unwrap();
+    let hash = access_control::secret::SecretHash::from_secret("secret");
+    let me = format!("[principals.me]\ntokens = [\"{hash}\"]\nallow = [\"use a\"]\n");
+    std::fs::write(&access, me).unwrap();
     let access = access.to_str().unwrap();
     let listen = ["--listen", "0.0.0.0:0", "--guard-listen", "0.0.0.0:0", "--access-file", access];
     // A name of this machine in every network.
