@@ -3,10 +3,11 @@
 mod above_marks;
 pub(crate) mod grant;
 mod plan;
+mod turns;
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{LeaseMode, LeaseReply, MAX_WAIT_MS};
+use fence_protocol::wire::lock::{LeaseMode, LeaseReply};
 use fence_protocol::{Invalid, LeaseId, LockName, SessionId, Token, Ttl};
 
 use crate::lock_spec::{Spec, Takeover, permits};
@@ -69,20 +70,23 @@ impl LockRequest {
         self
     }
 
-    /// Longest wait in the queue while another lease holds the lock: at most 5 minutes, the limit
-    /// of the protocol. Zero by default: the server replies at once.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        if wait > Duration::from_millis(MAX_WAIT_MS) {
-            let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
-            self.spec = Err(Invalid::new("wait", format!("{wait:?}"), rule));
-        }
-        self.change(|spec| spec.wait = wait)
+    /// Longest wait in the queue while another lease holds the lock. Zero by default: the server
+    /// replies at once. A wait beyond the five minutes of one request is continued by further ones
+    /// at the same position.
+    pub fn wait(self, wait: Duration) -> Self {
+        self.change(|spec| spec.times.wait = wait)
+    }
+
+    /// Makes the wait bound the call: an unreachable server is retried only while the wait lasts;
+    /// the patience is for requests that may have been granted.
+    pub fn bounded(self) -> Self {
+        self.change(|spec| spec.times.is_bounded = true)
     }
 
     /// Time beyond the wait for which requests to an unreachable server, or one whose store is
     /// unreachable, are retried: 5 s by default.
     pub fn patience(self, patience: Duration) -> Self {
-        self.change(|spec| spec.patience = patience)
+        self.change(|spec| spec.times.patience = patience)
     }
 
     /// Shares the lock with other shared leases: they exclude exclusive leases, but not each other.

@@ -7,6 +7,7 @@ use fence_protocol::{Invalid, LockName, Owner, TraceContext};
 
 use crate::tasks::Background;
 use crate::transport::Connections;
+use crate::wait_observer::{Unobserved, WaitObserver};
 use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, TlsOptions, config, ids};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
@@ -27,6 +28,7 @@ struct ClientParts {
     lock_server: String,
     fenced_store: String,
     background: Background,
+    observer: Arc<dyn WaitObserver>,
 }
 
 impl Client {
@@ -138,6 +140,10 @@ impl Client {
         self.parts.background.drained(deadline).await
     }
 
+    pub(crate) fn observer(&self) -> &dyn WaitObserver {
+        &*self.parts.observer
+    }
+
     pub(crate) fn background(&self) -> &Background {
         &self.parts.background
     }
@@ -152,6 +158,7 @@ pub struct ClientBuilder {
     owner: Option<String>,
     incarnation: Option<String>,
     connections: Connections,
+    observer: Arc<dyn WaitObserver>,
 }
 
 impl Default for ClientBuilder {
@@ -162,6 +169,7 @@ impl Default for ClientBuilder {
             owner: None,
             incarnation: None,
             connections: Connections::default(),
+            observer: Arc::new(Unobserved),
         }
     }
 }
@@ -217,6 +225,12 @@ impl ClientBuilder {
         self
     }
 
+    /// The observer of calls that wait or retry; none by default.
+    pub fn wait_observer(mut self, observer: Arc<dyn WaitObserver>) -> Self {
+        self.observer = observer;
+        self
+    }
+
     /// The trace that this client's requests belong to, unless they are sent
     /// [in another](crate::in_trace); none by default.
     pub fn trace(mut self, trace: TraceContext) -> Self {
@@ -253,6 +267,7 @@ impl ClientBuilder {
                 incarnation,
                 trace: self.connections.trace,
                 background: Background::default(),
+                observer: self.observer,
             }),
         })
     }

@@ -30,6 +30,12 @@ impl Moment {
         Self(self.0.saturating_add(ms))
     }
 
+    /// Returns the moment later by the duration's whole milliseconds; saturates.
+    #[must_use]
+    pub fn plus(self, duration: Duration) -> Self {
+        self.plus_ms(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Returns the moment `ms` milliseconds earlier; saturates at zero.
     #[must_use]
     pub fn minus_ms(self, ms: u64) -> Self {

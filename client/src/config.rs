@@ -12,6 +12,16 @@ pub const DEFAULT_LOCK_SERVER: &str = "http://127.0.0.1:7420";
 /// Default address of the guard; `FENCE_GUARD` overrides it.
 pub const DEFAULT_FENCED_STORE: &str = "http://127.0.0.1:7421";
 
+/// Checks the address of a server, and removes its trailing slash.
+///
+/// # Errors
+/// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid), as of
+/// [`ClientBuilder::build`](crate::ClientBuilder::build).
+pub fn address(url: &str) -> Result<String, Error> {
+    let url: https_client::ServerUrl = url.parse().map_err(Error::invalid)?;
+    Ok(url.base().to_owned())
+}
+
 /// Reads an environment variable; `None` if it is unset, empty or not Unicode.
 #[expect(clippy::disallowed_methods, reason = "this module is the replacement that clippy names")]
 pub fn variable(name: &str) -> Option<String> {

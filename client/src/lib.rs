@@ -62,6 +62,7 @@ pub mod tasks;
 pub mod timing;
 mod transport;
 mod trust;
+mod wait_observer;
 
 pub use acquire::LockRequest;
 pub use auth::BearerToken;
@@ -78,6 +79,7 @@ pub use reentrant::{Entry, Reentrant};
 pub use session::{LeaseSet, MAX_LOCKS, Session, SessionBuilder, SessionLease, SessionLocks};
 pub use sessions::Sessions;
 pub use transport::in_trace;
+pub use wait_observer::WaitObserver;
 
 pub use fence_protocol as protocol;
 pub use https_client::{TlsOptions, TlsSettingNames};

@@ -18,8 +18,6 @@ use crate::{Error, ErrorKind, LostReason, timing};
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time-out of a revocation: the server gives each guard 2 s, and may start over a few times.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a waiting acquire may take beyond its wait.
-const WAIT_MARGIN: Duration = Duration::from_secs(5);
 /// Time for which a release is retried; after it the lease expires by itself.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -45,13 +43,13 @@ impl Locks {
         &self.endpoint
     }
 
-    /// Sends one acquire without retries; times out 5 s after the request's `wait_ms`.
+    /// Sends one acquire without retries; times out after `timeout`.
     pub(crate) async fn acquire(
         &self,
         lock: &LockName,
         request: &AcquireRequest,
+        timeout: Duration,
     ) -> Result<LeaseReply, Failure> {
-        let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
         let reply: LeaseReply =
             self.endpoint.post(&path(lock, "/acquire"), request, timeout).await?;
         let is_same = Some(reply.lease_id) == request.lease_id && reply.mode == request.mode;
@@ -65,8 +63,8 @@ impl Locks {
     pub(crate) async fn acquire_all(
         &self,
         request: &AcquireAllRequest,
+        timeout: Duration,
     ) -> Result<LeasesReply, Failure> {
-        let timeout = Duration::from_millis(request.wait_ms) + WAIT_MARGIN;
         let reply: LeasesReply = self.endpoint.post("/v1/acquire", request, timeout).await?;
         check_all(request, &reply)?;
         Ok(reply)

@@ -11,8 +11,10 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::clock::{self, Moment};
+use crate::lock_spec::{Retries, WaitTimes};
 use crate::locks::CALL_TIMEOUT;
 use crate::transport::{Effect, Endpoint, Failure};
+use crate::wait_observer::{Unobserved, WaitObserver};
 use crate::{Error, ErrorKind, ids, timing};
 
 /// Longest reply to the end of a session, in bytes.
@@ -34,34 +36,37 @@ impl Sessions {
         Self { endpoint }
     }
 
-    /// Begins a session, and retries for up to `patience` if no reply arrives; only with a session
-    /// id in the request, which makes it idempotent. Returns also when the successful attempt was
-    /// sent.
+    /// Begins a session, with retries only if there is a session id in the request, which makes it
+    /// idempotent. Returns also when the successful attempt was sent.
     pub(crate) async fn begin(
         &self,
         request: &SessionRequest,
-        patience: Duration,
+        retries: &Retries,
+        observer: &dyn WaitObserver,
     ) -> Result<(Moment, SessionReply), Error> {
-        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        let patience_until = clock::now().plus_ms(patience_ms);
         for attempt in 1.. {
             let sent_at = clock::now();
-            let sent = self.endpoint.post("/v1/sessions", request, CALL_TIMEOUT);
+            let timeout = retries.timeout(sent_at, CALL_TIMEOUT);
+            let sent = self.endpoint.post("/v1/sessions", request, timeout);
             let failure = match sent.await {
                 Ok(reply) => return Ok((sent_at, reply)),
                 Err(failure) => failure,
             };
+            let reason = failure.reason();
             let error = failure.into_error("begin a session", Effect::Changes);
-            let again = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
+            let limit = match error.kind() {
+                ErrorKind::Unavailable => Some(retries.unavailable_until),
+                ErrorKind::OutcomeUnknown => Some(retries.unknown_until),
+                _ => None,
+            };
+            let limit = limit.filter(|_| request.session_id.is_some());
             let pause = timing::pause(attempt, ids::random());
             let pause = pause.max(error.retry_after().unwrap_or_default());
-            let pause_ms = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX);
-            if !again
-                || request.session_id.is_none()
-                || clock::now().plus_ms(pause_ms) >= patience_until
-            {
+            let now = clock::now();
+            if limit.is_none_or(|limit| now.plus(pause) >= limit) {
                 return Err(error);
             }
+            observer.retrying(&reason, retries.unavailable_until.since(now));
             tokio::time::sleep(pause).await;
         }
         unreachable!("the loop has no end but its returns")
@@ -74,7 +79,9 @@ impl Sessions {
     /// another owner's session; [`ErrorKind::Unavailable`] if the server is unreachable or at its
     /// limit of sessions.
     pub async fn create(&self, request: &SessionRequest) -> Result<SessionReply, Error> {
-        Ok(self.begin(request, Duration::ZERO).await?.1)
+        let once = WaitTimes { patience: Duration::ZERO, ..WaitTimes::default() };
+        let retries = Retries::new(clock::now(), once);
+        Ok(self.begin(request, &retries, &Unobserved).await?.1)
     }
 
     /// Sends one heartbeat without retries; times out after `timeout`.

@@ -50,10 +50,16 @@ impl Failure {
     /// Describes the failure, for logs.
     pub(crate) fn reason(&self) -> String {
         match self {
-            Self::NotSent(why) | Self::NoReply(why) => why.clone(),
+            Self::NotSent(why) => format!("cannot reach {why}"),
+            Self::NoReply(why) => why.clone(),
             Self::Refused(problem, _) => problem.to_string(),
             Self::Unusable(error) => error.to_string(),
         }
+    }
+
+    /// True if another lease holds the lock, which is no fault of the server.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self, Self::Refused(problem, _) if problem.code == Code::LockHeld)
     }
 
     /// Converts the failure to the error of a call with this effect; `what` names the call.

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use fence_protocol::duration::{parse, parse_positive};
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Namespace, Token};
+use service_kit::config::report::ConfigAction;
 use service_kit::flags::{
     HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
@@ -183,7 +184,7 @@ pub struct Config {
     #[command(flatten)]
     pub traces: TraceFlags,
     /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
@@ -203,6 +204,8 @@ Examples:
   Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
+  The settings with the origin of each:
+    fenced-store config show --config /etc/fencepost/fenced-store.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
 /// Settings that are valid each and conflict together, or name a missing file.
@@ -215,6 +218,9 @@ pub struct SettingsError(Vec<String>);
 pub enum Command {
     /// Check that the guard with these settings is ready: exit code 0, otherwise 1.
     Health,
+    /// Check or show the settings. Flags of the guard stand before this word.
+    #[command(subcommand)]
+    Config(ConfigAction),
 }
 
 impl Config {

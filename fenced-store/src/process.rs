@@ -12,6 +12,7 @@ use crate::app::{self, StartError};
 use crate::config::{Command, Config, PREFIX};
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
+use service_kit::config::report::{self, ConfigAction};
 use service_kit::process;
 use service_kit::{Kit, config, health_check, telemetry};
 
@@ -46,10 +47,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 fn read_settings(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(telemetry::LogFormat, String, Settings), ExitCode> {
-    let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let config: Config = match config::parse(PREFIX, args.clone(), &config::ProcessEnv) {
         Ok(config) => config,
         Err(error) => return Err(error.report()),
     };
+    if let Some(Command::Config(action)) = config.command {
+        return Err(check(config, action, &args));
+    }
     if let Some(Command::Health) = config.command {
         return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));
     }
@@ -60,6 +65,13 @@ fn read_settings(
         ExitCode::from(USAGE_EXIT_CODE)
     })?;
     Ok((format, filter, settings))
+}
+
+fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCode {
+    config.access = config.access.for_check();
+    let error = config.settings().err();
+    let error = error.as_ref().map(|error| error as &dyn std::error::Error);
+    report::finish::<Config>(PREFIX, action, args, &config::ProcessEnv, error)
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, StartError> {

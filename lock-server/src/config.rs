@@ -15,6 +15,7 @@ use access_control::secret::authorization;
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
+use service_kit::config::report::ConfigAction;
 use service_kit::flags::{
     HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
@@ -158,7 +159,7 @@ pub struct Config {
     /// Limits of the listener.
     #[command(flatten)]
     pub listener: ListenerFlags,
-    /// TLS.
+    /// TLS of the listener.
     #[command(flatten)]
     pub tls: TlsFlags,
     /// Names.
@@ -171,7 +172,7 @@ pub struct Config {
     #[command(flatten)]
     pub traces: TraceFlags,
     /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
 }
 
@@ -186,6 +187,9 @@ pub enum Command {
         #[arg(long, required = true)]
         fresh: bool,
     },
+    /// Check or show the settings. Flags of the server stand before this word.
+    #[command(subcommand)]
+    Config(ConfigAction),
     /// Check that the server with these settings is ready: exit code 0, otherwise 1.
     Health,
 }
@@ -224,6 +228,8 @@ Examples:
       --token-key-file keys.txt
   A Redis that is known to be new, so that tokens begin at 1:
     lock-server init --fresh --store redis://127.0.0.1:6379
+  The settings with the origin of each:
+    lock-server config show --config /etc/fencepost/lock-server.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
 /// Checked settings.

@@ -13,6 +13,7 @@ use crate::store::quorum;
 use crate::store::records::etcd;
 use crate::store::records::redis;
 use service_kit::config::USAGE_EXIT_CODE;
+use service_kit::config::report::{self, ConfigAction};
 use service_kit::health::Health;
 use service_kit::process;
 use service_kit::{Kit, config, health_check, telemetry};
@@ -23,10 +24,14 @@ const TASKS_END: Duration = Duration::from_secs(1);
 /// Runs a lock server until a signal ends it; `args` begin with the program's name. The binary and
 /// the hidden subcommand of `fence` call this function.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let config: Config = match config::parse(PREFIX, args, &config::ProcessEnv) {
+    let args: Vec<OsString> = args.into_iter().collect();
+    let config: Config = match config::parse(PREFIX, args.clone(), &config::ProcessEnv) {
         Ok(config) => config,
         Err(error) => return error.report(),
     };
+    if let Some(Command::Config(action)) = config.command {
+        return check(config, action, &args);
+    }
     if let Some(Command::Health) = config.command {
         return health_check::run(config.listen, config.tls.tls_cert.as_deref());
     }
@@ -53,6 +58,13 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             failed(&error)
         }
     }
+}
+
+fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCode {
+    config.access = config.access.for_check();
+    let error = config.settings().err();
+    let error = error.as_ref().map(|error| error as &dyn std::error::Error);
+    report::finish::<Config>(PREFIX, action, args, &config::ProcessEnv, error)
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, String> {

@@ -1,9 +1,12 @@
 //! The `fence` command over real servers: what it prints is true, and its exit codes are honest.
 
 mod bench;
+mod config;
+mod errors;
 mod kinds;
 mod serve;
 mod sessions;
+mod waits;
 
 use fence_protocol::Code;
 use fence_protocol::wire::lock::LockState;

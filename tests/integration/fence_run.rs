@@ -310,7 +310,6 @@ async fn wrong_usage_is_64() {
         (&["run", "--lock", "a//b", "--", "true"], "a//b"),
         (&["run", "--lock", "job", "--ttl", "0s", "--", "true"], "0"),
         (&["run", "--lock", "job", "--ttl", "soon", "--", "true"], "soon"),
-        (&["run", "--lock", "job", "--wait", "6m", "--", "true"], "6m"),
         (&["run", "--lock", "job", "--colour", "--", "true"], "--colour"),
         (&["run", "--lock", "job", "--progress-within", "0s", "--", "true"], "0s"),
         (&["run", "--lock", "job", "--max-hold", "9d", "--", "true"], "9d"),

@@ -2,15 +2,16 @@
 
 use std::ffi::OsString;
 
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 #[cfg(feature = "servers")]
 use fence_demos::{bench, demo, internal};
 use fence_terminal::color;
+use fence_terminal::output::Format;
 
 #[cfg(feature = "servers")]
 use crate::serve;
-use crate::{auth, completions, doctor, elect, lock, object, run, session};
+use crate::{auth, completions, config, doctor, elect, lock, object, run, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -29,6 +30,42 @@ pub(crate) struct Cli {
 
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// A command line, with the format that its command was given.
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub(crate) cli: Cli,
+    pub(crate) format: Format,
+}
+
+impl Parser for Parsed {}
+
+impl CommandFactory for Parsed {
+    fn command() -> clap::Command {
+        Cli::command()
+    }
+
+    fn command_for_update() -> clap::Command {
+        Cli::command_for_update()
+    }
+}
+
+impl FromArgMatches for Parsed {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut own = matches;
+        while let Some((_, below)) = own.subcommand() {
+            own = below;
+        }
+        let format = own.try_get_one::<Format>("format").ok().flatten();
+        let format = format.copied().unwrap_or_default();
+        Ok(Self { cli: Cli::from_arg_matches(matches)?, format })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// Help below the commands.
@@ -58,8 +95,8 @@ Exit codes:
    0 done                        74 whether it was done is not known
    1 there is no such thing      75 the lock was not acquired
   64 wrong usage                 76 the lease was lost
-  69 a server cannot be reached  77 the guard refused: a stale token, or another version
-  70 a defect";
+  69 a server cannot be reached  77 refused: a stale token, another version of the object,
+  70 a defect                     or the caller has no right";
 
 /// The commands; each one's help is at its arguments.
 #[derive(Debug, Subcommand)]
@@ -77,6 +114,7 @@ pub(crate) enum Command {
     Bench(bench::Args),
     #[cfg(feature = "servers")]
     Demo(demo::Args),
+    Config(config::Args),
     Completions(completions::Args),
     #[command(hide = true)]
     Man(completions::Man),
@@ -96,8 +134,8 @@ pub(crate) fn path(args: &[OsString]) -> Vec<String> {
     let mut path = Vec::new();
     for arg in args.iter().skip(1).map_while(|arg| arg.to_str()).take_while(|arg| *arg != "--") {
         if let Some(next) = command.find_subcommand(arg) {
-            // Neither variables nor the configuration file are settings of a demo.
-            if next.is_hide_set() || next.get_name() == "demo" {
+            // Variables and the configuration file are not settings of these themselves.
+            if next.is_hide_set() || ["demo", "config"].contains(&next.get_name()) {
                 return Vec::new();
             }
             path.push(next.get_name().to_owned());
@@ -121,6 +159,7 @@ mod tests {
         assert_eq!(path("fence job-helper -- run"), Vec::<String>::new());
         assert_eq!(path("fence internal lock-server lock show"), Vec::<String>::new());
         assert_eq!(path("fence demo gc-stall"), Vec::<String>::new());
+        assert_eq!(path("fence config show run"), Vec::<String>::new());
     }
 
     #[test]

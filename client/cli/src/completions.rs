@@ -18,9 +18,9 @@ Examples:
   fence completions zsh > ~/.zfunc/_fence          where fpath has ~/.zfunc
   fence completions fish lock-server > ~/.config/fish/completions/lock-server.fish")]
 pub(crate) struct Args {
-    /// Shell that reads the completions
+    /// Shell that reads the script
     shell: Shell,
-    /// Program to complete
+    /// Program whose command line is completed
     #[arg(value_enum, default_value_t)]
     program: Program,
 }

@@ -1,14 +1,10 @@
 //! Addresses of the servers, and the credentials for them.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
-use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{
-    BearerToken, Client, ClientBuilder, Error, TlsOptions, TlsSettingNames, config, ids,
-};
-use fence_protocol::wire::lock::MAX_WAIT_MS;
-use fence_protocol::{Invalid, TRACEPARENT, TraceContext, duration};
+use fence_client::config::{self, DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
+use fence_client::{BearerToken, Client, ClientBuilder, Error, TlsOptions, TlsSettingNames, ids};
+use fence_protocol::{TRACEPARENT, TraceContext};
 use service_kit::tls::ServerUrl;
 
 /// The options of every command that talks to the servers.
@@ -16,11 +12,17 @@ use service_kit::tls::ServerUrl;
 #[command(next_help_heading = "Servers")]
 pub(crate) struct Connect {
     /// The address of the lock server
-    #[arg(long, default_value = DEFAULT_LOCK_SERVER, value_name = "URL")]
+    #[arg(long, default_value = DEFAULT_LOCK_SERVER, value_name = "URL", value_parser = config::address)]
     pub(crate) server: String,
 
     /// The address of the guard
-    #[arg(long, alias = "store", default_value = DEFAULT_FENCED_STORE, value_name = "URL")]
+    #[arg(
+        long,
+        alias = "store",
+        default_value = DEFAULT_FENCED_STORE,
+        value_name = "URL",
+        value_parser = config::address,
+    )]
     pub(crate) guard: String,
 
     #[arg(
@@ -129,28 +131,5 @@ impl HttpsFlags {
         });
         let plain = insecure_http.then(|| ("FENCE_INSECURE_HTTP", "true".to_owned()));
         files.chain(plain).collect()
-    }
-}
-
-/// A time to wait in the queue: what the server allows.
-pub(crate) fn wait(text: &str) -> Result<Duration, Invalid> {
-    let wait = duration::parse(text)?;
-    let longest = Duration::from_millis(MAX_WAIT_MS);
-    if wait > longest {
-        let rule = format!("must be at most {}", duration::show(longest));
-        return Err(Invalid::new("wait", text, rule));
-    }
-    Ok(wait)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wait_has_the_servers_limit() {
-        assert_eq!(wait("5m").unwrap(), Duration::from_secs(300));
-        let error = wait("6m").unwrap_err().to_string();
-        assert_eq!(error, "wait \"6m\" must be at most 5m");
     }
 }

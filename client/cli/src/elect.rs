@@ -11,6 +11,7 @@ use crate::connect::Connect;
 use crate::run::holding::{self, HoldingOutcome, RELEASE_WAIT};
 use crate::run::options::Options;
 use crate::run::signals::{self, Signals};
+use crate::waiting::WaitView;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Output, say};
 use fence_terminal::readable::readable;
@@ -77,7 +78,8 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
 
 /// Campaigns and leads in turn, or observes.
 pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
+    let view = WaitView::endless();
+    let client = args.connect.builder()?.wait_observer(view.clone()).build()?;
     let election = election(&args, &client);
     if args.observe && args.follow {
         return elect_observe::follow(&args.name, args.output.format, &election).await;
@@ -87,7 +89,8 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     }
     let mut signals = holding::listen(&args.options)?;
     loop {
-        let lease = stand(&args, &client, &election, &mut signals).await?;
+        let standing = stand(&args, &client, &election, &mut signals);
+        let lease = view.show(&client, std::slice::from_ref(&args.name), standing).await?;
         let servers = (&client, &args.connect);
         match holding::hold(&args.options, &args.command, servers, lease, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),

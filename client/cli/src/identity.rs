@@ -1,9 +1,12 @@
 //! Owner of a request, its incarnation, and the owners that it may take a lock over from.
 
+use std::sync::Arc;
+
 use fence_client::{Client, Error, LockRequest, config};
 use fence_protocol::LeaseId;
 
 use crate::connect::Connect;
+use crate::waiting::WaitView;
 
 /// The options of the commands that acquire.
 #[derive(Clone, Debug, clap::Args)]
@@ -36,13 +39,18 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// The client of this owner in this life.
-    pub(crate) fn client(&self, connect: &Connect) -> Result<Client, Error> {
-        self.of_session(connect, false)
+    pub(crate) fn client(&self, connect: &Connect, view: &Arc<WaitView>) -> Result<Client, Error> {
+        self.of_session(connect, false, view)
     }
 
     /// Owner of a lease that may belong to a session: then the owner is the session's.
-    pub(crate) fn of_session(&self, connect: &Connect, is_bound: bool) -> Result<Client, Error> {
-        let mut builder = connect.builder()?;
+    pub(crate) fn of_session(
+        &self,
+        connect: &Connect,
+        is_bound: bool,
+        view: &Arc<WaitView>,
+    ) -> Result<Client, Error> {
+        let mut builder = connect.builder()?.wait_observer(view.clone());
         let takes_over = self.takeover || self.takeover_of.is_some();
         if takes_over && connect.owner.is_none() && !is_bound {
             builder = builder.owner(config::stable_owner());

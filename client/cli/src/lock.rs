@@ -9,11 +9,12 @@ use std::time::Duration;
 use clap::Subcommand;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
-use crate::connect::{self, Connect};
+use crate::connect::Connect;
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
+use crate::waiting::{WaitArgs, WaitView};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
@@ -74,9 +75,8 @@ struct Acquire {
     /// Time to live
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
-    /// Longest wait for the lock, at most 5m
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
-    wait: Duration,
+    #[command(flatten)]
+    wait: WaitArgs,
     /// The token must exceed this one
     #[arg(long, value_name = "TOKEN")]
     min_token: Option<Token>,
@@ -93,6 +93,23 @@ struct Acquire {
     connect: Connect,
 }
 
+/// A lease, named by --lease or behind the lock.
+#[derive(Clone, Copy, Debug, clap::Args)]
+struct Lease {
+    /// The lease, as `acquire` printed it
+    lease_id: Option<LeaseId>,
+    /// The lease, in place of LEASE_ID
+    #[arg(long, value_name = "ID", conflicts_with = "lease_id")]
+    lease: Option<LeaseId>,
+}
+
+impl Lease {
+    fn id(self) -> Result<LeaseId, Failure> {
+        let id = self.lease.or(self.lease_id);
+        id.ok_or_else(|| Failure::usage("which lease? Give its id with --lease"))
+    }
+}
+
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Example:
@@ -102,8 +119,8 @@ Exit code 76 when the lease has ended: renewing never resurrects.")]
 struct Renew {
     /// Name of the lock
     lock: LockName,
-    /// The lease, as `acquire` printed it
-    lease_id: LeaseId,
+    #[command(flatten)]
+    lease: Lease,
     /// Another time to live [default: the lease's own]
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Option<Duration>,
@@ -122,8 +139,8 @@ Exit code 76 when the lease had ended before.")]
 struct Release {
     /// Name of the lock
     lock: LockName,
-    /// The lease, as `acquire` printed it
-    lease_id: LeaseId,
+    #[command(flatten)]
+    lease: Lease,
     #[command(flatten)]
     connect: Connect,
 }
@@ -194,11 +211,11 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
         Command::Renew(args) => {
             let ttl = args.ttl.map(Ttl::try_from).transpose()?;
             let client = args.connect.client()?;
-            let reply = client.locks().renew(&args.lock, args.lease_id, ttl).await?;
+            let reply = client.locks().renew(&args.lock, args.lease.id()?, ttl).await?;
             args.output.print(&reply, print::lease)?;
         }
         Command::Release(args) => {
-            args.connect.client()?.locks().release(&args.lock, args.lease_id).await?;
+            args.connect.client()?.locks().release(&args.lock, args.lease.id()?).await?;
         }
         Command::Show(args) => {
             let reply = args.connect.client()?.locks().show(&args.lock).await?;
@@ -226,8 +243,9 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
 }
 
 async fn acquire(args: Acquire) -> Result<(), Failure> {
-    let client = args.identity.of_session(&args.connect, args.session.is_some())?;
-    let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait);
+    let view = WaitView::new();
+    let client = args.identity.of_session(&args.connect, args.session.is_some(), &view)?;
+    let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait.wait).bounded();
     request = args.kind.apply(args.identity.apply(request));
     if let Some(token) = args.min_token {
         request = request.min_token(token);
@@ -245,7 +263,9 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
             let message = format!("{} while waiting for {}", signals::name(signal), args.lock);
             Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
         }
-        granted = acquired => granted.map_err(Failure::from),
+        granted = view.show(&client, std::slice::from_ref(&args.lock), acquired) => {
+            granted.map_err(|error| args.wait.failed(error.into()))
+        }
     };
     if granted.is_err() {
         // A grant whose reply did not arrive is released.

@@ -4,6 +4,7 @@
 mod auth;
 mod cli;
 mod completions;
+mod config;
 mod connect;
 mod doctor;
 mod elect;
@@ -17,15 +18,16 @@ mod run;
 mod serve;
 mod session;
 mod session_tables;
+mod waiting;
 
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use fence_terminal::output;
-use service_kit::config::{self, ConfigError, Env, ProcessEnv};
+use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at};
 use service_kit::telemetry::{self, LogFormat};
 
-use crate::cli::{Cli, Command};
+use crate::cli::{Command, Parsed};
 use fence_terminal::exit::{Failure, code};
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
@@ -36,8 +38,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // Every HTTP client that a command or a demo makes may speak TLS.
     service_kit::tls::install_crypto();
-    let cli = match settings() {
-        Ok(cli) => cli,
+    let (cli, format) = match settings() {
+        Ok(Parsed { cli, format }) => (cli, format),
         Err(error) => return error.report(),
     };
     // A role in a demo: a server sets up its own log and runtime.
@@ -53,23 +55,21 @@ fn main() -> ExitCode {
     match start(cli.command) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
-            if !failure.message().is_empty() {
-                output::say(&format!("fence: {failure}"));
-            }
+            failure.report(format);
             ExitCode::from(failure.code())
         }
     }
 }
 
 /// Flag, then variable (`FENCE_…`), then the file that `--config` names, then default.
-fn settings() -> Result<Cli, ConfigError> {
+fn settings() -> Result<Parsed, ConfigError> {
     let args: Vec<_> = std::env::args_os().collect();
     let path = cli::path(&args);
     if path.is_empty() {
-        return Cli::try_parse_from(args).map_err(ConfigError::from);
+        return Parsed::try_parse_from(args).map_err(ConfigError::from);
     }
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    config::parse_at("FENCE", &path, args, &Settings)
+    parse_at("FENCE", &path, args, &Settings)
 }
 
 /// The variables that are settings. FENCE_LOCK is none: `fence run` sets it for its command, and a
@@ -125,6 +125,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Bench(args) => fence_demos::bench::bench(args).await,
         #[cfg(feature = "servers")]
         Command::Demo(args) => fence_demos::demo::demo(args).await,
+        Command::Config(args) => config::config(args),
         Command::Completions(args) => completions::completions(&args),
         Command::Man(args) => completions::man(&args),
         #[cfg(feature = "servers")]

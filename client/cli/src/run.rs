@@ -14,20 +14,20 @@ mod terminal;
 mod watcher;
 
 use std::ffi::OsString;
-use std::time::Duration;
 
 use fence_client::acquire::DEFAULT_PATIENCE;
 use fence_client::clock::{self, Moment};
 use fence_client::{Client, Error, ErrorKind, LockRequest, ids, timing};
-use fence_protocol::duration;
+use fence_protocol::{Code, duration};
 
 use self::held::Held;
 use self::holding::{HoldingOutcome, RELEASE_WAIT};
 use self::options::Options;
 use self::signals::Signals;
-use crate::connect::{self, Connect};
+use crate::connect::Connect;
 use crate::identity::Identity;
 use crate::kind::Kind;
+use crate::waiting::{WaitArgs, WaitView};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::readable::readable;
 
@@ -69,12 +69,15 @@ pub(crate) struct Args {
     #[arg(long, short = 'l', required = true, value_name = "NAME")]
     lock: Vec<String>,
 
-    /// Longest wait for the lock, at most 5m
-    #[arg(long, default_value = "0s", value_name = "TIME", value_parser = connect::wait)]
-    wait: Duration,
+    #[command(flatten)]
+    wait: WaitArgs,
+
+    /// A command line for /bin/sh, in place of CMD
+    #[arg(short = 'c', long = "command", value_name = "TEXT", conflicts_with = "command")]
+    shell: Option<OsString>,
 
     /// The command and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    #[arg(required_unless_present = "shell", last = true, value_name = "CMD")]
     command: Vec<OsString>,
 
     #[command(flatten)]
@@ -94,6 +97,7 @@ const EXAMPLES: &str = "\
 Examples:
   fence run --lock jobs/nightly -- ./nightly.sh
   fence run --lock jobs/nightly --wait 5m --ttl 30s -- make report
+  fence run --lock jobs/nightly -c 'make report && ./send.sh'
   fence run --lock accounts/1 --lock accounts/2 --wait 10s -- ./transfer.sh
   fence run --lock report --shared -- ./print-report.sh          beside other readers
   fence run --lock licences --permits 5 --wait 5m -- ./build.sh  five at a time
@@ -105,7 +109,8 @@ Examples:
     'curl -fsS -X PUT -H \"Fencing-Token: $FENCE_HEADER\" -d paid $FENCE_GUARD/v1/objects/orders/42'
 
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
-  75 the lock was not acquired, 76 the lease was lost while the command ran,
+  75 (or --conflict-exit-code) the lock was not acquired,
+  76 the lease was lost while the command ran, 77 the server refuses the caller,
   126 and 127 the command cannot be executed or is not there, 69 no server,
   64 wrong usage, or the lock is in use as another kind";
 
@@ -114,21 +119,35 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     if args.lock.len() > 1 && args.identity.takeover_of.is_some() {
         return Err(Failure::usage("--takeover-of names one lease, and takes one --lock with it"));
     }
-    let client = args.identity.client(&args.connect)?;
+    let view = WaitView::new();
+    let client = args.identity.client(&args.connect, &view)?;
+    let command = args.command_line();
     let mut signals = holding::listen(&args.options)?;
-    let wait_until = clock::now().plus_ms(whole_ms(args.wait));
+    let wait_until = clock::now().plus(args.wait.wait);
     loop {
-        let held = acquire(&args, &client, wait_until, &mut signals).await?;
+        let acquired = acquire(&args, &client, wait_until, &mut signals);
+        let held = view.show(&client, &args.lock, acquired).await;
+        let held = held.map_err(|failure| args.wait.failed(failure))?;
         let servers = (&client, &args.connect);
-        match holding::hold(&args.options, &args.command, servers, held, &mut signals).await? {
+        match holding::hold(&args.options, &command, servers, held, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),
             HoldingOutcome::Lost { message, .. } => return Err(Failure::new(code::LOST, message)),
             HoldingOutcome::NotStarted(message) if clock::now() < wait_until => {
                 tracing::warn!("{message}; nothing has run, waiting again");
             }
             HoldingOutcome::NotStarted(message) => {
-                return Err(Failure::new(code::NOT_ACQUIRED, message));
+                return Err(args.wait.failed(Failure::new(code::NOT_ACQUIRED, message)));
             }
+        }
+    }
+}
+
+impl Args {
+    /// The command, which may be a shell's.
+    fn command_line(&self) -> Vec<OsString> {
+        match &self.shell {
+            Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
+            None => self.command.clone(),
         }
     }
 }
@@ -160,7 +179,7 @@ async fn obtain(args: &Args, client: &Client, wait_until: Moment) -> Result<Held
     let [lock] = &args.lock[..] else {
         return together(args, client, wait_until).await;
     };
-    let request = request(args, client.lock(lock)).wait(wait_until.since(clock::now()));
+    let request = request(args, client.lock(lock)).wait(wait_until.since(clock::now())).bounded();
     let request = args.kind.apply(args.identity.apply(request));
     let lease = request.acquire().await.map_err(|error| not_acquired(args, error))?;
     Ok(lease.into())
@@ -169,7 +188,7 @@ async fn obtain(args: &Args, client: &Client, wait_until: Moment) -> Result<Held
 /// Several locks, by one session. Where the session is lost while it waits, no command has run, and
 /// another session waits on, as a single lock does.
 async fn together(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Failure> {
-    let give_up_at = wait_until.plus_ms(whole_ms(DEFAULT_PATIENCE));
+    let give_up_at = wait_until.plus(DEFAULT_PATIENCE);
     for attempt in 1.. {
         let error = match by_session(args, client, wait_until).await {
             Ok(held) => return Ok(held),
@@ -179,8 +198,8 @@ async fn together(args: &Args, client: &Client, wait_until: Moment) -> Result<He
             return Err(not_acquired(args, error));
         }
         let pause = timing::pause(attempt, ids::random());
-        if clock::now().plus_ms(whole_ms(pause)) >= give_up_at {
-            return Err(Failure::new(code::NOT_ACQUIRED, error.to_string()));
+        if clock::now().plus(pause) >= give_up_at {
+            return Err(Failure::from(error).with_code(code::NOT_ACQUIRED));
         }
         tracing::warn!(%error, "the session was lost while it waited; waiting in another one");
         tokio::time::sleep(pause).await;
@@ -190,7 +209,8 @@ async fn together(args: &Args, client: &Client, wait_until: Moment) -> Result<He
 
 async fn by_session(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Error> {
     let options = &args.options;
-    let mut session = client.session().ttl(options.ttl);
+    let left = wait_until.since(clock::now());
+    let mut session = client.session().ttl(options.ttl).bounded(left);
     if let Some(limit) = options.progress_within {
         session = session.progress_within(limit);
     }
@@ -201,7 +221,7 @@ async fn by_session(args: &Args, client: &Client, wait_until: Moment) -> Result<
         session = session.warn_before(time);
     }
     let session = session.limits_wait().begin().await?;
-    let none = session.group().wait(wait_until.since(clock::now()));
+    let none = session.group().wait(wait_until.since(clock::now())).bounded();
     let mut locks = args.lock.iter().fold(none, |locks, lock| args.kind.one_more(locks, lock));
     if args.identity.takeover {
         locks = locks.takeover();
@@ -226,12 +246,15 @@ fn request(args: &Args, request: LockRequest) -> LockRequest {
     request
 }
 
-fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// A lock that is held is the expected case, and gets words for people.
-fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
+fn not_acquired(args: &Args, error: Error) -> Failure {
+    let code = error.problem().map(|problem| problem.code);
+    if code == Some(Code::NotOffered) && args.lock.len() > 1 {
+        return Failure::from(error).with_message(
+            "several locks need a session, which a quorum does not offer: hold one lock, or keep \
+             leases in another store",
+        );
+    }
     let ErrorKind::Contended { holder, .. } = error.kind() else {
         return error.into();
     };
@@ -249,7 +272,7 @@ fn not_acquired(args: &Args, error: fence_client::Error) -> Failure {
     });
     let message = format!(
         "{lock} is held{holder}; waited {}. Wait for longer with --wait",
-        duration::show(args.wait)
+        duration::show(args.wait.wait)
     );
-    Failure::new(code::NOT_ACQUIRED, message)
+    Failure::from(error).with_message(message)
 }

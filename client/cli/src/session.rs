@@ -181,7 +181,7 @@ fn is(error: &Error, code: Code) -> bool {
 /// A session whose heartbeats are refused is as good as lost.
 fn over(error: Error) -> Failure {
     if is(&error, Code::SessionBlocked) {
-        return Failure::new(code::LOST, error.to_string());
+        return Failure::from(error).with_code(code::LOST);
     }
     error.into()
 }
@@ -189,7 +189,7 @@ fn over(error: Error) -> Failure {
 /// For a reader, an unknown session is not a loss.
 fn nothing(error: Error) -> Failure {
     if is(&error, Code::SessionUnknown) {
-        return Failure::new(code::NOTHING, error.to_string());
+        return Failure::from(error).with_code(code::NOTHING);
     }
     error.into()
 }

@@ -1,22 +1,21 @@
 //! The attempts of one acquire.
 
-use std::time::Duration;
-
 use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
 use fence_protocol::wire::lock_set::AcquireAllRequest;
 use fence_protocol::{LeaseId, LockName};
 use tokio::runtime::Handle;
 
 use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
+use super::turns;
 use crate::clock::{self, Moment};
-use crate::lock_spec::{Spec, Takeover};
+use crate::lock_spec::{Spec, Takeover, WaitTimes};
 use crate::timing::Window;
 use crate::transport::{Effect, Failure};
 use crate::{Client, Error, ErrorKind, ids};
 
 /// Acquires the lock of `spec`; returns the grant and the window in which it is trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
-    let plan = Plan::new(clock::now(), spec.wait, spec.patience);
+    let plan = Plan::new(clock::now(), spec.times);
     let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
     let mut tries = Tries { plan, claim, unconfirmed: None };
     loop {
@@ -34,23 +33,27 @@ pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, 
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) request: AcquireAllRequest,
-    pub(crate) wait: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) times: WaitTimes,
 }
 
 /// Acquires all locks of `group` or none; returns the grants in the order of the request.
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
-    let plan = Plan::new(clock::now(), group.wait, group.patience);
+    let plan = Plan::new(clock::now(), group.times);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
     let mut tries = Tries { plan, claim: GrantClaim::new(client, locks), unconfirmed: None };
     loop {
-        let request = AcquireAllRequest {
-            lease_id: Some(tries.claim.lease_id),
-            wait_ms: tries.plan.wait_ms(clock::now()),
-            ..group.request.clone()
-        };
+        let lease_id = Some(tries.claim.lease_id);
         let before = tries.claim.begin_attempt();
-        match client.locks().acquire_all(&request).await {
+        let plan = tries.plan;
+        let result = turns::until_result(
+            || plan.wait_ms(clock::now()),
+            |wait_ms| {
+                let timeout = plan.timeout(clock::now(), wait_ms);
+                let request = AcquireAllRequest { lease_id, wait_ms, ..group.request.clone() };
+                async move { client.locks().acquire_all(&request, timeout).await }
+            },
+        );
+        match result.await {
             Ok(reply) => {
                 tries.claim.settle();
                 return Ok(reply.leases);
@@ -80,6 +83,10 @@ impl Tries<'_> {
                 let reason = failure.reason();
                 let what = self.claim.names();
                 tracing::debug!(%lease_id, "retrying the acquire of {what}: {reason}");
+                if !failure.is_held() {
+                    let left = self.plan.unavailable_left(clock::now());
+                    self.claim.client.observer().retrying(&reason, left);
+                }
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
@@ -109,7 +116,7 @@ async fn attempt(
     let sent_at = clock::now();
     let request = AcquireRequest {
         ttl_ms: spec.ttl,
-        wait_ms: tries.plan.wait_ms(sent_at),
+        wait_ms: 0,
         owner: spec.owner.clone(),
         lease_id: Some(tries.claim.lease_id),
         metadata: spec.metadata.clone(),
@@ -126,8 +133,16 @@ async fn attempt(
         size: spec.size,
     };
     let before = tries.claim.begin_attempt();
-    let result = client.locks().acquire(&spec.lock, &request).await;
-    let reply = result.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
+    let plan = tries.plan;
+    let result = turns::until_result(
+        || plan.wait_ms(clock::now()),
+        |wait_ms| {
+            let timeout = plan.timeout(clock::now(), wait_ms);
+            let request = AcquireRequest { wait_ms, ..request.clone() };
+            async move { client.locks().acquire(&spec.lock, &request, timeout).await }
+        },
+    );
+    let reply = result.await.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
     let window = window_of(sent_at, &reply, spec);
     // The trust in a lease of a session is the trust in its session.
     if spec.session.is_none() && window.is_worn(clock::now()) {
@@ -189,6 +204,7 @@ impl<'a> GrantClaim<'a> {
 
     /// Records that a request is about to be sent; returns whether a grant was possible before it.
     fn begin_attempt(&mut self) -> bool {
+        self.client.observer().acquiring(self.lease_id);
         std::mem::replace(&mut self.maybe_granted, true)
     }
 

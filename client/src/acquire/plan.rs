@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use fence_protocol::Code;
-use fence_protocol::wire::lock::MAX_WAIT_MS;
 
 use crate::clock::Moment;
+use crate::lock_spec::{Retries, WaitTimes};
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
 
+/// Time that a request may take beyond its wait.
+const WAIT_MARGIN: Duration = Duration::from_secs(5);
 /// Number of restarts with a fresh lease id without a pause: a restart follows a grant that could
 /// not be delivered and was rolled back.
 const RESTARTS_AT_ONCE: u32 = 5;
@@ -37,23 +39,31 @@ pub(super) enum GrantEvidence {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     wait_until: Moment,
-    patience_until: Moment,
+    retries: Retries,
     attempts: u32,
     restarts: u32,
 }
 
 impl Plan {
-    /// Plans a call that begins at `now`, waits for `wait` in the queue and retries an unreachable
-    /// server for `patience` beyond that.
-    pub(super) fn new(now: Moment, wait: Duration, patience: Duration) -> Self {
-        let wait_until = now.plus_ms(whole_ms(wait));
-        let patience_until = wait_until.plus_ms(whole_ms(patience));
-        Self { wait_until, patience_until, attempts: 0, restarts: 0 }
+    /// Plans a call that begins at `now`.
+    pub(super) fn new(now: Moment, times: WaitTimes) -> Self {
+        let wait_until = now.plus(times.wait);
+        Self { wait_until, retries: Retries::new(now, times), attempts: 0, restarts: 0 }
     }
 
-    /// Longest wait of the next attempt in the queue, in milliseconds.
+    /// Time left of the wait in the queue, in milliseconds.
     pub(super) fn wait_ms(&self, now: Moment) -> u64 {
-        whole_ms(self.wait_until.since(now)).min(MAX_WAIT_MS)
+        whole_ms(self.wait_until.since(now))
+    }
+
+    /// Time left for which an unreachable server is retried.
+    pub(super) fn unavailable_left(&self, now: Moment) -> Duration {
+        self.retries.unavailable_until.since(now)
+    }
+
+    /// Time-out of a request that is sent at `now` and waits for `wait_ms`.
+    pub(super) fn timeout(&self, now: Moment, wait_ms: u64) -> Duration {
+        self.retries.timeout(now, Duration::from_millis(wait_ms) + WAIT_MARGIN)
     }
 
     /// Decides the next step after a failure at `now`; `random` is the jitter of the pause.
@@ -62,6 +72,7 @@ impl Plan {
         let is_late =
             matches!(failure, Failure::Unusable(error) if *error.kind() == ErrorKind::Unavailable);
         self.attempts = if is_late { 1 } else { self.attempts + 1 };
+        let Retries { unavailable_until, unknown_until, .. } = self.retries;
         let (again, limit, pause_min) = match failure {
             Failure::Refused(problem, retry_after) => match problem.code {
                 Code::LeaseLost => return self.restart(now, random),
@@ -70,21 +81,16 @@ impl Plan {
                 Code::LockHeld => (true, self.wait_until, Duration::ZERO),
                 code => (
                     code.retryable() || matches!(problem.status, 502..=504),
-                    self.patience_until,
+                    if problem.status == 504 { unknown_until } else { unavailable_until },
                     retry_after.unwrap_or_default(),
                 ),
             },
-            Failure::NotSent(_) | Failure::NoReply(_) => {
-                (true, self.patience_until, Duration::ZERO)
-            }
-            Failure::Unusable(_) => (is_late, self.patience_until, Duration::ZERO),
+            Failure::NotSent(_) => (true, unavailable_until, Duration::ZERO),
+            Failure::NoReply(_) => (true, unknown_until, Duration::ZERO),
+            Failure::Unusable(_) => (is_late, unknown_until, Duration::ZERO),
         };
         let pause = timing::pause(self.attempts, random).max(pause_min);
-        if again && now.plus_ms(whole_ms(pause)) < limit {
-            AcquireStep::Retry(pause)
-        } else {
-            AcquireStep::Fail
-        }
+        if again && now.plus(pause) < limit { AcquireStep::Retry(pause) } else { AcquireStep::Fail }
     }
 
     fn restart(&mut self, now: Moment, random: u64) -> AcquireStep {
@@ -93,7 +99,7 @@ impl Plan {
             None | Some(0) => Duration::ZERO,
             Some(later) => timing::pause(later, random),
         };
-        if now.plus_ms(whole_ms(pause)) < self.patience_until {
+        if now.plus(pause) < self.retries.unknown_until {
             AcquireStep::Restart(pause)
         } else {
             AcquireStep::Fail
@@ -132,8 +138,33 @@ mod tests {
         Moment::from_ms(ms)
     }
 
+    fn times(wait_ms: u64, is_bounded: bool) -> WaitTimes {
+        let wait = Duration::from_millis(wait_ms);
+        WaitTimes { wait, patience: Duration::from_secs(5), is_bounded }
+    }
+
     fn plan(wait_ms: u64) -> Plan {
-        Plan::new(at(0), Duration::from_millis(wait_ms), Duration::from_secs(5))
+        Plan::new(at(0), times(wait_ms, false))
+    }
+
+    /// The wait bounds the call: what is known not to have happened is not retried beyond it, and
+    /// no request is awaited for longer than the patience beyond it.
+    #[test]
+    fn a_bounded_call_ends_with_its_wait() {
+        let bounded = || Plan::new(at(0), times(2_000, true));
+        for failure in [Failure::NotSent("x".to_owned()), refused(Code::StoreUnavailable)] {
+            let step = bounded().after(&failure, at(1_000), 0);
+            assert!(matches!(step, AcquireStep::Retry(_)), "{failure:?}");
+            assert_eq!(bounded().after(&failure, at(2_000), 0), AcquireStep::Fail, "{failure:?}");
+        }
+        for failure in [Failure::NoReply("x".to_owned()), refused(Code::OutcomeUnknown)] {
+            let step = bounded().after(&failure, at(2_000), 0);
+            assert!(matches!(step, AcquireStep::Retry(_)), "{failure:?}");
+            assert_eq!(bounded().after(&failure, at(7_000), 0), AcquireStep::Fail, "{failure:?}");
+        }
+        assert_eq!(bounded().timeout(at(0), 2_000), Duration::from_secs(7));
+        assert_eq!(bounded().timeout(at(6_000), 0), Duration::from_secs(1));
+        assert_eq!(plan(2_000).timeout(at(6_000), 0), WAIT_MARGIN);
     }
 
     #[test]
@@ -157,10 +188,9 @@ mod tests {
         assert_eq!(plan(0).after(&refused(Code::LockHeld), at(0), 0), AcquireStep::Fail);
         assert_eq!(plan(900).after(&refused(Code::LockHeld), at(900), 0), AcquireStep::Fail);
         // The server's limit is shorter than the requested wait.
-        let again = plan(400_000).after(&refused(Code::LockHeld), at(MAX_WAIT_MS), 0);
+        let again = plan(400_000).after(&refused(Code::LockHeld), at(300_000), 0);
         assert!(matches!(again, AcquireStep::Retry(_)));
-        assert_eq!(plan(400_000).wait_ms(at(MAX_WAIT_MS)), 100_000);
-        assert_eq!(plan(400_000).wait_ms(at(0)), MAX_WAIT_MS);
+        assert_eq!(plan(400_000).wait_ms(at(300_000)), 100_000);
     }
 
     #[test]

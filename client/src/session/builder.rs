@@ -12,7 +12,7 @@ use super::heartbeat;
 use super::state::SessionState;
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Limits};
-use crate::lock_spec::DEFAULT_PATIENCE;
+use crate::lock_spec::{Retries, WaitTimes};
 use crate::locks::CALL_TIMEOUT;
 use crate::timing::{self, Window};
 use crate::transport::Effect;
@@ -25,7 +25,7 @@ use crate::{Client, Error, ErrorKind, ids, tasks};
 pub struct SessionBuilder {
     client: Client,
     ttl: Duration,
-    patience: Duration,
+    times: WaitTimes,
     metadata: Option<serde_json::Value>,
     limits: Limits,
     limits_wait: bool,
@@ -44,7 +44,7 @@ impl SessionBuilder {
         Self {
             client,
             ttl: Ttl::DEFAULT.duration(),
-            patience: DEFAULT_PATIENCE,
+            times: WaitTimes::default(),
             metadata: None,
             limits: Limits::default(),
             limits_wait: false,
@@ -64,8 +64,17 @@ impl SessionBuilder {
     }
 
     /// Time for which requests to an unreachable server are retried: 5 s by default.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.times.patience = patience;
+        self
+    }
+
+    /// Retries an unreachable server for `wait` alone; the patience, which begins after it, is for
+    /// requests whose outcome is unknown.
+    pub fn bounded(mut self, wait: Duration) -> Self {
+        self.times.wait = wait;
+        self.times.is_bounded = true;
+        self
     }
 
     /// JSON shown to people who inspect the session.
@@ -133,8 +142,8 @@ impl SessionBuilder {
 
     /// Begins a session at the server; returns it with its window, which has not passed yet.
     async fn obtain(&self, ttl: Ttl) -> Result<(SessionReply, Window), Error> {
-        let patience_ms = u64::try_from(self.patience.as_millis()).unwrap_or(u64::MAX);
-        let patience_until = clock::now().plus_ms(patience_ms);
+        let retries = Retries::new(clock::now(), self.times);
+        let patience_until = retries.unknown_until;
         for attempt in 1.. {
             let request = SessionRequest {
                 ttl_ms: ttl,
@@ -143,8 +152,8 @@ impl SessionBuilder {
                 metadata: self.metadata.clone(),
             };
             let mut claim = SessionClaim::new(&self.client, request.session_id);
-            let patience = patience_until.since(clock::now());
-            let begun = self.client.sessions().begin(&request, patience).await;
+            let begun =
+                self.client.sessions().begin(&request, &retries, self.client.observer()).await;
             let (sent_at, reply) = begun.inspect_err(|error| claim.record_failure(error))?;
             let window = window_of(sent_at, &reply, ttl);
             let obtained = if window.is_worn(clock::now()) {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{LOCKS_PER_ACQUIRE_MAX, LeaseMode, LeaseReply, MAX_WAIT_MS};
+use fence_protocol::wire::lock::{LOCKS_PER_ACQUIRE_MAX, LeaseMode, LeaseReply};
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LockWish};
 use fence_protocol::{Invalid, LockName};
 use serde_json::Value;
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{ENDED, LeaseSet, Session, SessionLease};
 use crate::acquire::grant::{self, Group};
 use crate::clock::{self, Moment};
-use crate::lock_spec::{DEFAULT_PATIENCE, Spec, Takeover, no_takeover_of, permits};
+use crate::lock_spec::{Spec, Takeover, WaitTimes, no_takeover_of, permits};
 use crate::{Error, ErrorKind};
 
 /// Most locks that one call acquires.
@@ -24,8 +24,7 @@ pub const MAX_LOCKS: usize = LOCKS_PER_ACQUIRE_MAX;
 pub struct SessionLocks<'s> {
     session: &'s Session,
     wishes: Result<Vec<LockWish>, Invalid>,
-    wait: Duration,
-    patience: Duration,
+    times: WaitTimes,
     takeover: Takeover,
     metadata: Option<Value>,
 }
@@ -35,8 +34,7 @@ impl<'s> SessionLocks<'s> {
         Self {
             session,
             wishes: Ok(Vec::new()),
-            wait: Duration::ZERO,
-            patience: DEFAULT_PATIENCE,
+            times: WaitTimes::default(),
             takeover: Takeover::Never,
             metadata: None,
         }
@@ -70,20 +68,25 @@ impl<'s> SessionLocks<'s> {
         self
     }
 
-    /// Longest wait for all locks together while other leases hold them: at most 5 minutes. Zero by
-    /// default: the server replies at once.
+    /// Longest wait for all locks together while other leases hold them; see
+    /// [`LockRequest::wait`](crate::LockRequest::wait).
     pub fn wait(mut self, wait: Duration) -> Self {
-        if wait > Duration::from_millis(MAX_WAIT_MS) {
-            let rule = format!("must be at most {MAX_WAIT_MS} ms (5 minutes)");
-            self.wishes = Err(Invalid::new("wait", format!("{wait:?}"), rule));
-        }
-        Self { wait, ..self }
+        self.times.wait = wait;
+        self
+    }
+
+    /// Makes the wait bound the call; see
+    /// [`LockRequest::bounded`](crate::LockRequest::bounded).
+    pub fn bounded(mut self) -> Self {
+        self.times.is_bounded = true;
+        self
     }
 
     /// Time beyond the wait for which requests to an unreachable server are retried: 5 s by
     /// default.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.times.patience = patience;
+        self
     }
 
     /// Takes each lock over from an earlier incarnation of this owner; see
@@ -151,7 +154,7 @@ impl<'s> SessionLocks<'s> {
             incarnation: Some(client.incarnation().clone()),
             ..AcquireAllRequest::default()
         };
-        let group = Group { request, wait: self.wait, patience: self.patience };
+        let group = Group { request, times: self.times };
         let grants = grant::obtain_all(client, &group).await;
         let grants = grants.inspect_err(|error| self.record_refusal(error))?;
         Ok(grants.into_iter().map(|grant| self.bound(grant)).collect())
@@ -167,7 +170,7 @@ impl<'s> SessionLocks<'s> {
         if let Some(wish) = wishes.iter().find(|wish| !wish.mode.is_exclusive()) {
             return Err(no_takeover_of(&wish.lock, wish.mode));
         }
-        let wait_ms = u64::try_from(self.wait.as_millis()).unwrap_or(MAX_WAIT_MS);
+        let wait_ms = u64::try_from(self.times.wait.as_millis()).unwrap_or(u64::MAX);
         let wait_until = clock::now().plus_ms(wait_ms);
         let mut gathered = Gathered { session: self.session, leases: Vec::new() };
         for lock in wishes.iter().map(|wish| &wish.lock).collect::<BTreeSet<_>>() {
@@ -182,8 +185,7 @@ impl<'s> SessionLocks<'s> {
         let Session { client, state, .. } = self.session;
         let spec = Spec {
             ttl: state.ttl,
-            wait: wait_until.since(clock::now()),
-            patience: self.patience,
+            times: WaitTimes { wait: wait_until.since(clock::now()), ..self.times },
             metadata: self.metadata.clone(),
             owner: Some(state.owner.clone()),
             takeover: self.takeover,

@@ -23,6 +23,13 @@ pub struct AccessFlags {
 }
 
 impl AccessFlags {
+    /// The same without an audit log that does not exist yet: a check creates nothing.
+    #[must_use]
+    pub fn for_check(mut self) -> Self {
+        self.audit_log = self.audit_log.filter(|file| file.exists());
+        self
+    }
+
     /// Reads the access file and opens the audit log.
     ///
     /// # Errors

@@ -96,13 +96,14 @@ impl Gate {
     /// Authenticates and authorises a request; returns its caller.
     ///
     /// # Errors
-    /// 401 without a valid bearer token or client certificate, 429 above the caller's rate, 403 without the right.
+    /// 401 without a valid bearer token or client certificate, 429 above the caller's rate, 403
+    /// without the right.
     pub(crate) fn admit(&self, request: &Parts, need: &Need) -> Result<Caller, Refused> {
         let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
         if *need == Need::Public {
             return Ok(Caller::unknown());
         }
-        let credential = Credential::of(&request.headers, request.extensions.get());
+        let credential = Credential::from_request(&request.headers, request.extensions.get());
         let known = credential.and_then(|credential| {
             let found = file.find(&credential)?;
             Ok((credential, found))

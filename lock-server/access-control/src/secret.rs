@@ -73,7 +73,7 @@ impl FromStr for SecretHash {
     }
 }
 
-/// What a request shows of its principal.
+/// A bearer token, or the client certificate of a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum Credential {
     /// The hash of a bearer token.
@@ -88,7 +88,10 @@ impl Credential {
     /// # Errors
     /// A sentence if there is neither, or a token that is not valid: a certificate never stands in
     /// for that.
-    pub(crate) fn of(headers: &HeaderMap, names: Option<&ClientNames>) -> Result<Self, String> {
+    pub(crate) fn from_request(
+        headers: &HeaderMap,
+        names: Option<&ClientNames>,
+    ) -> Result<Self, String> {
         match names.filter(|names| !names.is_empty()) {
             Some(names) if !headers.contains_key(header::AUTHORIZATION) => {
                 Ok(Self::Certificate(names.clone()))

@@ -15,6 +15,7 @@ mod error;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub mod report;
 mod setting;
 
 use std::ffi::OsString;

@@ -28,11 +28,9 @@ struct Help {
 pub(super) fn tables() -> Vec<Table> {
     let mut seen = HashMap::new();
     let mut common = String::new();
-    for (_, flag) in help(&["lock", "list"])
-        .flags
-        .into_iter()
-        .filter(|(heading, flag)| heading == "Servers" || flag.is("--log") || flag.is("--output"))
-    {
+    for (_, flag) in help(&["lock", "list"]).flags.into_iter().filter(|(heading, flag)| {
+        heading == "Servers" || flag.is("--log") || flag.is("--color") || flag.is("--output")
+    }) {
         common += &flag.line("");
         seen.insert(flag, String::new());
     }
@@ -51,7 +49,9 @@ pub(super) fn tables() -> Vec<Table> {
                 }
             }
         }
-        tables.push(Table::new(format!("fence {name}"), text));
+        if !text.is_empty() {
+            tables.push(Table::new(format!("fence {name}"), text));
+        }
     }
     tables
 }

@@ -263,7 +263,7 @@ async fn a_mark_that_no_server_can_have_issued_is_named_and_not_followed() {
 
 #[tokio::test]
 async fn bad_addresses_of_guards_are_refused() {
-    for guard in ["", "127.0.0.1:7421", "https://127.0.0.1:1", "http://u:p@a", "http://a?b"] {
+    for guard in ["", "127.0.0.1:7421", "ftp://127.0.0.1:1", "http://u:p@a", "http://a?b"] {
         let output = Setup::lock_server("memory:").args(&["--guard", guard]).refused().await;
         assert_eq!(output.code, 64, "{guard}: {output:?}");
         assert!(output.stderr.contains("--guard"), "{guard}: {}", output.stderr);

@@ -8,6 +8,7 @@ use fence_protocol::wire::event::{ExplainedLock, RecentEvents};
 use fence_protocol::{LeaseId, LockName};
 
 use crate::connect::Connect;
+use fence_terminal::color::{self, painted};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
@@ -57,6 +58,9 @@ pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
 /// Renders the whole explanation.
 fn rendered(explained: &ExplainedLock, own: Option<&OwnLease>) -> String {
     let mut lines = text::state(&explained.now);
+    if let Some(first) = lines.first_mut() {
+        *first = painted(color::STRONG, &*first);
+    }
     lines.push(text::queue(&explained.now));
     lines.extend(text::endings(explained));
     lines.extend(text::reported(explained));

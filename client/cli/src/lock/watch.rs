@@ -7,8 +7,9 @@ use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::signals;
 
 use crate::connect::Connect;
+use fence_terminal::color::{self, painted};
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::{Format, Output, emit, say};
+use fence_terminal::output::{Format, Output, emit_text, say};
 use fence_terminal::readable::readable;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -52,7 +53,7 @@ async fn follow(args: &Watch, client: &Client) -> Result<u8, Failure> {
     let mut stream = events.open().await?;
     loop {
         match stream.next().await? {
-            StreamItem::Event { id, event } => emit(line(args.output, id, &event)?.as_bytes())?,
+            StreamItem::Event { id, event } => emit_text(&line(args.output, id, &event)?)?,
             StreamItem::Broken(error) => say(&broken(&error.to_string(), &stream)),
             StreamItem::Resumed => say("fence: the stream resumes"),
             _ => {}
@@ -97,8 +98,19 @@ fn readable_line(at_ms: u64, event: &Event) -> String {
     let minutes = s / 60 % 60;
     let time = format!("{hours:02}:{minutes:02}:{:02}.{ms:03}", s % 60);
     let lock = event.lock.as_ref().map(ToString::to_string).unwrap_or_default();
-    let line = format!("{time}  {:<15}  {lock:<16}  {}", event.kind.as_str(), details(event));
-    line.trim_end().to_owned()
+    let line = format!("{lock:<16}  {}", details(event));
+    let kind = painted(style(event.kind), format_args!("{:<15}", event.kind.as_str()));
+    format!("{}  {kind}  {}", painted(color::FAINT, time), line.trim_end())
+}
+
+fn style(kind: EventKind) -> color::Style {
+    match kind {
+        EventKind::Granted | EventKind::SessionBegun => color::GOOD,
+        EventKind::Expired | EventKind::Superseded | EventKind::SessionEnded => color::WARNING,
+        EventKind::Gap | EventKind::Dropped | EventKind::SessionBlocked => color::WARNING,
+        EventKind::Refused | EventKind::Revoked | EventKind::Lineage => color::BAD,
+        _ => color::Style::new(),
+    }
 }
 
 fn details(event: &Event) -> String {
@@ -131,13 +143,13 @@ mod tests {
         event.token = Some(Token::new(7).unwrap());
         (event.ttl_ms, event.waited_ms) = (Some(15_000), Some(0));
         assert_eq!(
-            readable_line(1_795_246_862_045, &event),
+            color::plain(&readable_line(1_795_246_862_045, &event)),
             "07:41:02.045  granted          orders/42         worker-1, token 7, for 15.0 s"
         );
         let mut gap = Event::new(EventKind::Gap).text("why");
         gap.missed = Some(3);
         assert_eq!(
-            readable_line(0, &gap),
+            color::plain(&readable_line(0, &gap)),
             "00:00:00.000  gap                                3 missing at least, why"
         );
     }

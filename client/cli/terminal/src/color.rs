@@ -5,7 +5,9 @@
 
 use std::fmt::Display;
 
-use anstyle::{AnsiColor, Style};
+use anstream::adapter::strip_str;
+use anstyle::AnsiColor;
+pub use anstyle::Style;
 use clap::ValueEnum;
 
 /// All is well.
@@ -41,6 +43,11 @@ impl Choice {
         }
         .write_global();
     }
+}
+
+/// The text without its colours.
+pub fn plain(text: &str) -> String {
+    strip_str(text).to_string()
 }
 
 /// The text in this style, as in `painted(GOOD, "[+]")`. Pad it before: escapes have no width.

@@ -3,7 +3,11 @@
 use std::fmt;
 
 use fence_client::{Error, ErrorKind};
-use fence_protocol::Invalid;
+use fence_protocol::{Invalid, Problem};
+use serde_json::{Value, json};
+
+use crate::output::{Format, say};
+use crate::wording;
 
 /// The codes, from sysexits where one fits.
 pub mod code {
@@ -23,8 +27,24 @@ pub mod code {
     pub const NOT_ACQUIRED: u8 = 75;
     /// The lease was lost.
     pub const LOST: u8 = 76;
-    /// The guard refused: a stale token, or the object has another version.
+    /// A server refused: the caller has no right, the token is stale, or the object has another
+    /// version.
     pub const REFUSED: u8 = 77;
+    /// Name of a failure, for programs.
+    pub(super) fn name(code: u8) -> &'static str {
+        match code {
+            NOTHING => "nothing",
+            USAGE => "usage",
+            UNAVAILABLE => "unavailable",
+            INTERNAL => "internal",
+            UNKNOWN => "outcome-unknown",
+            NOT_ACQUIRED => "not-acquired",
+            LOST => "lease-lost",
+            REFUSED => "refused",
+            _ => "ended",
+        }
+    }
+
     /// The job's program cannot be executed, as in a shell.
     pub const NOT_EXECUTABLE: u8 = 126;
     /// The job's program is not there, as in a shell.
@@ -38,12 +58,13 @@ pub mod code {
 pub struct Failure {
     code: u8,
     message: String,
+    problem: Option<Box<Problem>>,
 }
 
 impl Failure {
     /// An exit code between 0 and 255 and the message for stderr.
     pub fn new(code: u8, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
+        Self { code, message: message.into(), problem: None }
     }
 
     /// Exit code 64.
@@ -59,6 +80,41 @@ impl Failure {
     /// Ends with this code and says nothing.
     pub fn silent(code: u8) -> Self {
         Self::new(code, "")
+    }
+
+    /// The same with another exit code.
+    #[must_use]
+    pub fn with_code(self, code: u8) -> Self {
+        Self { code, ..self }
+    }
+
+    /// The same with another message.
+    #[must_use]
+    pub fn with_message(self, message: impl Into<String>) -> Self {
+        Self { message: message.into(), ..self }
+    }
+
+    /// Writes the failure to stderr: as a line, or with JSON as a problem document (RFC 9457) in
+    /// one line. That of a server keeps its type and members; `exit_code` is always there.
+    pub fn report(&self, format: Format) {
+        match format {
+            _ if self.message.is_empty() => {}
+            Format::Table => say(&format!("fence: {}", self.message)),
+            Format::Json => say(&self.document().to_string()),
+        }
+    }
+
+    fn document(&self) -> Value {
+        let mut document = match &self.problem {
+            Some(problem) => serde_json::to_value(problem).unwrap_or_default(),
+            None => {
+                let name = code::name(self.code);
+                json!({"type": format!("urn:fencepost:fence:{name}"), "code": name,
+                    "title": "The command failed", "detail": self.message})
+            }
+        };
+        document["exit_code"] = self.code.into();
+        document
     }
 
     /// The exit code.
@@ -80,13 +136,19 @@ impl fmt::Display for Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self::new(code_of(error.kind()), error.to_string())
+        let problem = error.problem();
+        let code = match problem.map(|problem| problem.status) {
+            Some(401 | 403) => code::REFUSED,
+            _ => code_of(error.kind()),
+        };
+        let problem = problem.map(|problem| Box::new(wording::reworded(problem)));
+        Self { code, message: wording::message(&error), problem }
     }
 }
 
 impl From<Invalid> for Failure {
     fn from(invalid: Invalid) -> Self {
-        Self::usage(invalid.to_string())
+        Self::usage(wording::in_flags(&invalid.to_string()))
     }
 }
 

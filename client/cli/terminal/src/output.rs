@@ -2,11 +2,11 @@
 
 use std::io::{self, Write as _};
 
-use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
 
+use crate::color::plain;
 use crate::exit::{Failure, code};
 
 /// Format of data on stdout.
@@ -49,7 +49,7 @@ impl Output {
 /// Writes text to stdout, without its [colours](crate::color) unless they are wanted there.
 pub fn emit_text(text: &str) -> Result<(), Failure> {
     let is_plain = AutoStream::choice(&io::stdout()) == ColorChoice::Never;
-    if is_plain { emit(strip_str(text).to_string().as_bytes()) } else { emit(text.as_bytes()) }
+    if is_plain { emit(plain(text).as_bytes()) } else { emit(text.as_bytes()) }
 }
 
 /// Writes to stdout. A reader that has closed the pipe (`| head`) is not an error.

@@ -162,7 +162,11 @@ async fn prepared(
         () = stop.cancelled() => return Err(io::ErrorKind::ConnectionAborted.into()),
     };
     let (stream, session) = done?;
-    Ok(ClientSocket::Tls(TcpStream::from_std(stream)?, Box::new(session)))
+    let stream = TcpStream::from_std(stream)?;
+    // Before its first event the socket takes nothing, and the handshake may have read a QUIT,
+    // whose reply would be lost.
+    stream.writable().await?;
+    Ok(ClientSocket::Tls(stream, Box::new(session)))
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

@@ -115,6 +115,11 @@ impl Setting {
         }
     }
 
+    /// A value without a password or control characters.
+    pub(super) fn plain_value(&self, value: &std::ffi::OsStr) -> String {
+        shown(&without_password(&value.to_string_lossy()))
+    }
+
     fn shown_value(&self, value: &str) -> String {
         match self.origin {
             Origin::NamedFile { .. } => "its content".to_owned(),

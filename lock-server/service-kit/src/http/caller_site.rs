@@ -76,10 +76,9 @@ impl HostNames {
         }
         // Without a host no page is this server's own.
         let Some(host) = host(request)? else { return check_origin(headers, "", false) };
-        // In TLS the client has verified the host's name, and a browser would have shown the page
-        // an error.
-        let in_tls = request.extensions().get::<ClientNames>().is_some();
-        if !in_tls && !self.contains(host) {
+        // In TLS the client has verified the host's name: a page of another one gets an error.
+        let in_tls = || request.extensions().get::<ClientNames>().is_some();
+        if !self.contains(host) && !in_tls() {
             let detail = format!("the host \"{}\" is none of this server's", shown(host));
             return Err(Reject::new(Code::MisdirectedRequest, detail));
         }

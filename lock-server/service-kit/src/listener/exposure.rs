@@ -1,4 +1,4 @@
-//! Which addresses a process may listen on, and the TLS that it speaks there.
+//! Addresses that a process may listen on, and the TLS that it speaks there.
 
 use std::net::SocketAddr;
 
@@ -50,8 +50,8 @@ pub struct Safeguards {
 }
 
 impl Exposure {
-    /// Decides whether the addresses may be listened on. TLS files that are unusable count as TLS, so
-    /// that they are one error.
+    /// Decides whether the addresses may be listened on. TLS files that are unusable count as TLS,
+    /// so that they are one error.
     ///
     /// # Errors
     /// Sentences about unusable files, and about each address that other machines can reach and
@@ -132,8 +132,8 @@ fn refusal((address, lacks): &Lacking) -> String {
     let port = addr.port();
     format!(
         "{flag} {addr} can be reached from other machines, and lacks {lacks}: add what is missing, \
-         listen on 127.0.0.1:{port}, or state --insecure-listen if a mesh, a TLS proxy or a private \
-         network protects this port"
+         listen on 127.0.0.1:{port}, or state --insecure-listen if a mesh, a TLS proxy or a \
+         private network protects this port"
     )
 }
 

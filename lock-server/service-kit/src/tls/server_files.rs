@@ -21,7 +21,7 @@ use super::expiry::not_after_seconds;
 /// none.
 const ALPN: &[u8] = b"http/1.1";
 
-/// Whether a client must show a certificate of `--tls-client-ca`.
+/// Demand for a client certificate of `--tls-client-ca`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ClientAuth {
     /// A client without one is refused.

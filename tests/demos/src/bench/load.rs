@@ -10,6 +10,7 @@ use hdrhistogram::Histogram;
 
 use super::cpu;
 use fence_terminal::exit::{Failure, code};
+use fence_terminal::status::StatusLine;
 
 /// Name of the load generator among the processes whose CPU time is counted.
 pub(super) const LOAD_GENERATOR: &str = "load";
@@ -66,10 +67,13 @@ pub(super) async fn compare<C: Client>(
     mut sides: Vec<Side<'_, C>>,
 ) -> Result<Vec<(String, Vec<Measured>)>, Failure> {
     let mut measured: Vec<_> = sides.iter().map(|side| (side.name.clone(), Vec::new())).collect();
+    let status = StatusLine::default();
     for round in 0..usize::from(rounds) {
         for turn in 0..sides.len() {
             let at = (round + turn) % sides.len();
-            let Side { clients, counted, .. } = &mut sides[at];
+            let Side { name, clients, counted } = &mut sides[at];
+            let count = clients.len();
+            status.show(&format!("{name}, {count} clients: round {} of {rounds}", round + 1));
             run(clients, time / WARM_UP_PART).await?;
             let own = [(LOAD_GENERATOR, std::process::id())];
             let before = cpu_times(counted.iter().chain(&own));

@@ -5,6 +5,7 @@ use fence_protocol::wire::lock::{HolderReply, LeaseMode, LockReply};
 use fence_protocol::{Code, Owner, Token};
 
 use super::ending::Ending;
+use fence_terminal::color::{self, painted};
 use fence_terminal::readable::readable;
 
 /// Waiters that are named, at most.
@@ -97,7 +98,8 @@ pub(super) fn endings(explained: &ExplainedLock) -> Vec<String> {
     };
     let mut lines: Vec<String> = Ending::all(explained).map(line).collect();
     if !lines.is_empty() {
-        lines.splice(0..0, [String::new(), "Last leases, newest first:".to_owned()]);
+        let heading = painted(color::STRONG, "Last leases, newest first:");
+        lines.splice(0..0, [String::new(), heading]);
     }
     lines
 }
@@ -105,7 +107,7 @@ pub(super) fn endings(explained: &ExplainedLock) -> Vec<String> {
 pub(super) fn reported(explained: &ExplainedLock) -> Vec<String> {
     let mut lines = Vec::new();
     if !explained.recent.refusals.is_empty() {
-        lines.extend([String::new(), "Refused by guards, newest first:".to_owned()]);
+        lines.extend([String::new(), painted(color::BAD, "Refused by guards, newest first:")]);
         lines.extend(refusals(&explained.recent.refusals));
     }
     if let Some(gap) = &explained.recent.gap {
@@ -114,7 +116,8 @@ pub(super) fn reported(explained: &ExplainedLock) -> Vec<String> {
         let (text, ago) =
             (gap.text.as_deref().unwrap_or("events are missing"), readable(gap.ms_ago));
         lines.push(String::new());
-        lines.push(format!("This report is incomplete: {text} ({missed}{ago} ago)."));
+        let gap = format!("This report is incomplete: {text} ({missed}{ago} ago).");
+        lines.push(painted(color::WARNING, gap));
     }
     lines
 }

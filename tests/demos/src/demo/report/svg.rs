@@ -13,6 +13,9 @@ const LANE: f64 = 64.0;
 /// Offsets of events, leases and other spans in a lane, in pixels.
 const UPPER: f64 = 27.0;
 const LOWER: f64 = 49.0;
+/// Width of a letter of a lease's label, and half the width of a remark, in pixels.
+const LABEL_LETTER: f64 = 6.8;
+const REMARK_HALF: f64 = 13.0;
 
 /// Events by time; those of one moment in the order of the record.
 pub(super) fn in_order(events: &[Event]) -> Vec<&Event> {
@@ -160,7 +163,7 @@ impl Picture<'_> {
         // theirs, or after it where it is too short.
         let room = to - from > 8.0 * span.label.chars().count() as f64;
         let (x, y, anchor) = match (is_lease, room) {
-            (true, _) => (from + 13.0, y - 15.5, "start"),
+            (true, _) => (self.lease_label(span, from), y - 15.5, "start"),
             (false, true) => (f64::midpoint(from, to), y + 4.0, "middle"),
             (false, false) => (to + 5.0, y + 4.0, "start"),
         };
@@ -169,6 +172,18 @@ impl Picture<'_> {
             "<text class=\"label {class}-label\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{}</text>",
             escaped(&span.label)
         );
+    }
+
+    /// The place of a lease's label: behind the remarks of refused writes that it would overlap.
+    fn lease_label(&self, span: &Span, from: f64) -> f64 {
+        let width = LABEL_LETTER * span.label.chars().count() as f64;
+        let refused =
+            |(_, event): &(usize, &&Event)| event.lane == span.lane && event.kind == Kind::Refused;
+        self.events.iter().enumerate().filter(refused).fold(from + 13.0, |x, (at, _)| {
+            let remark = GUTTER + self.axis.column(at);
+            let is_clear = remark + REMARK_HALF < x || remark - REMARK_HALF > x + width;
+            if is_clear { x } else { remark + REMARK_HALF + 3.0 }
+        })
     }
 
     /// A line to the lane that an event of another lane reached, with its outcome.

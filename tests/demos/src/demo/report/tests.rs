@@ -52,6 +52,25 @@ fn the_page_needs_nothing_from_elsewhere() {
     }
 }
 
+/// The holder of a lease is refused right after its grant: redis-amnesia without the lock server.
+#[test]
+fn a_lease_label_and_a_refusal_do_not_overlap() {
+    let mut record = record(true);
+    let story = &mut record.stories[0];
+    story.spans[0].kind = SpanKind::Lease;
+    story.spans[0].label = "token 59769668645001".to_owned();
+    story.events[1].at_ms = 4;
+    story.events[1].status = Some(412);
+    let page = page(&record);
+    let x = |class: &str| -> f64 {
+        let (_, rest) = page.split_once(&format!("<text class=\"{class}\" x=\"")).unwrap();
+        rest.split('"').next().unwrap().parse().unwrap()
+    };
+    let label = x("label lease-label");
+    let remark = x("remark refused");
+    assert!(label > remark + 10.0, "the label is at {label}, the refusal at {remark}");
+}
+
 #[test]
 fn tags_are_balanced() {
     let page = page(&record(true));
