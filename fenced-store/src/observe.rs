@@ -1,9 +1,9 @@
 //! Counts operations that the fence refuses, by rule. In observe mode it logs them and lets them
 //! pass.
 //!
-//! That mode is for putting the guard before a system in use: clients adopt tokens one by one, and the counts
-//! show which rules would still refuse a client. Meanwhile nothing is protected, and no guarantee
-//! is claimed.
+//! That mode is for putting the guard before a system in use: clients adopt tokens one by one, and
+//! the counts show which rules would still refuse a client. Meanwhile nothing is protected, and no
+//! guarantee is claimed.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,8 +94,8 @@ impl Observer {
         true
     }
 
-    /// Returns every rule and code with its count of what observe mode let pass, in the order of the
-    /// rules' texts.
+    /// Returns every rule and code with its count of what observe mode let pass, in the order of
+    /// the rules' texts.
     pub fn lines(&self) -> Vec<WouldRefuse> {
         if self.mode == Mode::Enforce {
             return Vec::new();

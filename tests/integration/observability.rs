@@ -1,4 +1,4 @@
-//! What an operator sees of running servers: metrics, traces, and the rules and pictures over them.
+//! The operator's view of running servers: metrics, traces, and the rules and pictures over them.
 
 mod alerts;
 mod metrics;

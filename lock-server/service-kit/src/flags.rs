@@ -80,7 +80,7 @@ pub struct LogFlags {
     pub log_filter: String,
 }
 
-/// Flags of traces.
+/// Destination of spans.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceFlags {
     /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as

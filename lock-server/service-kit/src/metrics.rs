@@ -166,7 +166,6 @@ impl RouteCell {
         }
     }
 
-    /// The route.
     pub(crate) fn route(&self) -> &str {
         &self.route
     }

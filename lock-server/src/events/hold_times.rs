@@ -1,4 +1,4 @@
-//! How long leases were held, by how they ended.
+//! Hold times of leases, by how they ended.
 
 use fence_protocol::wire::event::{Event, EventKind};
 use prometheus_client::encoding::EncodeLabelSet;

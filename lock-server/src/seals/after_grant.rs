@@ -244,8 +244,8 @@ impl Seals {
 
     fn seal_later(&self, lock: &LockName, grant: &Grant) {
         let trace = Carrier::current();
-        let (token, lease) = (grant.token, grant.lease_id);
-        let later = Later { lock: lock.clone(), token, lease, trace };
+        let lock = lock.clone();
+        let later = Later { lock, token: grant.token, lease: grant.lease_id, trace };
         self.waiting.inc();
         if self.later.try_send(later).is_err() {
             self.waiting.dec();

@@ -89,7 +89,7 @@ async fn spans_of_a_sampled_request_reach_the_collector_as_one_trace() {
         let sealed = of("fenced-store").find(|seal| seal["parentSpanId"] == span["spanId"]);
         let sealed = sealed.expect("the guard's span is a child of this");
         assert_eq!(sealed["traceId"], TRACE);
-        assert_eq!(sealed["name"], "POST /v1/fences/{lock}/seal");
+        assert_eq!(sealed["name"], "POST /v1/fences/{*lock}");
     }
 }
 

@@ -25,7 +25,6 @@ impl Versions {
         Self { server, records: HashMap::new(), held: Held::default() }
     }
 
-    /// What counts as held by this server.
     pub(super) fn held(&self) -> Held {
         self.held
     }
