@@ -180,7 +180,7 @@ pub struct Config {
     /// Log settings.
     #[command(flatten)]
     pub log: LogFlags,
-    /// Flags of traces.
+    /// Destination of spans.
     #[command(flatten)]
     pub traces: TraceFlags,
     /// TOML file with any of these settings.

@@ -168,7 +168,7 @@ pub struct Config {
     /// Flags of the log's form.
     #[command(flatten)]
     pub log: LogFlags,
-    /// Flags of traces.
+    /// Destination of spans.
     #[command(flatten)]
     pub traces: TraceFlags,
     /// TOML file with any of these settings.

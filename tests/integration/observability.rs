@@ -1,4 +1,4 @@
-//! Metrics and traces of running servers, and the alert rules and dashboard over them.
+//! The operator's view of running servers: metrics, traces, and the rules and pictures over them.
 
 mod alerts;
 mod metrics;

@@ -80,7 +80,7 @@ pub struct LogFlags {
     pub log_filter: String,
 }
 
-/// Export of spans; flatten it into a service's own flags.
+/// Destination of spans.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TraceFlags {
     /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as
@@ -114,8 +114,7 @@ pub struct KeyFlags {
     /// lock server signs with the first one; lock server and guards have the same file.
     #[arg(long, value_name = "FILE")]
     pub token_key_file: Option<PathBuf>,
-    /// No signatures; loopback only, without --insecure-listen. Any client that reaches a guard can
-    /// then make a token.
+    /// No signatures; loopback only, without --insecure-listen. Any client that reaches a guard can then make a token.
     #[arg(long)]
     pub unsigned: bool,
 }

@@ -166,7 +166,6 @@ impl RouteCell {
         }
     }
 
-    /// Pattern of the request's path, or `none`.
     pub(crate) fn route(&self) -> &str {
         &self.route
     }

@@ -18,7 +18,7 @@ use tracing::span::EnteredSpan;
 use crate::otlp::{Exporter, SpanRecord};
 use crate::{clock, ids};
 
-/// `traceparent`, of W3C Trace Context.
+/// `traceparent`.
 pub const HEADER: HeaderName = HeaderName::from_static(TRACEPARENT);
 
 thread_local! {
@@ -100,7 +100,7 @@ pub(crate) struct RequestTrace {
 
 impl RequestTrace {
     /// The trace that the headers name; `None` where they name none, or more than one.
-    pub(crate) fn from_headers(
+    pub(crate) fn read(
         headers: &HeaderMap,
         request_id: &str,
         exporter: Option<&Exporter>,
@@ -158,17 +158,17 @@ mod tests {
 
     #[test]
     fn only_one_readable_header_is_a_trace() {
-        assert!(RequestTrace::from_headers(&headers(&[GOOD]), "1", None).is_some());
-        assert!(RequestTrace::from_headers(&headers(&[]), "1", None).is_none());
-        assert!(RequestTrace::from_headers(&headers(&["00-1-2-3"]), "1", None).is_none());
+        assert!(RequestTrace::read(&headers(&[GOOD]), "1", None).is_some());
+        assert!(RequestTrace::read(&headers(&[]), "1", None).is_none());
+        assert!(RequestTrace::read(&headers(&["00-1-2-3"]), "1", None).is_none());
         let mut twice = headers(&[GOOD]);
         twice.append(HEADER, HeaderValue::from_static(GOOD));
-        assert!(RequestTrace::from_headers(&twice, "1", None).is_none());
+        assert!(RequestTrace::read(&twice, "1", None).is_none());
     }
 
     #[tokio::test]
     async fn a_trace_is_carried_into_another_task_and_ends_with_the_poll() {
-        let trace = RequestTrace::from_headers(&headers(&[GOOD]), "1", None).unwrap();
+        let trace = RequestTrace::read(&headers(&[GOOD]), "1", None).unwrap();
         let entered = trace.enter();
         let carried = carry(async {
             tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! Histogram of the time for which leases were held, by their end.
+//! Hold times of leases, by how they ended.
 
 use fence_protocol::wire::event::{Event, EventKind};
 use prometheus_client::encoding::EncodeLabelSet;

@@ -62,7 +62,7 @@ fn since(begun: Instant) -> f64 {
     clock::now().saturating_duration_since(begun).max(Duration::ZERO).as_secs_f64()
 }
 
-/// Numbers of what this server holds for its clients.
+/// Counts of a server's held locks and live sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Held {
     /// Locks with a live lease.

@@ -83,7 +83,7 @@ where
         let id = Id::take_or_make(request.headers());
         let method = method_index(request.method());
         let EdgeLayer { metrics, traces, options, names } = &self.route.layer;
-        let trace = RequestTrace::from_headers(request.headers(), id.as_str(), traces.exporter());
+        let trace = RequestTrace::read(request.headers(), id.as_str(), traces.exporter());
         let _entered = trace.as_ref().map(|trace| trace.enter());
         self.route.cell.get_or_init(|| {
             let route = request.extensions().get::<MatchedPath>();

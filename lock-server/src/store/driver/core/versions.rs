@@ -25,7 +25,6 @@ impl Versions {
         Self { server, records: HashMap::new(), held: Held::default() }
     }
 
-    /// Locks, leases and sessions that this server holds for its clients.
     pub(super) fn held(&self) -> Held {
         self.held
     }
