@@ -13,8 +13,9 @@ mod stores;
 use std::path::PathBuf;
 
 use fence_client::config::{DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
-use fence_client::{BearerToken, Client};
+use fence_client::{BearerToken, Client, TlsOptions};
 use redis_link::RedisTarget;
+use service_kit::login::StoreLogin;
 
 use crate::connect::HttpsFlags;
 use check::{Check, Verdict};
@@ -128,12 +129,13 @@ impl Servers {
 pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
     let auth = args.servers.auth_file.as_ref().map(BearerToken::from_file).transpose()?;
     let client = args.servers.client(auth.as_ref())?;
-    let http = http::Http::new(auth.as_ref(), args.servers.https.options()?)?;
+    let tls = args.servers.https.options()?;
+    let http = http::Http::new(auth.as_ref(), tls.clone())?;
     let Servers { server, guard, .. } = &args.servers;
     let is_anything_named =
         server.is_some() || guard.is_some() || args.redis.is_some() || args.direct.is_some();
     let named = |url: &Option<String>| url.is_some() || !is_anything_named;
-    let mut checks = servers(&client, &http, named(server), named(guard)).await;
+    let mut checks = servers(&client, &http, tls, [named(server), named(guard)]).await;
     if let Some(target) = args.redis {
         checks.extend(redis::check(target, &args.redis_login).await);
     }
@@ -148,8 +150,8 @@ pub(crate) async fn doctor(args: Args) -> Result<u8, Failure> {
 async fn servers(
     client: &Client,
     http: &http::Http,
-    has_lock_server: bool,
-    has_guard: bool,
+    tls: TlsOptions,
+    [has_lock_server, has_guard]: [bool; 2],
 ) -> Vec<Check> {
     let mut checks = Vec::new();
     let mut lock_server = None;
@@ -180,7 +182,11 @@ async fn servers(
         let reports = own_check(&checks, REPORTS).is_some_and(|check| check.verdict == Verdict::Ok);
         let site = Site {
             client,
-            guard: has_guard.then_some(GuardSide { stores: stored.as_ref(), reports }),
+            guard: has_guard.then(|| GuardSide {
+                stores: stored.as_ref(),
+                login: StoreLogin { tls, ..StoreLogin::default() },
+                reports,
+            }),
             compares_by_lock: own_check(&checks, "lock-server guarantee")
                 .is_some_and(|check| check.text.starts_with("redis-quorum:")),
         };

@@ -1,6 +1,7 @@
 //! The round trip: what it uses, what it leaves behind, and what it finds.
 
 use fence_tests::api::Api;
+use fence_tests::certificates::Certificates;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::upstream::Upstream;
@@ -109,4 +110,32 @@ async fn what_listens_beyond_loopback_without_protection_is_a_warning() {
     let (code, checks) = doctor(&["--server", &base, "--strict"]).await;
     assert_eq!(code, 1, "{checks:?}");
     assert_eq!(about(&checks, "lock-server insecure-listen").0, "warning");
+}
+
+/// The servers warn of their certificates; the Redis port is tried over TLS as well.
+#[tokio::test]
+async fn a_certificate_that_ends_soon_is_a_warning() {
+    let redis = Redis::start().await;
+    let made = Certificates::new();
+    let flags = made.listener();
+    let with_tls = |setup: Setup| flags.iter().fold(setup, |setup, flag| setup.arg(flag));
+    let ca = made.text("ca.pem");
+    let server = with_tls(Setup::lock_server("memory:")).start().await;
+    let mut guard = with_tls(Setup::fenced_store(&redis.url()))
+        .args(&["--redis-listen", "127.0.0.1:0", "--report-to", &server.base, "--peer-ca", &ca])
+        .start()
+        .await;
+    let _ = guard.process.line_after("fenced-store redis port listening on ").await;
+    let trusted = ["--ca-file", ca.as_str()];
+    let (code, checks) = both(&server, &guard, &trusted).await;
+    assert_eq!(code, 0, "{checks:?}");
+    assert_eq!(about(&checks, "redis port").0, "ok");
+    made.issue_for("server", &["localhost", "127.0.0.1"], 5);
+    let (code, checks) = fence_tests::wait::until("a warning", || async {
+        let (code, checks) = both(&server, &guard, &trusted).await;
+        (about(&checks, "lock-server tls").0 == "warning").then_some((code, checks))
+    })
+    .await;
+    assert_eq!(code, 1, "{checks:?}");
+    assert!(about(&checks, "lock-server tls").1.contains("ends in"), "{checks:?}");
 }

@@ -7,6 +7,7 @@ use fence_protocol::wire::lock::LeaseReply;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value};
 use redis_link::RedisTarget;
+use service_kit::login::StoreLogin;
 
 use super::check::Check;
 
@@ -16,44 +17,63 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const KEY_MS: u64 = 60_000;
 
 /// Writes and removes a key of the lock's name with the higher token, and tries to log in with the
-/// lower one. `listen` is the port's address as the guard at `base` says it.
+/// lower one. `listen` is the port's address as the guard at `base` says it; the port speaks TLS if
+/// the guard does, with the certificates of `login`.
 pub(super) async fn check(
     listen: &str,
     base: &str,
-    first: &LeaseReply,
-    second: &LeaseReply,
+    login: &StoreLogin,
+    [first, second]: [&LeaseReply; 2],
 ) -> Check {
-    let address = match reachable(listen, base) {
-        Ok(address) => address,
+    let url = match reachable(listen, base) {
+        Ok(url) => url,
         Err(why) => return Check::information(ABOUT, why),
     };
-    let tried = tokio::time::timeout(TIMEOUT * 4, attempt(&address, first, second)).await;
-    let silence = || Err(Check::warning(ABOUT, format!("{address} does not reply")));
+    let target = url.parse::<RedisTarget>().map_err(|error| error.to_string());
+    let certified = |target: RedisTarget| match target.is_tls() {
+        true => target.with_login(login),
+        false => Ok(target),
+    };
+    let target = match target.and_then(certified) {
+        Ok(target) => target,
+        Err(why) => return Check::warning(ABOUT, format!("not tried: {why}")),
+    };
+    let tried = tokio::time::timeout(TIMEOUT * 4, attempt(&url, &target, first, second)).await;
+    let silence = || Err(Check::warning(ABOUT, format!("{url} does not reply")));
     tried.unwrap_or_else(|_| silence()).unwrap_or_else(|failed| failed)
 }
 
-/// The address as it is reached from here.
+/// Returns the URL by which the port is reached from here. Under TLS it has the guard's own name,
+/// which is in the certificate.
 ///
 /// # Errors
 /// A sentence where it cannot be.
 fn reachable(listen: &str, base: &str) -> Result<String, String> {
-    let host = reqwest::Url::parse(base).ok().and_then(|url| url.host_str().map(str::to_owned));
-    let host = host.unwrap_or_default();
-    let Ok(address) = listen.parse::<SocketAddr>() else { return Ok(listen.to_owned()) };
+    let url = reqwest::Url::parse(base).ok();
+    let host = url.as_ref().and_then(|url| url.host_str().map(str::to_owned)).unwrap_or_default();
+    let Ok(address) = listen.parse::<SocketAddr>() else { return Ok(format!("redis://{listen}")) };
     let guard: Option<IpAddr> = host.trim_matches(['[', ']']).parse().ok();
     let is_here = host == "localhost" || guard.is_some_and(|ip| ip.is_loopback());
     if address.ip().is_loopback() && !is_here {
         return Err(format!("not tried: {listen} is reached from the guard's own machine alone"));
     }
-    if address.ip().is_unspecified() {
-        return Ok(format!("{host}:{}", address.port()));
+    if url.is_some_and(|url| url.scheme() == "https") {
+        return Ok(format!("rediss://{host}:{}", address.port()));
     }
-    Ok(listen.to_owned())
+    if address.ip().is_unspecified() {
+        return Ok(format!("redis://{host}:{}", address.port()));
+    }
+    Ok(format!("redis://{listen}"))
 }
 
-async fn attempt(address: &str, first: &LeaseReply, second: &LeaseReply) -> Result<Check, Check> {
+async fn attempt(
+    address: &str,
+    target: &RedisTarget,
+    first: &LeaseReply,
+    second: &LeaseReply,
+) -> Result<Check, Check> {
     let key = second.lock.as_str();
-    let mut high = connect(address).await?;
+    let mut high = connect(target).await?;
     log_in(&mut high, second).await.map_err(|why| {
         Check::failing(ABOUT, format!("{address} refuses token {}: {why}", second.token))
     })?;
@@ -68,7 +88,7 @@ async fn attempt(address: &str, first: &LeaseReply, second: &LeaseReply) -> Resu
             Check::failing(ABOUT, text)
         });
     }
-    let mut low = connect(address).await?;
+    let mut low = connect(target).await?;
     let late = log_in(&mut low, first).await;
     let removed = run(&mut high, redis::cmd("DEL").arg(key)).await;
     let tokens = format!("{} after {}", first.token, second.token);
@@ -92,12 +112,10 @@ async fn attempt(address: &str, first: &LeaseReply, second: &LeaseReply) -> Resu
     }
 }
 
-async fn connect(address: &str) -> Result<MultiplexedConnection, Check> {
-    let target: Result<RedisTarget, _> = format!("redis://{address}").parse();
+async fn connect(target: &RedisTarget) -> Result<MultiplexedConnection, Check> {
     let unreached = |why: String| {
         Check::warning(ABOUT, format!("it cannot be reached from here, so it was not tried: {why}"))
     };
-    let target = target.map_err(|error| unreached(error.to_string()))?;
     target.connect(TIMEOUT).await.map_err(unreached)
 }
 
@@ -128,11 +146,16 @@ mod tests {
     fn a_port_is_reached_where_its_guard_is() {
         let port = |listen, base| reachable(listen, base).map_err(|_| ());
         let ok = |text: &str| Ok(text.to_owned());
-        assert_eq!(port("127.0.0.1:6380", "http://127.0.0.1:7421"), ok("127.0.0.1:6380"));
-        assert_eq!(port("127.0.0.1:6380", "http://localhost:7421"), ok("127.0.0.1:6380"));
+        assert_eq!(port("127.0.0.1:6380", "http://127.0.0.1:7421"), ok("redis://127.0.0.1:6380"));
+        assert_eq!(port("127.0.0.1:6380", "http://localhost:7421"), ok("redis://127.0.0.1:6380"));
         assert_eq!(port("127.0.0.1:6380", "http://guard.example.org:7421"), Err(()));
-        assert_eq!(port("0.0.0.0:6380", "http://guard.example.org"), ok("guard.example.org:6380"));
-        assert_eq!(port("[::]:6380", "http://[::1]:7421"), ok("[::1]:6380"));
-        assert_eq!(port("10.0.0.7:6380", "http://10.0.0.7:7421"), ok("10.0.0.7:6380"));
+        assert_eq!(
+            port("0.0.0.0:6380", "http://guard.example.org"),
+            ok("redis://guard.example.org:6380")
+        );
+        assert_eq!(port("[::]:6380", "http://[::1]:7421"), ok("redis://[::1]:6380"));
+        assert_eq!(port("10.0.0.7:6380", "http://10.0.0.7:7421"), ok("redis://10.0.0.7:6380"));
+        let named = ok("rediss://guard.example.org:6380");
+        assert_eq!(port("10.0.0.7:6380", "https://guard.example.org:7421"), named);
     }
 }

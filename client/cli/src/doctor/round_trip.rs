@@ -8,6 +8,7 @@ use fence_protocol::wire::event::EventKind;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{Code, LockName, Token};
+use service_kit::login::StoreLogin;
 
 use super::check::Check;
 use super::redis_port;
@@ -38,6 +39,8 @@ pub(super) struct Site<'a> {
 pub(super) struct GuardSide<'a> {
     /// Its stores, if the caller may see them.
     pub(super) stores: Option<&'a Stores>,
+    /// Certificates for its Redis port.
+    pub(super) login: StoreLogin,
     /// `true` if its reports of refusals are accepted by a lock server.
     pub(super) reports: bool,
 }
@@ -98,7 +101,7 @@ impl Trip<'_> {
         let refused = self.overtake(guard, &low, &high, &written, checks).await;
         if let Some(port) = guard.stores.and_then(Stores::redis_port) {
             let base = self.site.client.fenced_store();
-            checks.push(redis_port::check(port, base, &first, &second).await);
+            checks.push(redis_port::check(port, base, &guard.login, [&first, &second]).await);
         }
         let removed = self.remove(&high, &written).await;
         self.release(&second).await?;
