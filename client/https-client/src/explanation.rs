@@ -88,6 +88,7 @@ impl TlsOptions {
 }
 
 /// `true` for alerts of a server that refuses the client's certificate, or requires one.
+/// `DecryptError` is that of one from another CA with the same name.
 fn is_refusal(alert: AlertDescription) -> bool {
     matches!(
         alert,
@@ -97,6 +98,7 @@ fn is_refusal(alert: AlertDescription) -> bool {
             | AlertDescription::CertificateRequired
             | AlertDescription::CertificateRevoked
             | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
             | AlertDescription::HandshakeFailure
             | AlertDescription::NoCertificate
             | AlertDescription::UnknownCA

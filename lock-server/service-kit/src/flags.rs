@@ -114,7 +114,8 @@ pub struct KeyFlags {
     /// lock server signs with the first one; lock server and guards have the same file.
     #[arg(long, value_name = "FILE")]
     pub token_key_file: Option<PathBuf>,
-    /// No signatures; loopback only, without --insecure-listen. Any client that reaches a guard can then make a token.
+    /// No signatures; loopback only, without --insecure-listen. Any client that reaches a guard can
+    /// then make a token.
     #[arg(long)]
     pub unsigned: bool,
 }
