@@ -267,6 +267,13 @@ async fn cluster() {
     run("cluster.md").await;
 }
 
+/// Two machines' worth of processes, on addresses of the loopback network.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn deploy() {
+    let text = std::fs::read_to_string(Path::new(GUIDES).join("deploy.md")).unwrap();
+    run_text("deploy.md", &text, &[]).await;
+}
+
 /// The first page: all of it but what `cargo` does, which takes minutes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn start() {
