@@ -92,7 +92,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
             redis = opened.redis;
             if let Some(earlier) = &settings.marks_from {
                 let store = opened.store.as_ref();
-                let count = store::carry_marks(earlier, store, &settings.namespace, kit).await?;
+                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
                 tracing::info!(count, %earlier, "marks of the earlier store were carried over");
             }
             let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;

@@ -12,33 +12,42 @@ const NEXT_AFTER: Duration = Duration::from_millis(MAX_WAIT_MS - 20_000);
 /// Time for the next request to arrive, after which the first one is dropped.
 const OVERLAP: Duration = Duration::from_secs(10);
 
+/// Pause before the next request is sent again, after one that failed.
+const PAUSE: Duration = Duration::from_secs(3);
+
 /// Sends requests with one lease id in turns until one has its result; `send` gets its wait.
 ///
 /// The server lets a request with the lease id of a waiting one wait at the same queue entry, and
-/// replies to both. Cancel-safe as `send` is.
+/// replies to both. A next request that fails, because of a limit or the network, ends nothing: the
+/// one before it still has the entry. Cancel-safe as `send` is.
 pub(super) async fn until_result<T, F: Future<Output = Result<T, Failure>>>(
     wait_ms: impl Fn() -> u64,
     send: impl Fn(u64) -> F,
 ) -> Result<T, Failure> {
     let mut current = Box::pin(send(wait_ms().min(MAX_WAIT_MS)));
-    loop {
-        if wait_ms() <= MAX_WAIT_MS {
-            return current.await;
-        }
+    while wait_ms() > MAX_WAIT_MS {
         tokio::select! {
             biased;
             result = &mut current => return result,
             () = tokio::time::sleep(NEXT_AFTER) => {}
         }
-        let mut next = Box::pin(send(wait_ms().min(MAX_WAIT_MS)));
-        tokio::select! {
-            biased;
-            result = &mut current => return result,
-            result = &mut next => return result,
-            () = tokio::time::sleep(OVERLAP) => {}
-        }
+        let next = loop {
+            let mut next = Box::pin(send(wait_ms().min(MAX_WAIT_MS)));
+            tokio::select! {
+                biased;
+                result = &mut current => return result,
+                result = &mut next => if result.is_ok() { return result },
+                () = tokio::time::sleep(OVERLAP) => break next,
+            }
+            tokio::select! {
+                biased;
+                result = &mut current => return result,
+                () = tokio::time::sleep(PAUSE) => {}
+            }
+        };
         current = next;
     }
+    current.await
 }
 
 #[cfg(test)]
@@ -73,5 +82,26 @@ mod tests {
         assert_eq!(sent.len(), 3);
         assert_eq!(sent[2].0, 570, "behind the overlap of the second");
         assert_eq!(sent[2].1, 130_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_next_request_that_fails_ends_nothing() {
+        let sent = Cell::new(0);
+        let result = until_result(
+            || 700_000,
+            |_| {
+                sent.set(sent.get() + 1);
+                let is_first = sent.get() == 1;
+                async move {
+                    if is_first {
+                        tokio::time::sleep(Duration::from_secs(290)).await;
+                        return Ok(7);
+                    }
+                    Err(Failure::NotSent("connection refused".to_owned()))
+                }
+            },
+        );
+        assert_eq!(result.await.unwrap(), 7);
+        assert!(sent.get() > 2, "the next one is sent again: {}", sent.get());
     }
 }

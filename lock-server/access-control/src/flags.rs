@@ -13,8 +13,7 @@ use crate::gate::Gate;
 pub struct AccessFlags {
     /// The file of rights: names, hashes of their bearer tokens, rights and limits (TOML; fence
     /// auth new makes an entry). It is read again when it changes. Without it, every client that
-    /// reaches the server may do everything. Only loopback is accepted either way: without TLS,
-    /// bearer tokens would travel in the clear.
+    /// reaches the server may do everything.
     #[arg(long, value_name = "FILE")]
     pub access_file: Option<PathBuf>,
     /// The file to which acts of administration and refusals are appended, a JSON object a line.

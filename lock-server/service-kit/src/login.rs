@@ -77,23 +77,31 @@ impl StoreLogin {
     }
 }
 
-/// First part of the schemes of URLs that may hold a password.
-const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
-
-/// A URL with `***` in place of user and password: what errors and logs may show. A malformed one,
-/// as `redis:/user:password@host`, hides them as well; other text is left as it is.
+/// A URL with `***` in place of user, password and query: what errors and logs may show. A
+/// malformed one, as `user:password@host`, hides them as well; other text, as the rule
+/// `a:b=@open`, is left as it is.
 pub fn without_password(url: &str) -> String {
-    let Some((before, host)) = url.rsplit_once('@') else {
-        return url.to_owned();
+    let (url, query) = match url.split_once('?') {
+        Some((url, _)) if url.contains("://") => (url, "?***"),
+        _ => (url, ""),
     };
-    match before.split_once(':') {
-        Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
-        Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
-            format!("{scheme}:***@{host}")
+    let shown = match url.rsplit_once('@') {
+        Some((before, host)) if before.contains(':') && !before.ends_with('=') => {
+            match before.split_once(':') {
+                Some((scheme, rest)) if rest.starts_with("//") => format!("{scheme}://***@{host}"),
+                Some((scheme, _)) if SCHEMES.iter().any(|known| scheme.starts_with(known)) => {
+                    format!("{scheme}:***@{host}")
+                }
+                _ => format!("***@{host}"),
+            }
         }
         _ => url.to_owned(),
-    }
+    };
+    format!("{shown}{query}")
 }
+
+/// First part of the schemes of URLs that may hold a password.
+const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
 
 #[cfg(test)]
 mod tests {
@@ -145,7 +153,13 @@ mod tests {
             ("redis:/u:hunter2@a,redis://b@c", "redis:***@c"),
             ("redis-quorum:redis://u:hunter2@a,redis://b", "redis-quorum:***@a,redis://b"),
             ("http://u:hunter2@host", "http://***@host"),
+            ("u:hunter2@host:6379", "***@host:6379"),
+            (":hunter2@host", "***@host"),
+            ("//u:hunter2@host", "***@host"),
+            ("rediss://host?password=hunter2", "rediss://host?***"),
+            ("http://u:hunter2@host/?api-key=hunter2", "http://***@host/?***"),
             ("orders:{id}:**=@open", "orders:{id}:**=@open"),
+            ("worker-1@host:7", "worker-1@host:7"),
             ("jobs/*=@deny", "jobs/*=@deny"),
         ] {
             assert_eq!(without_password(url), shown);

@@ -36,7 +36,7 @@ function place() {
   try {
     decoded = decodeURIComponent(subject);
   } catch { /* It stays as it is; the server says what is wrong with it. */ }
-  return { name: name in VIEWS ? name : 'locks', subject: decoded, params: new URLSearchParams(params) };
+  return { name: Object.hasOwn(VIEWS, name) ? name : 'locks', subject: decoded, params: new URLSearchParams(params) };
 }
 
 function navigate() {

@@ -42,3 +42,28 @@ async fn an_earlier_store_without_marks_is_refused() {
     let output = guard_of(&store.store(), Some(&earlier.store())).refused().await;
     assert!(output.stderr.contains("has no marks of namespace default"), "{output:?}");
 }
+
+/// A floor stands for marks that were lost: without it, stale holders would be admitted. The
+/// earlier store is of no account once it has been read.
+#[tokio::test]
+async fn a_floor_is_carried_over_or_the_guard_does_not_start() {
+    let mut earlier = Redis::start().await;
+    let redis = Redis::start().await;
+    let guard = guard_of(&earlier.url(), None).start().await;
+    guard.guard().put("a", &unsigned(100, "a", lease_id()), "x").await.expect(201);
+    let floor = json!({"floor": 1000});
+    guard.guard().0.post("/v1/floor", &floor).await.expect(200);
+    drop(guard);
+    let folder = DataDir::new();
+    let output = guard_of(&folder.store(), Some(&earlier.url())).refused().await;
+    assert!(output.stderr.contains("refuses every token below 1000"), "{output:?}");
+    let guard = guard_of(&redis.url(), Some(&earlier.url())).start().await;
+    earlier.kill();
+    for lock in ["a", "b"] {
+        let late = unsigned(500, lock, lease_id());
+        guard.guard().put(lock, &late, "late").await.problem(Code::StaleToken);
+        guard.guard().put(lock, &unsigned(1001, lock, lease_id()), "x").await;
+    }
+    let ready = guard.guard().0.get("/readyz?verbose").await.expect(200);
+    assert!(!String::from_utf8_lossy(&ready.body).contains(&earlier.address()), "{ready:?}");
+}

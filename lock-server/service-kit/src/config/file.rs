@@ -22,8 +22,10 @@ pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String
     let table = match text.parse::<Table>() {
         Ok(table) => table,
         Err(error) => {
-            let error = error.to_string();
-            return (Vec::new(), vec![format!("file {name} is not TOML: {}", error.trim_end())]);
+            // The error's own text repeats the line, which may hold a password.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            let why = error.message();
+            return (Vec::new(), vec![format!("file {name} is not TOML: line {line}: {why}")]);
         }
     };
     let mut found: Vec<Setting> = Vec::new();

@@ -120,7 +120,9 @@ impl ServerTls {
             return ClientNames::default();
         };
         let names = parsed.valid_dns_names().map(str::to_ascii_lowercase);
-        ClientNames(names.chain(parsed.valid_uri_names().map(str::to_owned)).collect())
+        // A CA's constraints of DNS names say nothing of URIs, so none may look like a DNS name.
+        let uris = parsed.valid_uri_names().filter(|uri| uri.contains(':')).map(str::to_owned);
+        ClientNames(names.chain(uris).collect())
     }
 
     /// Puts another configuration in force for later handshakes; established connections continue.
