@@ -81,10 +81,6 @@ impl StoreLogin {
 /// malformed one, as `user:password@host`, hides them as well; other text, as the rule
 /// `a:b=@open`, is left as it is.
 pub fn without_password(url: &str) -> String {
-    let (url, query) = match url.split_once('?') {
-        Some((url, _)) if url.contains("://") => (url, "?***"),
-        _ => (url, ""),
-    };
     let shown = match url.rsplit_once('@') {
         Some((before, host)) if before.contains(':') && !before.ends_with('=') => {
             match before.split_once(':') {
@@ -97,7 +93,10 @@ pub fn without_password(url: &str) -> String {
         }
         _ => url.to_owned(),
     };
-    format!("{shown}{query}")
+    match shown.split_once('?') {
+        Some((shown, _)) if shown.contains("://") => format!("{shown}?***"),
+        _ => shown,
+    }
 }
 
 /// First part of the schemes of URLs that may hold a password.
@@ -158,6 +157,7 @@ mod tests {
             ("//u:hunter2@host", "***@host"),
             ("rediss://host?password=hunter2", "rediss://host?***"),
             ("http://u:hunter2@host/?api-key=hunter2", "http://***@host/?***"),
+            ("redis:/u:hunter2?x@a/master", "redis:***@a/master"),
             ("orders:{id}:**=@open", "orders:{id}:**=@open"),
             ("worker-1@host:7", "worker-1@host:7"),
             ("jobs/*=@deny", "jobs/*=@deny"),

@@ -32,11 +32,11 @@ async fn two(url: &str) -> [Server; 2] {
 async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     let etcd = Etcd::start().await;
     let [one, two] = two(&etcd.url()).await;
-    let session = sessions(&one).begin("process", 700).await.session_id;
+    let session = sessions(&one).begin("process", 1_500).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = one.locks().acquire("kept", ask).await.lease();
     // Far longer than the first server would have waited.
-    let apart = two.locks().grant("apart", 2_100).await;
+    let apart = two.locks().grant("apart", 4_500).await;
     until_true("three times its time to pass", || async {
         let beat = sessions(&two).heartbeat(session).await.expect("an answer");
         assert_eq!(beat.status, 200, "{beat:?}");
