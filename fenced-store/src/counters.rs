@@ -21,6 +21,11 @@ pub struct Counters {
     pub seal_seconds: Histogram,
     /// Forwarded operations with an unknown outcome.
     pub unknown_outcomes: Counter,
+    /// Quarantines that began.
+    pub quarantines: Counter,
+    /// Time that operations waited in their lane, for the disk, lower operations or a quarantine,
+    /// in seconds.
+    pub lane_wait_seconds: Histogram,
     /// Lanes in quarantine, waiting for an operation with an unknown outcome.
     pub quarantined_lanes: Gauge,
     /// Operations at the upstream now.
@@ -59,6 +64,8 @@ impl Counters {
             store_seconds: Family::new_with_constructor(latencies),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             unknown_outcomes: Counter::default(),
+            quarantines: Counter::default(),
+            lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
         };
@@ -92,6 +99,12 @@ impl Counters {
             "fence_in_doubt",
             "Forwarded operations with an unknown outcome",
             self.unknown_outcomes.clone(),
+        );
+        registry.register("fence_quarantines", "Quarantines that began", self.quarantines.clone());
+        registry.register(
+            "fence_lane_wait_seconds",
+            "Time that operations waited in their lane",
+            self.lane_wait_seconds.clone(),
         );
         registry.register(
             "fence_quarantined_lanes",

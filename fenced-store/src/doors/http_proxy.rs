@@ -21,6 +21,7 @@ use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
 use crate::store::commit::FolderError;
 
+mod body;
 mod client;
 mod forward;
 mod handler;

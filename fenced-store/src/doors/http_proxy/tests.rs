@@ -101,6 +101,7 @@ async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &K
         max_request_lifetime: Duration::from_millis(lifetime_ms),
         state: state.to_owned(),
         timeout: Duration::from_secs(20),
+        idle: Duration::from_millis(500),
         drain_wait: Duration::from_secs(5),
     };
     let mut settings = Settings::new(Backend::Proxy(upstream), None);
