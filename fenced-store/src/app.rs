@@ -72,8 +72,8 @@ pub struct Bound {
     app: App,
     listener: BoundListener,
     proxy: Option<BoundListener>,
-    /// Threads of the proxy. It forwards small bodies, which cost little beside a change of threads;
-    /// the objects API hashes and stores large ones.
+    /// Threads of the proxy: a change of threads would cost it more than most bodies. The objects
+    /// API hashes and stores its bodies.
     proxy_threads: HttpThreads,
     redis_port: Option<Listening>,
 }
@@ -133,8 +133,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {
         let listen = upstream.listen;
-        let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
-        (listen, http::finish(routes, kit, http, names))
+        (listen, http_proxy::router(shared.clone(), lanes, &upstream, http, names))
     });
     let fencing = &guard.fencing;
     let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());

@@ -1,16 +1,41 @@
 //! Bodies that are streamed, in both directions.
 
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::client::{Client, Connection};
+
+/// Tracker of a request's unread body. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Unread(Option<Arc<AtomicBool>>);
+
+impl Unread {
+    /// Tracks `body`.
+    pub(super) fn new(body: &Body) -> Self {
+        Self((!body.is_end_stream()).then(|| Arc::new(AtomicBool::new(true))))
+    }
+
+    /// The body was read to its end.
+    pub(super) fn read(&self) {
+        if let Some(is_left) = &self.0 {
+            is_left.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns `true` if part of the body is unread.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_left| is_left.load(Ordering::Relaxed))
+    }
+}
 
 /// Body of a request whose first part was received before its lane was entered. Trailers are
 /// dropped.
@@ -19,11 +44,12 @@ pub(super) struct StreamedRequest {
     rest: Body,
     /// Bytes that are missing, if the client stated a length.
     left: Option<u64>,
+    unread: Unread,
 }
 
 impl StreamedRequest {
-    pub(super) fn new(first: Bytes, rest: Body, length: Option<u64>) -> Self {
-        Self { first: Some(first), rest, left: length }
+    pub(super) fn new(first: Bytes, rest: Body, length: Option<u64>, unread: Unread) -> Self {
+        Self { first: Some(first), rest, left: length, unread }
     }
 
     fn passes(&mut self, data: Bytes) -> Frame<Bytes> {
@@ -46,10 +72,18 @@ impl http_body::Body for StreamedRequest {
         }
         loop {
             return Poll::Ready(match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
-                None => None,
+                None => {
+                    self.unread.read();
+                    None
+                }
                 Some(Err(error)) => Some(Err(error)),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => Some(Ok(self.passes(data))),
+                    Ok(data) => {
+                        if self.rest.is_end_stream() {
+                            self.unread.read();
+                        }
+                        Some(Ok(self.passes(data)))
+                    }
                     Err(_trailers) => continue,
                 },
             });
@@ -69,7 +103,7 @@ impl http_body::Body for StreamedRequest {
 /// if the upstream pauses for too long. Trailers are dropped.
 pub(super) struct StreamedReply {
     /// `None` at the end.
-    source: Option<(Connection, Incoming)>,
+    source: Option<(Box<Connection>, Incoming)>,
     client: Client,
     pause_max: Duration,
     pause: Option<Pin<Box<Sleep>>>,
@@ -77,7 +111,7 @@ pub(super) struct StreamedReply {
 
 impl StreamedReply {
     pub(super) fn new(
-        connection: Connection,
+        connection: Box<Connection>,
         body: Incoming,
         client: Client,
         pause_max: Duration,

@@ -74,7 +74,7 @@ impl Client {
     pub(super) async fn send(
         &self,
         mut request: Request<UpstreamBody>,
-    ) -> Result<(Connection, Response<Incoming>), Lost> {
+    ) -> Result<(Box<Connection>, Response<Incoming>), Lost> {
         while let Some(mut connection) = self.pool.take() {
             if !poll_fn(|cx| Poll::Ready(connection.is_usable(cx))).await {
                 continue;
@@ -96,13 +96,13 @@ impl Client {
     }
 
     /// Keeps a connection whose reply was read to its end, if it can carry another request.
-    pub(super) fn release(&self, mut connection: Connection, cx: &mut Context<'_>) {
+    pub(super) fn release(&self, mut connection: Box<Connection>, cx: &mut Context<'_>) {
         if self.pool.is_used() && connection.is_ready(cx) {
             self.pool.put(connection);
         }
     }
 
-    async fn connect(&self) -> Result<Connection, Lost> {
+    async fn connect(&self) -> Result<Box<Connection>, Lost> {
         let host = self.origin.host().unwrap_or_default();
         let connected = self.connector.clone().oneshot(self.origin.clone()).await;
         let stream = connected.map_err(|error| {
@@ -112,7 +112,8 @@ impl Client {
         let (io, probe) = ProbedIo::new(stream);
         let (sender, driver) =
             http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;
-        Ok(Connection::new(sender, driver, probe))
+        // It has kilobytes, which would be moved several times a request.
+        Ok(Box::new(Connection::new(sender, driver, probe)))
     }
 }
 

@@ -1,5 +1,6 @@
 //! One request to the upstream, and the meaning of its reply for the lane.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -32,6 +33,18 @@ pub(super) struct Checked {
     pub(super) body: UpstreamBody,
 }
 
+/// Method and resource of a request, for messages.
+struct What {
+    method: Method,
+    key: ObjectKey,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.key)
+    }
+}
+
 /// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
@@ -42,6 +55,9 @@ pub(super) struct Forwarder {
     pub(super) timeout: Duration,
     pub(super) max_reply_bytes: usize,
 }
+
+/// Verdict of a request that has a reply, for the metrics.
+pub(super) const APPLIED: &str = "applied";
 
 /// Result of a forwarded request, for the lane and the client.
 #[derive(Debug)]
@@ -63,12 +79,14 @@ impl Forwarder {
     /// Sends a request that may change something. Its reply is received whole before the operation
     /// ends: a slow client must not hold up the lane.
     pub(super) async fn write(&self, request: Checked) -> Forwarded {
-        let what = format!("{} {}", request.method, request.key);
+        let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
+        // Boxed: the futures around it are moved.
+        let exchange = Box::pin(self.exchange(request));
+        match tokio::time::timeout(self.timeout, exchange).await {
             Err(_) => {
                 self.unknown(&what, &format!("no reply within {} ms", self.timeout.as_millis()))
             }
@@ -113,7 +131,7 @@ impl Forwarder {
         Ok((head, pieces.finish()))
     }
 
-    fn answered(&self, what: &str, head: http::response::Parts, body: Bytes) -> Forwarded {
+    fn answered(&self, what: &What, head: http::response::Parts, body: Bytes) -> Forwarded {
         // A gateway replied; the request may still be on its way behind it.
         if matches!(head.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
             || head.status.is_informational()
@@ -123,24 +141,25 @@ impl Forwarder {
         // 202: accepted, and not yet applied.
         let is_unknown = head.status == StatusCode::ACCEPTED;
         let response = relay(head, Body::from(body));
-        Forwarded { is_unknown, verdict: "applied", response }
+        Forwarded { is_unknown, verdict: APPLIED, response }
     }
 
     /// Sends a request that changes nothing, and streams the reply.
     pub(super) async fn read(&self, request: Checked) -> Forwarded {
-        let what = format!("{} {}", request.method, request.key);
+        let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        let reply = tokio::time::timeout(self.timeout, self.client.send(request)).await;
+        let reply = Box::pin(self.client.send(request));
+        let reply = tokio::time::timeout(self.timeout, reply).await;
         let lost = match reply {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
                 let client = self.client.clone();
                 let body = StreamedReply::new(connection, body, client, self.timeout);
                 let response = relay(head, Body::new(body));
-                return Forwarded { is_unknown: false, verdict: "applied", response };
+                return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
             Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,
             Err(_) => format!("no reply within {} ms", self.timeout.as_millis()),
@@ -172,7 +191,7 @@ impl Forwarder {
         Ok(request)
     }
 
-    fn unknown(&self, what: &str, why: &str) -> Forwarded {
+    fn unknown(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} was sent to {}, and {why}", self.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
             .with("outcome", WireOutcome::Unknown)
@@ -180,7 +199,7 @@ impl Forwarder {
         Forwarded { is_unknown: true, verdict: "unknown", response: reject.into_response() }
     }
 
-    fn unreachable(&self, what: &str, why: &str) -> Forwarded {
+    fn unreachable(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} could not be forwarded to {}: {why}", self.url);
         not_sent(
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),

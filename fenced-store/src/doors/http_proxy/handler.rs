@@ -3,19 +3,22 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::response::Response;
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
 use fence_protocol::wire::fence::Mode;
-use fence_protocol::{Code, FENCING_MARK, Token};
+use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
 use http::HeaderValue;
-use http::header::CONTENT_LENGTH;
+use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::request::Parts;
 use http_body_util::{Either, Full};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
 use service_kit::{clock, trace};
 
-use super::body::StreamedRequest;
+use super::body::{StreamedRequest, Unread};
 use super::client::Client;
-use super::forward::{Checked, Forwarded, Forwarder, is_safe};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::{Entry, Lanes};
@@ -30,12 +33,16 @@ use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 use crate::verdict::Fence;
 
-/// State of the proxy's handler. Cheap to clone.
-#[derive(Clone, Debug)]
+/// State of the proxy's handler.
+#[derive(Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
     lanes: Arc<Lanes>,
     forwarder: Forwarder,
+    guarantee: HeaderValue,
+    /// Metrics of most requests: they need no look-up by labels.
+    forward_seconds: Histogram,
+    applied: Counter,
 }
 
 impl Proxy {
@@ -48,7 +55,11 @@ impl Proxy {
             timeout: upstream.timeout,
             max_reply_bytes: shared.max_object_bytes(),
         };
-        Self { shared, lanes, forwarder }
+        let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
+        let counters = &shared.guard().counters;
+        let forward_seconds = counters.times("forward");
+        let applied = counters.operation("forward", APPLIED);
+        Self { shared, lanes, forwarder, guarantee, forward_seconds, applied }
     }
 
     fn guard(&self) -> &Arc<Guard> {
@@ -60,21 +71,41 @@ impl Proxy {
 /// other request, and a sender that leaves has changed nothing.
 const WHOLE_BYTES: usize = 1 << 20;
 
+/// Forwards a request, and adds `Fencing-Guarantee` to every reply, refusals too. Closes the
+/// connection if the request's body was not read to its end: another request could not follow it.
+pub(super) async fn reply(proxy: Arc<Proxy>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let unread = Unread::new(&body);
+    let mut response = match forward(&proxy, head, body, &unread).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    };
+    response.headers_mut().insert(FENCING_GUARANTEE, proxy.guarantee.clone());
+    if unread.is_left() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
 /// Checks, receives and forwards a request. A client that disconnects can take a request out of
 /// the lane, never back from the upstream.
-pub(super) async fn forward(
-    State(proxy): State<Proxy>,
-    request: Request,
+async fn forward(
+    proxy: &Arc<Proxy>,
+    head: Parts,
+    body: Body,
+    unread: &Unread,
 ) -> Result<Response, Failure> {
-    let (summary, key) = check(&proxy, &request)?;
-    let (head, body) = request.into_parts();
+    let (summary, key) = check(proxy, &head)?;
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
     let body = match rest {
-        None => Either::Left(Full::new(upload.body.clone())),
+        None => {
+            unread.read();
+            Either::Left(Full::new(upload.body.clone()))
+        }
         Some(rest) => {
             let length = head.headers.get(CONTENT_LENGTH);
             let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
-            let body = StreamedRequest::new(upload.body.clone(), rest, length);
+            let body = StreamedRequest::new(upload.body.clone(), rest, length, unread.clone());
             Either::Right(Body::new(body))
         }
     };
@@ -88,27 +119,28 @@ pub(super) async fn forward(
         _ => None,
     };
     let tasks = proxy.guard().kit.tasks.clone();
-    let work = async move {
+    let proxy = Arc::clone(proxy);
+    let work = Box::pin(async move {
         let response = proxy.pass(&summary, checked, kind, ticket).await;
         drop(upload);
         response
-    };
+    });
     Ok(tasks.finish(trace::carry(work)).await)
 }
 
-fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, ObjectKey), Failure> {
-    let method = request.method();
+fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Failure> {
+    let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
-    second_name::check_depth(method, request.headers())?;
-    second_name::check_query(request.uri().query())?;
-    headers::check_request(request.headers())?;
-    let path = request.uri().path();
+    second_name::check_depth(method, headers)?;
+    second_name::check_query(uri.query())?;
+    headers::check_request(headers)?;
+    let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let intent = if is_safe(method) { Intent::Read } else { Intent::Write };
     let guard = proxy.guard();
-    let fence = guard.fence(&key, request.headers(), intent)?;
+    let fence = guard.fence(&key, headers, intent)?;
     let text = format!("{method} {key}");
-    let owner = owner(request.headers())?;
+    let owner = owner(headers)?;
     Ok((RequestSummary { fence, kind: "forward", text, owner }, key))
 }
 
@@ -187,8 +219,11 @@ impl Proxy {
             Kind::Read | Kind::Seal => self.forwarder.read(request).await,
         };
         counters.in_flight.dec();
-        counters.called("forward", begun);
-        counters.count("forward", forwarded.verdict);
+        self.forward_seconds.observe(begun.elapsed().as_secs_f64());
+        match forwarded.verdict {
+            APPLIED => drop(self.applied.inc()),
+            verdict => counters.count("forward", verdict),
+        }
         forwarded
     }
 }

@@ -79,13 +79,6 @@ pub enum Event {
     Rest,
     /// The process ends: the lane closes if no write is out.
     Close,
-    /// An operator sets the end of the quarantine; now or earlier ends it.
-    Requarantine {
-        /// Time at which the outcome counts as known.
-        until_ms: u64,
-        /// Time now.
-        now_ms: u64,
-    },
 }
 
 /// Output of a lane, to be carried out.
@@ -185,21 +178,6 @@ struct Waiting {
     patience_until_ms: u64,
 }
 
-/// State of a lane, for operators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LaneView {
-    /// The mark.
-    pub mark: Option<Mark>,
-    /// Lowest token whose writes may be at the upstream.
-    pub open: Option<Token>,
-    /// Number of operations at the upstream.
-    pub active: u32,
-    /// Number of waiting operations.
-    pub waiting: usize,
-    /// Time at which the quarantine ends.
-    pub quarantined_until_ms: Option<u64>,
-}
-
 enum Gate {
     Open,
     Wait,
@@ -224,29 +202,17 @@ impl Lane {
         self.unanswered.is_some()
     }
 
-    /// Returns `true` while writes may be at the upstream, as far as a restart would know.
+    /// Returns `true` while a restart may find the lane open.
     pub fn is_open(&self) -> bool {
-        self.open.is_some()
+        self.open.is_some() || self.durable_seq < self.emitted_seq
     }
 
     /// Returns `true` if the lane can be dropped and made again from the durable mark.
     pub fn is_idle(&self) -> bool {
-        self.durable_seq == self.emitted_seq
-            && self.open.is_none()
+        !self.is_open()
             && self.active.is_none()
             && self.unanswered.is_none()
             && self.waiting.is_empty()
-    }
-
-    /// Returns the state of the lane, for operators.
-    pub fn view(&self) -> LaneView {
-        LaneView {
-            mark: self.mark.filter(|_| self.is_mark_durable()),
-            open: self.open,
-            active: self.active.map_or(0, |active| active.writes + active.reads),
-            waiting: self.waiting.len(),
-            quarantined_until_ms: self.unanswered.map(|unanswered| unanswered.until_ms),
-        }
     }
 
     /// Handles an event; appends the resulting actions in order.
@@ -274,12 +240,6 @@ impl Lane {
             }
             Event::Rest => return self.rest(actions),
             Event::Close => return self.close(actions),
-            Event::Requarantine { until_ms, now_ms } => {
-                if let Some(unanswered) = &mut self.unanswered {
-                    unanswered.until_ms = until_ms;
-                }
-                self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms);
-            }
         }
         self.pump(0, actions);
     }
@@ -436,5 +396,38 @@ impl Lane {
         let active = self.active.filter(|active| active.writes > 0).map(|active| active.token);
         let unanswered = self.unanswered.map(|unanswered| unanswered.token);
         active.into_iter().chain(unanswered).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::tests::mark;
+
+    #[test]
+    fn a_collision_is_no_stale_token() {
+        let mut lane = Lane::new(Some(mark(5, 1)));
+        let mut feed = |event| {
+            let mut actions = Vec::new();
+            lane.handle(event, &mut actions);
+            actions
+        };
+        let arrive = |op, presented| {
+            let kind = Kind::Write;
+            Event::Arrive { op, presented, kind, patience_until_ms: 1_000 }
+        };
+        let open = Token::new(5).ok();
+        assert_eq!(feed(arrive(1, mark(5, 1))), [Action::Persist { seq: 1, mark: None, open }]);
+        // The same while the opening is on its way to the disk.
+        let collision = Why::Collision { mark: mark(5, 1) };
+        assert_eq!(feed(arrive(2, mark(5, 2))), [Action::Refuse { op: 2, why: collision }]);
+        let raised = Some(mark(6, 2));
+        let open = Token::new(6).ok();
+        assert_eq!(feed(arrive(3, mark(6, 2))), [Action::Persist { seq: 2, mark: raised, open }]);
+        let stale = Why::Stale { mark: mark(6, 2) };
+        assert_eq!(
+            feed(Event::Persisted { seq: 2 }),
+            [Action::Refuse { op: 1, why: stale }, Action::Go { op: 3 }]
+        );
     }
 }

@@ -114,6 +114,7 @@ impl Lanes {
             let lane = Lane::restore(mark, open, until_ms);
             self.counters.quarantines.inc();
             self.counters.quarantined_lanes.inc();
+            self.counters.open_lanes.inc();
             let mut table = self.table();
             table.open.insert(lock.clone());
             table.slots.insert(lock.clone(), Slot { lane, ..Slot::default() });
@@ -138,13 +139,13 @@ impl Lanes {
                 Some(Arrival::Waits(op, reply)) => {
                     let waiter = Waiter::new(self, fence.lock.clone(), op, kind, reply);
                     let begun_ms = self.now_ms();
-                    let decided = waiter.wait(self.drain_wait).await;
+                    let decided = Box::pin(waiter.wait(self.drain_wait)).await;
                     let waited_ms = self.now_ms().saturating_sub(begun_ms);
                     self.counters.lane_wait_seconds.observe(waited_ms as f64 / 1000.0);
                     let failed = "the lanes' journal failed".to_owned();
                     break decided.ok_or(StoreError::Unavailable(failed))?;
                 }
-                None => self.load(&fence.lock).await?,
+                None => Box::pin(self.load(&fence.lock)).await?,
             }
         };
         self.entry(fence, kind, decided)
@@ -259,8 +260,14 @@ impl Lanes {
             }
         }
         match (was_open, slot.lane.is_open()) {
-            (false, true) => drop(open.insert(lock.clone())),
-            (true, false) => drop(open.remove(lock)),
+            (false, true) => {
+                open.insert(lock.clone());
+                self.counters.open_lanes.inc();
+            }
+            (true, false) => {
+                open.remove(lock);
+                self.counters.open_lanes.dec();
+            }
             _ => {}
         }
         match (was_quarantined, slot.lane.is_quarantined()) {

@@ -44,20 +44,20 @@ pub(super) async fn bench(load: Load, output: Output) -> Result<u8, Failure> {
 }
 
 async fn measure(peers: &Peers, load: Load, counts: &[u16]) -> Result<Vec<Row>, Failure> {
-    let most = counts.iter().copied().max().unwrap_or(1);
-    let mut columns = Vec::new();
-    for peer in peers.columns() {
-        let mut writers = Vec::new();
-        for number in 0..most {
-            writers.push(Writer::open(&peer, number).await?);
-        }
-        columns.push((peer, writers));
-    }
     let mut rows = Vec::new();
     for &clients in counts {
+        let mut columns = Vec::new();
+        for peer in peers.columns() {
+            let mut writers = Vec::new();
+            for number in 0..clients {
+                // A server cuts a connection that brings no request.
+                writers.push(Writer::open(&peer, number).await?);
+            }
+            columns.push((peer, writers));
+        }
         let sides = columns.iter_mut().map(|(peer, writers)| Side {
             name: peer.name.to_owned(),
-            clients: &mut writers[..usize::from(clients)],
+            clients: writers,
             counted: &peer.counted,
         });
         let time = load.time.unwrap_or(TIME);

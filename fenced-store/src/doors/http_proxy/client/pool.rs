@@ -13,6 +13,9 @@ use super::Connection;
 /// Connections at rest of one thread.
 const IDLE_MAX: usize = 1024;
 
+/// Connections of each thread, with the beginning of their rest.
+type Idle = HashMap<ThreadId, VecDeque<(Instant, Box<Connection>)>>;
+
 /// Connections at rest. A socket belongs to the event queue of one thread, so another thread would
 /// have to be woken for each of its events.
 #[derive(Debug)]
@@ -20,7 +23,7 @@ pub(super) struct Pool {
     /// Longest rest after which a connection is used again.
     idle_max: Duration,
     /// In the order in which their rest began.
-    idle: Mutex<HashMap<ThreadId, VecDeque<(Instant, Connection)>>>,
+    idle: Mutex<Idle>,
 }
 
 impl Pool {
@@ -34,7 +37,7 @@ impl Pool {
     }
 
     /// Takes the connection of this thread that rested for the shortest time.
-    pub(super) fn take(&self) -> Option<Connection> {
+    pub(super) fn take(&self) -> Option<Box<Connection>> {
         let mut idle = self.locked();
         let own = idle.get_mut(&std::thread::current().id())?;
         let (since, connection) = own.pop_back()?;
@@ -47,7 +50,7 @@ impl Pool {
     }
 
     /// Keeps a connection.
-    pub(super) fn put(&self, connection: Connection) {
+    pub(super) fn put(&self, connection: Box<Connection>) {
         let mut idle = self.locked();
         let own = idle.entry(std::thread::current().id()).or_default();
         if own.len() < IDLE_MAX {
@@ -85,7 +88,7 @@ impl Pool {
         });
     }
 
-    fn locked(&self) -> MutexGuard<'_, HashMap<ThreadId, VecDeque<(Instant, Connection)>>> {
+    fn locked(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Passing time: the end of quarantines, the closing of lanes at rest and at the end of the process.
+//! Passing time: the end of quarantines, and the closing of lanes at rest and at shutdown.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -104,7 +104,7 @@ impl Peers {
         columns.extend(self.others.iter().map(|other| Peer {
             name: other.name,
             url: other.url.clone(),
-            counted: [vec![origin], other.counted()].concat(),
+            counted: vec![origin, (other.name, other.process.pid())],
             tokens: Tokens::None,
         }));
         for (name, tokens) in [
@@ -171,11 +171,11 @@ struct Forwarder {
 type Started = Result<Result<Forwarder, String>, Failure>;
 
 impl Forwarder {
-    /// nginx with a worker a core and connections that stay open.
+    /// nginx as one process, which ends when it is killed, with connections that stay open.
     fn nginx(origin: &str) -> Started {
         let conf = |dir: &Path, port: u16| {
             format!(
-                "daemon off;\nworker_processes auto;\npid {dir}/pid;\nerror_log {dir}/error;\n\
+                "daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error;\n\
                  events {{ worker_connections 4096; }}\nhttp {{\n access_log off;\n \
                  client_body_temp_path {dir}/a;\n proxy_temp_path {dir}/b;\n \
                  fastcgi_temp_path {dir}/c;\n uwsgi_temp_path {dir}/d;\n scgi_temp_path {dir}/e;\n \
@@ -229,14 +229,5 @@ impl Forwarder {
         let at = self.url.trim_start_matches("http://");
         let answers = async || Ok(TcpStream::connect(at).await.ok().map(drop));
         awaited(&format!("{} that answers", self.name), answers).await
-    }
-
-    /// Its processes: workers do the work.
-    fn counted(&self) -> Vec<Counted> {
-        let pid = self.process.pid();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.unwrap_or_default();
-        let workers = children.split(' ').filter_map(|pid| pid.trim().parse().ok());
-        std::iter::once(pid).chain(workers).map(|pid| (self.name, pid)).collect()
     }
 }
