@@ -195,3 +195,32 @@ fn replace_intents(transaction: &WriteTransaction) -> Result<(), Cause> {
     transaction.delete_table(INTENTS)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Version 0.1 left an intent for each write whose outcome it did not know.
+    #[tokio::test]
+    async fn unresolved_intents_of_the_version_before_are_open_lanes() {
+        let kit = Kit::new("test");
+        let folder = tempfile::tempdir().unwrap();
+        let database = redb::Database::create(folder.path().join("lanes.redb")).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let mut intents = transaction.open_table(INTENTS).unwrap();
+        for (op, row) in [(1, ("a", 34)), (2, ("b", 7)), (3, ("a", 33))] {
+            intents.insert(op, row).unwrap();
+        }
+        drop(intents);
+        transaction.commit().unwrap();
+        drop(database);
+        // The second start finds what the first has written.
+        for _ in 0..2 {
+            let journal = Journal::open(folder.path(), &kit).unwrap();
+            let found = journal.open_lanes().await.unwrap();
+            let found: Vec<_> =
+                found.iter().map(|(lock, _, token)| (lock.as_str(), token.get())).collect();
+            assert_eq!(found, [("a", 33), ("b", 7)]);
+        }
+    }
+}

@@ -179,7 +179,8 @@ impl Forwarder {
                  events {{ worker_connections 4096; }}\nhttp {{\n access_log off;\n \
                  client_body_temp_path {dir}/a;\n proxy_temp_path {dir}/b;\n \
                  fastcgi_temp_path {dir}/c;\n uwsgi_temp_path {dir}/d;\n scgi_temp_path {dir}/e;\n \
-                 keepalive_requests 1000000000;\n upstream origin {{ server {origin}; keepalive 256; \
+                 keepalive_requests 1000000000;\n upstream origin {{ server {origin}; \
+                 keepalive 256; \
                  keepalive_requests 1000000000; }}\n server {{\n  listen 127.0.0.1:{port};\n  \
                  location / {{ proxy_pass http://origin; proxy_http_version 1.1; \
                  proxy_set_header Connection \"\"; }}\n }}\n}}\n",
