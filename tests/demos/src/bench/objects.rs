@@ -1,6 +1,6 @@
-//! `fence bench guard --objects`: fenced writes of objects, beside the least that their stores could
-//! do: raw Redis with the very script calls that the guard sends, a connection for each client, and
-//! a bare redb file whose writers share commits.
+//! `fence bench guard --objects`: fenced writes of objects, beside the least that their stores
+//! could do: raw Redis with the very script calls that the guard sends, a connection for each
+//! client, and a bare redb file whose writers share commits.
 
 use std::path::Path;
 
