@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -10,7 +10,9 @@ use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::clock::Clock;
 use service_kit::problem::Reject;
 
+use crate::audit::Line;
 use crate::file::AccessFile;
+use crate::gate::Gate;
 use crate::ledger::{Full, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
@@ -29,6 +31,17 @@ pub struct Caller {
     session: Option<SessionId>,
     /// `None` without a gate, and so without an audit log.
     notes: Option<Arc<Notes>>,
+    /// As `notes`.
+    pub(crate) act: Option<Arc<Act>>,
+}
+
+/// Act of administration that a handler begins, because only the body asks for it.
+#[derive(Debug)]
+pub(crate) struct Act {
+    pub(crate) gate: Gate,
+    pub(crate) line: Line,
+    /// Set once the act has begun.
+    pub(crate) verb: OnceLock<Verb>,
 }
 
 /// Notes of handlers for the line of the audit log.
@@ -100,6 +113,22 @@ impl Caller {
     /// 403 without the right.
     pub fn may_all(&self, verb: Verb) -> Result<(), Reject> {
         self.check(verb, Scope::Under(b""))
+    }
+
+    /// Checks the caller's right to an act of administration which the route does not show, and
+    /// writes its first line to the audit log; the last one follows with the reply.
+    ///
+    /// # Errors
+    /// 403 without the right, 503 if the line cannot be written: then do nothing.
+    pub fn begin(&self, verb: Verb, name: &str) -> Result<(), Reject> {
+        self.may(verb, name)?;
+        let Some(act) = &self.act else { return Ok(()) };
+        let principal = self.name().map(ToOwned::to_owned);
+        let verb_word = Some(verb.as_str());
+        let line = Line { event: "admin", phase: "asked", principal, ..act.line.clone() };
+        act.gate.record(Line { verb: verb_word, ..line })?;
+        let _ = act.verb.set(verb);
+        Ok(())
     }
 
     /// Returns `true` if the current access file still gives the caller this right. For streamed

@@ -1,10 +1,13 @@
 //! `LOCK` and `UNLOCK /v1/terraform/{lock}`: locks of the `http` backend of Terraform and OpenTofu.
 //!
-//! The id that Terraform makes for a lock is the id of its lease. Terraform has no place for a
-//! token: with a state it sends that id alone, and the guard admits it while its mark is of that
-//! lease. So the guards are sealed with the grant before Terraform learns of it, and a lock that
-//! `--seal` does not require a seal for is refused here, before anything is changed, instead of
-//! there, at the end of an apply.
+//! Terraform makes an id for its lock and has no place for a token: with a state it sends that id
+//! alone. The lease has the [digest](fence_protocol::terraform) of the id, and the guard admits the
+//! state while its mark is of that lease. So the guards are sealed with the grant before Terraform
+//! learns of it, and a lock that `--seal` does not require a seal for is refused here, before
+//! anything is changed, instead of there, at the end of an apply.
+//!
+//! A forced unlock comes without the id: with that of the lease, which Terraform showed to the run
+//! that was refused, or with none at all.
 //!
 //! Terraform never renews. A lease that ended while its lock stayed free is no error: its holder
 //! was alone.
@@ -15,18 +18,22 @@ use access_control::{Caller, Verb};
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
+use fence_protocol::terraform::{LockInfo, lease_of_lock_id};
 use fence_protocol::wire::lock::{AcquireRequest, EndReason, ReleaseRequest, RevokeRequest};
-use fence_protocol::{Code, Invalid, LeaseId, LockName, Owner, Ttl};
+use fence_protocol::{Code, LeaseId, LockName, Owner, Ttl};
 use serde::Deserialize;
-use serde_json::{Value, json};
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject};
 
 use super::{Service, acquire, error, release, revoke};
+use crate::seals::Unsealed;
 
 /// Time to live of a lock whose address names none.
 const DEFAULT_TTL_MS: u64 = 3_600_000;
 /// Owner of a lock whose request does not say who wants it.
 const UNNAMED: &str = "terraform";
+/// Shown as the id of a lock that no lease holds, because Terraform takes an empty one for an error
+/// of the protocol.
+const NO_LEASE: &str = "none";
 
 /// The query of a lock's address.
 #[derive(Debug, Default, Deserialize)]
@@ -61,10 +68,11 @@ async fn acquire(
     address: Address,
     body: &[u8],
 ) -> Result<Response, Reject> {
-    let Some((info, lease_id)) = lock_info(body)? else {
+    let Some(info) = lock_info(body)? else {
         let detail = format!("locking {lock} needs a body: the lock's information with its ID");
         return Err(error::invalid(detail));
     };
+    let lease_id = lease_of_lock_id(&info.id)?;
     if !service.seals.is_required(&lock) {
         let detail = format!(
             "lock {lock} is not sealed at a guard when it is granted, so no guard would take its \
@@ -75,24 +83,30 @@ async fn acquire(
         );
         return Err(Reject::new(Code::InvalidRequest, detail).hint(hint));
     }
-    let who = info["Who"].as_str().and_then(|who| Owner::new(who).ok());
     let ttl_ms = match address.ttl_ms {
         Some(ttl) => ttl,
         None => Ttl::from_ms(DEFAULT_TTL_MS)?.min(service.ttl_range.1),
     };
-    let request = AcquireRequest {
-        ttl_ms,
-        owner: Some(who.map_or_else(|| Owner::new(UNNAMED), Ok)?),
-        lease_id: Some(lease_id),
-        metadata: Some(info.clone()),
-        ..AcquireRequest::default()
+    let shown = LockInfo { id: lease_id.to_string(), ..info };
+    let request = || -> Result<AcquireRequest, Reject> {
+        Ok(AcquireRequest {
+            ttl_ms,
+            owner: Some(Owner::new(shown.who.clone()).or_else(|_| Owner::new(UNNAMED))?),
+            lease_id: Some(lease_id),
+            metadata: serde_json::to_value(&shown).ok(),
+            ..AcquireRequest::default()
+        })
     };
-    let state = State(service.clone());
-    let granted = acquire::acquire(state, caller, ApiPath(lock.clone()), ApiJson(request)).await;
-    match granted {
-        Ok(_) => Ok(ApiJson(info).into_response()),
+    let granted = acquire::acquire(
+        State(service.clone()),
+        caller,
+        ApiPath(lock.clone()),
+        ApiJson(request()?),
+    );
+    match granted.await {
+        Ok(_) => Ok(ApiJson(shown).into_response()),
         Err(reject) if reject.code() == Code::LockHeld => {
-            let info = info_of_holder(&service, &lock).await?;
+            let info = info_of_holder(&service, &lock, &reject).await?;
             Ok((StatusCode::LOCKED, ApiJson(info)).into_response())
         }
         Err(reject) => Err(reject),
@@ -100,67 +114,79 @@ async fn acquire(
 }
 
 /// Terraform shows the refused user who holds the lock.
-async fn info_of_holder(service: &Service, lock: &LockName) -> Result<Value, Reject> {
+async fn info_of_holder(
+    service: &Service,
+    lock: &LockName,
+    held: &Reject,
+) -> Result<LockInfo, Reject> {
     let now = service.store.show(lock).await.map_err(|refusal| error::reject(lock, refusal))?;
     let Some(holder) = now.holder else {
-        return Ok(json!({"ID": "", "Info": "it was held a moment ago, and is free now"}));
+        // It is delayed, or was released a moment ago.
+        let info = held.problem().detail.clone();
+        return Ok(LockInfo { id: NO_LEASE.to_owned(), info, ..LockInfo::default() });
     };
-    let is_info = |info: &Value| info["ID"].is_string();
-    Ok(holder.metadata.filter(is_info).unwrap_or_else(|| {
-        json!({
-            "ID": holder.lease_id,
-            "Operation": "held by another kind of client",
-            "Who": holder.info.owner,
-        })
-    }))
+    // Any client can hold the lock, with any metadata.
+    let info = holder.metadata.and_then(|metadata| serde_json::from_value(metadata).ok());
+    let info = info.filter(|info: &LockInfo| info.check().is_ok()).unwrap_or_default();
+    let who = holder.info.owner.to_string();
+    Ok(LockInfo { id: holder.lease_id.to_string(), who, ..info })
 }
 
-/// Releases the lease that the body names. `terraform force-unlock` sends no body: then the guards
-/// are sealed and the lock is revoked, so that the former holder's state is refused.
 async fn unlock(
     service: Arc<Service>,
     caller: Caller,
     lock: LockName,
     body: &[u8],
 ) -> Result<Response, Reject> {
-    let state = State(service.clone());
-    let path = ApiPath(lock.clone());
-    let Some((info, lease_id)) = lock_info(body)? else {
-        caller.may(Verb::Revoke, lock.as_str())?;
-        let reason = Owner::new("force-unlock")?;
-        let request = RevokeRequest { reason, lease_id: None };
-        let revoked = revoke::revoke(state, caller, path, ApiJson(request)).await?;
-        return Ok(revoked.into_response());
+    let now = service.store.show(&lock).await.map_err(|refusal| error::reject(&lock, refusal))?;
+    let live = now.holder.as_ref().map(|holder| holder.lease_id);
+    let Some(info) = lock_info(body)? else {
+        return force(&service, &caller, &lock, None).await;
     };
-    let released =
-        release::release(state, caller, path, ApiJson(ReleaseRequest { lease_id })).await;
+    if live.is_some_and(|live| info.id == live.to_string()) {
+        return force(&service, &caller, &lock, live).await;
+    }
+    let lease_id = lease_of_lock_id(&info.id)?;
+    let request = ApiJson(ReleaseRequest { lease_id });
+    let released = release::release(State(service), caller, ApiPath(lock), request).await;
     match released {
-        Err(reject) if !ended_alone(&service, &lock, &reject).await? => Err(reject),
-        _ => Ok(ApiJson(info).into_response()),
+        Err(reject) => {
+            let reason = reject.problem().extension::<EndReason>("reason");
+            let ended = matches!(reason, Some(EndReason::Expired | EndReason::Released));
+            let last = now.history.first().map(|ended| ended.lease_id);
+            let is_alone = live.is_none() && last.is_none_or(|last| last == lease_id);
+            if ended && is_alone { Ok(StatusCode::OK.into_response()) } else { Err(reject) }
+        }
+        Ok(_) => Ok(StatusCode::OK.into_response()),
     }
 }
 
-/// Returns `true` if the lease had ended by itself, and no other has the lock now.
-async fn ended_alone(service: &Service, lock: &LockName, reject: &Reject) -> Result<bool, Reject> {
-    match reject.problem().extension::<EndReason>("reason") {
-        Some(EndReason::Expired | EndReason::Released) => {
-            let now = service.store.show(lock).await;
-            Ok(now.map_err(|refusal| error::reject(lock, refusal))?.holder.is_none())
-        }
-        _ => Ok(false),
+/// Seals the guards, then ends the lease: the former holder's state is refused. Nothing is done if
+/// a guard cannot be sealed, whatever `--revoke-unsealed` is: Terraform shows no more than success.
+async fn force(
+    service: &Service,
+    caller: &Caller,
+    lock: &LockName,
+    lease: Option<LeaseId>,
+) -> Result<Response, Reject> {
+    caller.begin(Verb::Revoke, lock.as_str())?;
+    if let Some(lease) = lease {
+        caller.record("forced", lease);
     }
+    let request = RevokeRequest { reason: Owner::new("force-unlock")?, lease_id: None };
+    let revoked = revoke::audited(service, caller, lock, request, Unsealed::Refuse).await?;
+    Ok(ApiJson(revoked).into_response())
 }
 
 /// Parses the lock's information as Terraform sends it; `None` without a body.
-fn lock_info(body: &[u8]) -> Result<Option<(Value, LeaseId)>, Reject> {
+fn lock_info(body: &[u8]) -> Result<Option<LockInfo>, Reject> {
     if body.trim_ascii().is_empty() {
         return Ok(None);
     }
-    let refuse = |why: String| error::invalid(format!("the body is no lock information: {why}"));
-    let info: Value = serde_json::from_slice(body).map_err(|error| refuse(error.to_string()))?;
-    let id = info["ID"].as_str().ok_or_else(|| refuse("it has no text \"ID\"".to_owned()))?;
-    let id: LeaseId = id.parse().map_err(|error: Invalid| refuse(error.to_string()))?;
-    Ok(Some((info, id)))
+    let info: LockInfo = serde_json::from_slice(body)
+        .map_err(|error| error::invalid(format!("the body is no lock information: {error}")))?;
+    info.check()?;
+    Ok(Some(info))
 }
 
 #[cfg(test)]
@@ -170,10 +196,11 @@ mod tests {
     #[test]
     fn the_id_is_the_only_member_that_is_needed() {
         let id = "9db590f1-b6fe-c5f2-2678-8804f089deba";
-        let (_, lease) = lock_info(format!("{{\"ID\":\"{id}\"}}").as_bytes()).unwrap().unwrap();
-        assert_eq!(lease.to_string(), id);
+        let info = lock_info(format!("{{\"ID\":\"{id}\"}}").as_bytes()).unwrap().unwrap();
+        assert_eq!(info.id, id);
         assert!(lock_info(b" \n").unwrap().is_none());
-        for bad in ["{}", "[]", "x", "{\"ID\":1}", "{\"ID\":\"1\"}", "{\"id\":\"\"}"] {
+        for bad in ["x", "{\"ID\":1}", "{\"Who\":7}", "{\"Created\":\"now\"}", "{\"Who\":\"\\n\"}"]
+        {
             assert_eq!(
                 lock_info(bad.as_bytes()).unwrap_err().code(),
                 Code::InvalidRequest,

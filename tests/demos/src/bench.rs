@@ -5,6 +5,7 @@ mod guard;
 mod http;
 mod load;
 mod lock;
+mod objects;
 mod redis;
 mod report;
 mod resp;
@@ -28,6 +29,7 @@ Examples:
   fence bench lock --redis --etcd --quorum           every store, beside what it could do at least
   fence bench lock --server http://127.0.0.1:7420    a server that is running
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
+  fence bench guard --objects                        fenced writes beside Redis and redb
   fence bench guard --redis                          the Redis port beside Redis and twemproxy")]
 pub struct Args {
     #[command(subcommand)]

@@ -4,8 +4,9 @@ use access_control::secret::SecretHash;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use fence_protocol::Code;
+use fence_protocol::terraform::lease_of_lock_id;
 use fence_tests::api::{Api, Reply};
-use fence_tests::key_file::{KeyFile, lease_id};
+use fence_tests::key_file::{KeyFile, lease_id, text};
 use fence_tests::servers::{DataDir, Server, Setup};
 use fence_tests::wait::until_true;
 use http::Method;
@@ -69,7 +70,14 @@ impl Run {
     }
 
     async fn locked(&self) {
-        assert_eq!(self.lock().await.expect(200).json(), self.info());
+        self.lock().await.expect(200);
+    }
+
+    /// The lock's information as others see it: with the lease instead of the id.
+    fn shown(&self) -> Value {
+        let mut info = self.info();
+        info["ID"] = lease_of_lock_id(&self.id).unwrap().to_string().into();
+        info
     }
 
     async fn unlock(&self) -> Reply {
@@ -79,6 +87,12 @@ impl Run {
     /// `terraform force-unlock` knows no lock information.
     async fn force_unlock(&self) -> Reply {
         self.change("UNLOCK", "", "").await
+    }
+
+    /// `tofu force-unlock` sends the id that its user gave.
+    async fn force_unlock_of(&self, id: &Value) -> Reply {
+        let body = json!({"ID": id, "Who": "", "Created": "0001-01-01T00:00:00Z"});
+        self.change("UNLOCK", "", &body.to_string()).await
     }
 
     async fn push(&self, state: &str) -> Reply {
@@ -104,7 +118,7 @@ async fn a_state_is_pushed_under_the_lock_of_its_run() {
 
     let other = backend.run("bob@desk");
     let held = other.lock().await.expect(423);
-    assert_eq!(held.json(), run.info(), "it is shown who holds the lock");
+    assert_eq!(held.json(), run.shown(), "it is shown who holds the lock");
     other.push("{}").await.problem(Code::StaleToken);
     run.unlock().await.expect(200);
     run.unlock().await.expect(200);
@@ -153,6 +167,37 @@ async fn a_forced_unlock_shuts_the_holder_out_first() {
     assert_eq!(ops.pull().await.body, "{\"serial\":1}");
     ops.force_unlock().await.problem(Code::NotFound);
     ops.locked().await;
+    let shown = backend.run("bob").lock().await.expect(423).json()["ID"].clone();
+    ops.push("{\"serial\":2}").await.expect(204);
+    hung.force_unlock_of(&shown).await.expect(200);
+    ops.push("{\"serial\":3}").await.problem(Code::StaleToken);
+}
+
+/// Terraform shows success and nothing of the reply.
+#[tokio::test]
+async fn a_forced_unlock_that_cannot_shut_the_holder_out_changes_nothing() {
+    let mut backend = Backend::start(SEALED).await;
+    let run = backend.run("ann");
+    run.locked().await;
+    backend.guard.process.kill();
+    run.force_unlock().await.problem(Code::GuardUnsealed);
+    assert!(backend.server.locks().show("states/prod").await.holder.is_some());
+}
+
+/// Lease ids are shown to others, and open nothing.
+#[tokio::test]
+async fn a_lease_id_is_no_lock_id() {
+    let backend = Backend::start(SEALED).await;
+    let run = backend.run("ann");
+    run.locked().await;
+    let shown = backend.run("bob").lock().await.expect(423).json()["ID"].clone();
+    let thief = Run { id: shown.as_str().unwrap().to_owned(), ..backend.run("thief") };
+    thief.push("{}").await.problem(Code::StaleToken);
+    // The lease of another client, on a key that has nothing to do with Terraform.
+    let lease = backend.server.locks().grant("states/plain", 60_000).await;
+    let path = format!("/v1/terraform-states/states/plain?ID={}", lease.lease_id);
+    run.api[1].send(Method::POST, &path, &[JSON], "{}").await.problem(Code::StaleToken);
+    run.push("{}").await.expect(201);
 }
 
 #[tokio::test]
@@ -180,13 +225,23 @@ async fn what_is_no_lock_information_is_refused() {
     run.change("LOCK", "?ttl=1", &run.info().to_string()).await.problem(Code::InvalidRequest);
     run.change("POST", "", "{}").await.problem(Code::MethodNotAllowed);
     let long = json!({"ID": run.id, "Info": "x".repeat(5_000)}).to_string();
-    run.change("LOCK", "", &long).await.problem(Code::PayloadTooLarge);
+    run.change("LOCK", "", &long).await.problem(Code::InvalidRequest);
+    for body in [json!({"ID": run.id, "Who": 7}), json!({"ID": run.id, "Created": "now"})] {
+        run.change("LOCK", "", &body.to_string()).await.problem(Code::InvalidRequest);
+    }
     run.locked().await;
-    for query in ["?ID=", "?ID=x", "?id=x", "?ID=x&ID=y", "?force=true"] {
+    let good = format!("?ID={}", run.id);
+    let twice = format!("{good}&ID={}", run.id);
+    let more = format!("{good}&force=true");
+    for query in ["?ID=", "?ID=x", "?id=x", "?force=true", &twice, &more] {
         let path = format!("/v1/terraform-states/states/prod{query}");
         let reply = run.api[1].send(Method::POST, &path, &[JSON], "{}").await;
         reply.problem(Code::InvalidRequest);
     }
+    let path = format!("/v1/terraform-states/states/prod{good}");
+    let token = backend.server.locks().grant("states/other", 60_000).await.fencing_token;
+    let both = [JSON, ("fencing-token", token.as_str())];
+    run.api[1].send(Method::POST, &path, &both, "{}").await.problem(Code::InvalidRequest);
     run.pull().await.problem(Code::NotFound);
 }
 
@@ -194,9 +249,29 @@ async fn what_is_no_lock_information_is_refused() {
 #[tokio::test]
 async fn the_holder_may_be_any_client() {
     let backend = Backend::start(SEALED).await;
-    let lease = backend.server.locks().grant("states/prod", 60_000).await;
-    let held = backend.run("ann").lock().await.expect(423).json();
-    assert_eq!(held["ID"], lease.lease_id.to_string());
+    let locks = backend.server.locks();
+    for metadata in [json!(7), json!({"Created": "now"}), json!({"Who": {"a": 1}})] {
+        let body = json!({"owner": "job", "metadata": metadata});
+        let lease = locks.acquire("states/prod", body).await.lease();
+        let held = backend.run("ann").lock().await.expect(423).json();
+        assert_eq!((&held["ID"], &held["Who"]), (&json!(lease.lease_id), &json!("job")));
+        assert!(held.get("Created").is_none(), "Terraform cannot read it: {held}");
+        locks.release("states/prod", lease.lease_id).await.expect(200);
+    }
+}
+
+/// No lease holds the lock, and it is not free either.
+#[tokio::test]
+async fn a_delayed_lock_has_information_that_terraform_can_read() {
+    let backend = Backend::start(&[SEALED, &["--lock-delay", "states/=60s"]].concat()).await;
+    let run = backend.run("ann");
+    run.change("LOCK", "?ttl_ms=200", &run.info().to_string()).await.expect(200);
+    let locks = backend.server.locks();
+    until_true("the end of a lease", || async { locks.show("states/prod").await.holder.is_none() })
+        .await;
+    let held = backend.run("bob").lock().await.expect(423).json();
+    assert_eq!(held["ID"], "none");
+    assert!(held["Info"].as_str().unwrap().contains("states/prod"), "{held}");
 }
 
 /// The programs know HTTP's Basic authentication only: the password is the bearer token.
@@ -208,9 +283,12 @@ async fn rights_are_those_of_the_password() {
         format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [{allow}]\n")
     };
     let file = folder.path().join("access.toml");
-    let text = entry("ann", "\"use states/*\"") + &entry("ops", "\"use states/*\", \"revoke *\"");
-    std::fs::write(&file, text).unwrap();
-    let args = [SEALED, &["--access-file", file.to_str().unwrap()]].concat();
+    let principals =
+        entry("ann", "\"use states/*\"") + &entry("ops", "\"use states/*\", \"revoke *\"");
+    std::fs::write(&file, principals).unwrap();
+    let audit = folder.path().join("audit.jsonl");
+    let paths = ["--access-file", text(&file), "--audit-log", text(&audit)];
+    let args = [SEALED, &paths].concat();
     let backend = Backend::start(&args).await;
     let run = backend.run("ann");
     let change = async |method: &str, name: &str, body: String| {
@@ -226,4 +304,29 @@ async fn rights_are_those_of_the_password() {
     change("LOCK", "ann", info).await.expect(200);
     change("UNLOCK", "ann", String::new()).await.problem(Code::Forbidden);
     change("UNLOCK", "ops", String::new()).await.expect(200);
+    let lines = std::fs::read_to_string(&audit).unwrap();
+    let columns = |line: &str| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        ["event", "phase", "principal", "verb"]
+            .map(|name| line[name].as_str().unwrap_or("-").to_owned())
+            .join(" ")
+    };
+    let found: Vec<String> = lines.lines().map(columns).collect();
+    assert_eq!(
+        found,
+        [
+            "refused - - acquire",
+            "refused - - acquire",
+            "refused - ann acquire",
+            "admin asked ops revoke",
+            "admin answered ops revoke",
+        ]
+    );
+    assert!(lines.contains("force-unlock"), "{lines}");
+    std::fs::rename(&audit, folder.path().join("old")).unwrap();
+    std::fs::create_dir(&audit).unwrap();
+    let again = Run { id: lease_id().to_string(), ..backend.run("ann") };
+    change("LOCK", "ann", again.info().to_string()).await.expect(200);
+    change("UNLOCK", "ops", String::new()).await.problem(Code::StoreUnavailable);
+    change("UNLOCK", "ann", again.info().to_string()).await.expect(200);
 }

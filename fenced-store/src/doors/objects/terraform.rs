@@ -1,23 +1,27 @@
 //! `POST /v1/terraform-states/{key}`: a state of the `http` backend of Terraform and OpenTofu.
 //!
-//! Terraform sends the id of its lock, which is that of a lease, and no token. The lease of a mark
-//! presents the token of the mark: lock-server sealed it here before Terraform had the lock.
+//! Terraform sends the id of its lock and no token. The [digest](fence_protocol::terraform) of the
+//! id is a lease, and the lease of a mark presents the mark's token: lock-server sealed it here
+//! before Terraform had the lock. Marks and refusals show the lease, and not the id.
 
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
-use fence_protocol::{Code, LeaseId};
+use fence_protocol::terraform::lease_of_lock_id;
+use fence_protocol::{Code, FENCING_TOKEN};
 use serde::Deserialize;
 use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
 use super::{put, request};
+use crate::fencing::Intent;
 use crate::service::{Failure, RequestSummary};
 
 /// The query that Terraform adds to the address of a state.
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct LockId {
     #[serde(rename = "ID")]
-    id: LeaseId,
+    id: String,
 }
 
 /// Writes a state while the lock is with the lease that Terraform names.
@@ -28,13 +32,17 @@ pub(super) async fn push(
     let guard = &shared.guard;
     let key = request::key(request.uri())?;
     let fence = match request.uri().query() {
-        None => guard.fence(&key, request.headers(), crate::fencing::Intent::Write)?,
+        None => guard.fence(&key, request.headers(), Intent::Write)?,
         Some(_) => {
-            let Query(LockId { id }) = Query::try_from_uri(request.uri()).map_err(|error| {
-                let detail = format!("the query must be ID=LOCK_ID alone: {error}");
+            let Query(LockId { id }) = Query::try_from_uri(request.uri()).map_err(|_| {
+                let detail = "the query must be ID=LOCK_ID alone";
                 Reject::new(Code::InvalidRequest, detail)
             })?;
-            guard.fence_of_lease(&key, id).await?
+            if request.headers().contains_key(FENCING_TOKEN) {
+                let detail = "a state is written under ID or under Fencing-Token, not under both";
+                return Err(Reject::new(Code::InvalidRequest, detail).into());
+            }
+            guard.fence_of_lease(&key, lease_of_lock_id(&id)?).await?
         }
     };
     let text = format!("POST state {key}");

@@ -6,15 +6,15 @@ use serde::Deserialize;
 use super::load::{self, Client, Counted, Side};
 use super::report::{Report, Row};
 use super::server::Server;
-use super::{Load, http, redis};
+use super::{Load, http, objects, redis};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
 /// Content of an object.
-const VALUE: [u8; 100] = [b'x'; 100];
+pub(super) const VALUE: [u8; 100] = [b'x'; 100];
 
 /// Namespace of servers of the benchmark's own.
-const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
+pub(super) const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
 /// Measures pairs of fenced write and read of 100 bytes; with --redis, the Redis port
 ///
@@ -26,6 +26,7 @@ const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 #[command(after_help = "\
 Examples:
   fence bench guard
+  fence bench guard --objects                                   beside Redis and redb themselves
   fence bench guard --redis                                     starts a redis-server of its own
   fence bench guard --redis redis://127.0.0.1:6379 --clients 16 --time 2s
   fence bench guard --redis --output json > redis-port.json
@@ -47,6 +48,10 @@ pub(super) struct Args {
         conflicts_with = "server",
     )]
     redis: Option<String>,
+    /// Measure PUT of 100 bytes on redis and embedded, beside the same script calls at Redis and a
+    /// bare redb file
+    #[arg(long, conflicts_with_all = ["server", "redis"])]
+    objects: bool,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
@@ -59,6 +64,9 @@ pub(super) struct Args {
 pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     if let Some(url) = args.redis.as_deref() {
         return redis::bench(url, args.load, args.output).await;
+    }
+    if args.objects {
+        return objects::bench(args.load, args.output).await;
     }
     let own = match (&args.server, &args.guard) {
         (Some(_), Some(_)) => None,
@@ -98,14 +106,14 @@ struct Granted {
 }
 
 /// A client with a lock of its own.
-struct Writer {
+pub(super) struct Writer {
     connection: http::Connection,
     path: String,
     header: String,
 }
 
 impl Writer {
-    async fn open(
+    pub(super) async fn open(
         locks: &str,
         guard: &str,
         auth: Option<&BearerToken>,
@@ -127,7 +135,7 @@ impl Writer {
         })
     }
 
-    async fn send(&mut self, method: &str, body: &[u8]) -> Result<(), String> {
+    pub(super) async fn send(&mut self, method: &str, body: &[u8]) -> Result<(), String> {
         match self.connection.send(method, &self.path, &self.header, body).await? {
             (200..300, _) => Ok(()),
             (status, body) => Err(format!("{method}: {status} {}", String::from_utf8_lossy(&body))),
