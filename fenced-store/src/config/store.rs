@@ -50,7 +50,8 @@ impl StoreFlags {
         }
     }
 
-    /// Problem with `--marks-from`. In a cluster a lock has a mark in each slot, and a list shows one of them.
+    /// Problem with `--marks-from`. In a cluster a lock has a mark in each slot, and a list shows
+    /// one of them.
     pub(super) fn unusable_marks_from(&self) -> Option<String> {
         let text = match (self.marks_from.as_ref()?, &self.store) {
             (StoreUrl::Cluster(_), _) | (_, Some(StoreUrl::Cluster(_))) => {
