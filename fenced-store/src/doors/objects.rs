@@ -15,6 +15,7 @@ pub mod router;
 mod seal;
 mod show;
 mod stores;
+mod terraform;
 mod unread;
 mod upload;
 
