@@ -9,7 +9,6 @@ mod finish;
 mod guards;
 mod inspect;
 mod metadata;
-mod openapi;
 mod principal;
 mod release;
 mod renew;
@@ -26,6 +25,7 @@ use axum::routing::{any, get, post};
 use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{LockName, Ttl, credential};
 use service_kit::Kit;
+use service_kit::http::described_by;
 use service_kit::problem::Reject;
 use tokio::sync::Semaphore;
 
@@ -78,7 +78,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/principal", get(principal::show))
         .route("/v1/events", get(events::events))
         .route("/v1/refusals", post(events::refusals))
-        .route("/openapi.json", get(openapi::document))
+        .route("/openapi.json", described_by(include_str!("api/openapi.json")))
         .merge(finished)
         .with_state(service)
 }

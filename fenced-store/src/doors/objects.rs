@@ -8,7 +8,6 @@ mod floor;
 mod get;
 pub mod handler_state;
 mod list;
-mod openapi;
 mod put;
 mod reply;
 mod request;

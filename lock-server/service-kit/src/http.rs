@@ -7,7 +7,8 @@ mod router;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, Uri};
+use axum::http::{Method, Uri, header};
+use axum::routing::{MethodRouter, get};
 use fence_protocol::Code;
 
 use crate::Kit;
@@ -57,6 +58,14 @@ pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames
         // Handlers become routes here, once; otherwise it would happen for every request.
         .with_state(());
     ApiRouter::new(routes, options.folds)
+}
+
+/// The route of an API's OpenAPI document.
+pub fn described_by<S>(document: &'static str) -> MethodRouter<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    get(move || async move { ([(header::CONTENT_TYPE, "application/json")], document) })
 }
 
 async fn not_found(method: Method, uri: Uri) -> Reject {
