@@ -16,12 +16,13 @@ mod renew;
 mod revoke;
 mod sealed;
 mod sessions;
+mod terraform;
 mod undelivered;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{LockName, Ttl, credential};
 use service_kit::Kit;
@@ -66,6 +67,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
         .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
         .route("/v1/sessions/{id}/block", post(sessions::block))
+        .route("/v1/terraform/{lock}", any(terraform::change))
         .route_layer(FinishLayer::new(&service.kit.tasks));
     Router::new()
         .route("/v1/acquire", post(acquire_all::acquire_all))

@@ -280,12 +280,10 @@ async fn start() {
     run("../start.md").await;
 }
 
-/// This one starts its servers itself, on ports that are free here instead of those that it names.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd() {
-    let mut text = std::fs::read_to_string(Path::new(GUIDES).join("etcd.md")).unwrap();
-    let server = format!("127.0.0.1:{}", fence_tests::ports::unused());
-    let named = ["2379", "2380", "2389", "2390", "2399", "2400"];
+/// Text of a guide that starts its servers itself, with ports that are free here instead of those
+/// that it names.
+fn with_free_ports(page: &str, named: &[&str]) -> String {
+    let mut text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
     for (index, port) in named.iter().enumerate() {
         // In two steps: a free port may hold the digits of one that is named.
         text = text.replace(port, &format!("<port {index}>"));
@@ -294,7 +292,21 @@ async fn etcd() {
         let port = fence_tests::ports::unused().to_string();
         text = text.replace(&format!("<port {index}>"), &port);
     }
-    text = text.replace("127.0.0.1:7420", &server);
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terraform() {
+    let text = with_free_ports("terraform.md", &["7420", "7421"]);
+    run_text("terraform.md", &text, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd() {
+    let named = ["2379", "2380", "2389", "2390", "2399", "2400"];
+    let text = with_free_ports("etcd.md", &named);
+    let server = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    let text = text.replace("127.0.0.1:7420", &server);
     let url = format!("http://{server}");
     let variables = [("LOCK_SERVER_LISTEN", server.as_str()), ("FENCE_SERVER", url.as_str())];
     run_text("etcd.md", &text, &variables).await;

@@ -16,6 +16,7 @@ pub mod router;
 mod seal;
 mod show;
 mod stores;
+mod terraform;
 mod unread;
 mod upload;
 
