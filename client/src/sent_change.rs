@@ -32,9 +32,9 @@ impl SentChange {
         }
     }
 
-    /// Error for the caller if the last attempt failed; `what` names the call. An unknown outcome of
-    /// an earlier attempt stays unknown, unless the server recognised the retry and replied with
-    /// the outcome of the first.
+    /// Error for the caller if the last attempt failed; `what` names the call. An unknown outcome
+    /// of an earlier attempt stays unknown, unless the server recognised the retry and replied
+    /// with the outcome of the first.
     pub(crate) fn error(self, what: &str, last: Failure) -> Error {
         let is_answer = match &last {
             Failure::Refused(problem, _) => problem.extension(REPLAYED) == Some(true),
