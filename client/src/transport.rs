@@ -57,6 +57,14 @@ impl Failure {
         }
     }
 
+    /// Time after which a retry is worthwhile, if the server said so.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(_, retry_after) => *retry_after,
+            _ => None,
+        }
+    }
+
     /// True if another lease holds the lock, which is no fault of the server.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Refused(problem, _) if problem.code == Code::LockHeld)

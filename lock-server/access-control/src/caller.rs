@@ -13,7 +13,7 @@ use service_kit::problem::Reject;
 use crate::audit::Line;
 use crate::file::AccessFile;
 use crate::gate::Gate;
-use crate::ledger::{Full, Ledger, Life};
+use crate::ledger::{Full, Key, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
 use crate::secret::Credential;
@@ -250,14 +250,33 @@ impl Caller {
         self.known.as_ref().filter(|known| known.principal.limits.locks.is_some())
     }
 
-    /// Counts the request as a waiter or a stream until the returned guard is dropped.
+    /// Counts the request as a waiter until the returned guard is dropped. The next request for a
+    /// `lease` that waits for this lock, of several the first, is no second waiter.
     ///
     /// # Errors
     /// 429 with `Retry-After` if the caller has reached its limit of waiters.
-    pub fn wait(&self) -> Result<Waiting, Reject> {
+    pub fn wait(&self, lock: &LockName, lease: LeaseId) -> Result<Waiting, Reject> {
+        self.count(Some((lock.clone(), lease)))
+    }
+
+    /// Counts the request as a stream, which is limited as a waiter, until the returned guard is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn stream(&self) -> Result<Waiting, Reject> {
+        self.count(None)
+    }
+
+    fn count(&self, key: Option<Key>) -> Result<Waiting, Reject> {
         let Some(known) = &self.known else { return Ok(Waiting(None)) };
-        known.ledger.wait(&known.principal.limits).map_err(|full| known.reject(full))?;
-        Ok(Waiting(Some(Arc::clone(&known.ledger))))
+        let limits = &known.principal.limits;
+        let counted = match &key {
+            Some(key) => known.ledger.wait(limits, key),
+            None => known.ledger.stream(limits),
+        };
+        counted.map_err(|full| known.reject(full))?;
+        Ok(Waiting(Some((Arc::clone(&known.ledger), key))))
     }
 }
 
@@ -284,15 +303,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// Guard that counts a waiting request; dropping it ends the count.
+/// Guard that counts a waiter or a stream; dropping it ends the count.
 #[derive(Debug)]
 #[must_use]
-pub struct Waiting(Option<Arc<Ledger>>);
+pub struct Waiting(Option<(Arc<Ledger>, Option<Key>)>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(ledger) = &self.0 {
-            ledger.waited();
+        match &self.0 {
+            Some((ledger, Some(key))) => ledger.waited(key),
+            Some((ledger, None)) => ledger.streamed(),
+            None => {}
         }
     }
 }

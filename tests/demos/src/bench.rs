@@ -42,6 +42,16 @@ enum What {
     Guard(guard::Args),
 }
 
+/// Checks the address of a running server. The benchmark's own client speaks no TLS.
+fn plain_address(text: &str) -> Result<String, String> {
+    match text.starts_with("http://") {
+        true => Ok(text.to_owned()),
+        false => Err("must begin with http://: the benchmark speaks no TLS; measure a server or \
+                      guard with a listener without it, on its own machine"
+            .to_owned()),
+    }
+}
+
 /// Load of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {

@@ -32,11 +32,12 @@ Examples:
   fence bench guard --redis --output json > redis-port.json
   fence bench guard --server http://127.0.0.1:7420 --guard http://127.0.0.1:7421")]
 pub(super) struct Args {
-    /// A running lock server [default: the benchmark's own]
-    #[arg(long, value_name = "URL", requires = "guard")]
+    /// A running lock server (no TLS) [default: the benchmark's own]
+    #[arg(long, value_name = "URL", requires = "guard", value_parser = super::plain_address)]
     server: Option<String>,
-    /// A running guard with the same keys [default: the benchmark's own]
-    #[arg(long, alias = "store", value_name = "URL", requires = "server")]
+    /// A running guard (no TLS) with the same keys [default: the benchmark's own]
+    #[arg(long, alias = "store", value_name = "URL", requires = "server",
+          value_parser = super::plain_address)]
     guard: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE")]
