@@ -310,15 +310,16 @@ impl Config {
     }
 
     fn exposure(&self) -> Result<Exposure, Vec<String>> {
+        let redis_plain = self.redis_plaintext.then_some("--redis-plaintext");
         let addresses = [
-            ("--listen", Some(self.listen), true, false),
-            ("--proxy-listen", self.proxy_listen, false, false),
-            ("--redis-listen", self.redis_listen, false, self.redis_plaintext),
+            ("--listen", Some(self.listen), true, None),
+            ("--proxy-listen", self.proxy_listen, false, None),
+            ("--redis-listen", self.redis_listen, false, redis_plain),
         ];
         let addresses: Vec<ListenAddr> = addresses
             .into_iter()
-            .filter_map(|(flag, addr, uses_access_file, is_plain)| {
-                Some(ListenAddr { flag, addr: addr?, uses_access_file, is_plain })
+            .filter_map(|(flag, addr, uses_access_file, plain_by)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file, plain_by })
             })
             .collect();
         let safeguards = Safeguards {
@@ -466,15 +467,20 @@ impl Config {
         .map(|(_, text)| text.to_owned())
         .collect();
         match (listen, url, lifetime, state) {
-            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
-                listen,
-                https: self.upstream_tls.https(&url).map_err(|error| vec![error])?,
-                url,
-                max_request_lifetime,
-                state,
-                timeout: self.upstream_timeout,
-                drain_wait: self.drain_wait,
-            }),
+            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => {
+                // Requests are forwarded with their fencing token and their clients' credentials.
+                let checked = self.peers.refuse_plain("--upstream", &url);
+                let https = checked.and_then(|()| self.upstream_tls.https(&url));
+                Ok(Upstream {
+                    listen,
+                    https: https.map_err(|error| vec![error])?,
+                    url,
+                    max_request_lifetime,
+                    state,
+                    timeout: self.upstream_timeout,
+                    drain_wait: self.drain_wait,
+                })
+            }
             _ => Err(missing),
         }
     }
