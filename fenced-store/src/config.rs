@@ -196,19 +196,23 @@ impl Config {
                         two guards with locks of their own";
             return Err(text.to_owned());
         }
-        self.proxy.upstream().map(Backend::Proxy)
+        let upstream = self.proxy.upstream()?;
+        // Requests are forwarded with their fencing token and their clients' credentials.
+        self.report.peers.refuse_plain("--upstream", &upstream.url)?;
+        Ok(Backend::Proxy(upstream))
     }
 
     fn exposure(&self) -> Result<Exposure, String> {
+        let redis_plain = self.redis.redis_plaintext.then_some("--redis-plaintext");
         let addresses = [
-            ("--listen", Some(self.listen), true, false),
-            ("--proxy-listen", self.proxy.proxy_listen, false, false),
-            ("--redis-listen", self.redis.redis_listen, false, self.redis.redis_plaintext),
+            ("--listen", Some(self.listen), true, None),
+            ("--proxy-listen", self.proxy.proxy_listen, false, None),
+            ("--redis-listen", self.redis.redis_listen, false, redis_plain),
         ];
         let addresses: Vec<ListenAddr> = addresses
             .into_iter()
-            .filter_map(|(flag, addr, uses_access_file, is_plain)| {
-                Some(ListenAddr { flag, addr: addr?, uses_access_file, is_plain })
+            .filter_map(|(flag, addr, uses_access_file, plain_by)| {
+                Some(ListenAddr { flag, addr: addr?, uses_access_file, plain_by })
             })
             .collect();
         let safeguards = Safeguards {
