@@ -8,11 +8,12 @@ use fence_protocol::wire::lock::{
     RenewRequest, RevokeRequest, RevokedReply,
 };
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
-use fence_protocol::{LeaseId, LockName, Owner, Ttl};
+use fence_protocol::{Code, LeaseId, LockName, Owner, Ttl};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use crate::error::end_reason;
 use crate::transport::{Effect, Endpoint, Failure};
-use crate::{Error, ErrorKind, LostReason, timing};
+use crate::{Error, ErrorKind, sent_change};
 
 /// Time-out of a call that does not wait in a queue.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -103,34 +104,15 @@ impl Locks {
     ///
     /// # Errors
     /// [`ErrorKind::LeaseLost`] if it had ended before. If an attempt of this call whose reply was
-    /// lost released the lease, that is a success.
+    /// lost released the lease, that is a success. [`ErrorKind::OutcomeUnknown`] if one may have
+    /// done so and no retry gets a reply.
     pub async fn release(&self, lock: &LockName, lease_id: LeaseId) -> Result<(), Error> {
         let path = path(lock, "/release");
         let request = ReleaseRequest { lease_id };
-        let patience_until = crate::clock::now().plus_ms(RELEASE_PATIENCE.as_millis() as u64);
-        let mut maybe_done = false;
-        for attempt in 1.. {
-            let sent = self.endpoint.post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
-            let failure = match sent.await {
-                Ok(_) => return Ok(()),
-                Err(failure) => failure,
-            };
-            let unsent = matches!(failure, Failure::NotSent(_));
-            let error = failure.into_error(&format!("release {lock}"), Effect::Changes);
-            let ended = LostReason::Ended(EndReason::Released);
-            match error.kind() {
-                ErrorKind::LeaseLost { reason } if *reason == ended && maybe_done => return Ok(()),
-                ErrorKind::Unavailable | ErrorKind::OutcomeUnknown => {}
-                _ => return Err(error),
-            }
-            maybe_done |= !unsent;
-            let pause = timing::pause(attempt, crate::ids::random());
-            if crate::clock::now().plus_ms(pause.as_millis() as u64) >= patience_until {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-        }
-        unreachable!("the loop has no end but its returns")
+        let send = || self.endpoint.post::<EndedReply>(&path, &request, RELEASE_PATIENCE);
+        let what = format!("release {lock}");
+        sent_change::until_settled(&what, RELEASE_PATIENCE, send, was_released).await?;
+        Ok(())
     }
 
     /// Returns the state of a lock: its holders, waiters and history.
@@ -198,6 +180,16 @@ impl Locks {
             .post(&path(lock, "/revoke"), &request, REVOKE_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
+    }
+}
+
+/// Returns `true` if the lease has ended by a release.
+fn was_released(failure: &Failure) -> bool {
+    match failure {
+        Failure::Refused(problem, _) => {
+            problem.code == Code::LeaseLost && end_reason(problem) == EndReason::Released
+        }
+        _ => false,
     }
 }
 

@@ -13,6 +13,7 @@ use serde_json::json;
 use crate::clock::{self, Moment};
 use crate::lock_spec::{Retries, WaitTimes};
 use crate::locks::CALL_TIMEOUT;
+use crate::sent_change::{self, SentChange, is_outcome_unknown, is_passing};
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::wait_observer::{Unobserved, WaitObserver};
 use crate::{Error, ErrorKind, ids, timing};
@@ -44,28 +45,28 @@ impl Sessions {
         retries: &Retries,
         observer: &dyn WaitObserver,
     ) -> Result<(Moment, SessionReply), Error> {
+        let mut sent = SentChange::default();
         for attempt in 1.. {
             let sent_at = clock::now();
             let timeout = retries.timeout(sent_at, CALL_TIMEOUT);
-            let sent = self.endpoint.post("/v1/sessions", request, timeout);
-            let failure = match sent.await {
+            let posted = self.endpoint.post("/v1/sessions", request, timeout);
+            let failure = match posted.await {
                 Ok(reply) => return Ok((sent_at, reply)),
                 Err(failure) => failure,
             };
-            let reason = failure.reason();
-            let error = failure.into_error("begin a session", Effect::Changes);
-            let limit = match error.kind() {
-                ErrorKind::Unavailable => Some(retries.unavailable_until),
-                ErrorKind::OutcomeUnknown => Some(retries.unknown_until),
-                _ => None,
+            let limit = match is_outcome_unknown(&failure) {
+                true => retries.unknown_until,
+                false => retries.unavailable_until,
             };
-            let limit = limit.filter(|_| request.session_id.is_some());
             let pause = timing::pause(attempt, ids::random());
-            let pause = pause.max(error.retry_after().unwrap_or_default());
+            let pause = pause.max(failure.retry_after().unwrap_or_default());
             let now = clock::now();
-            if limit.is_none_or(|limit| now.plus(pause) >= limit) {
-                return Err(error);
+            let is_retried = request.session_id.is_some() && is_passing(&failure);
+            if !is_retried || now.plus(pause) >= limit {
+                return Err(sent.error("begin a session", failure));
             }
+            sent.record(&failure);
+            let reason = failure.reason();
             observer.retrying(&reason, retries.unavailable_until.since(now));
             tokio::time::sleep(pause).await;
         }
@@ -109,31 +110,16 @@ impl Sessions {
     /// attempt of this call ended it and its reply was lost.
     ///
     /// # Errors
-    /// [`ErrorKind::LeaseLost`] if the session had ended before or is unknown.
+    /// [`ErrorKind::LeaseLost`] if the session had ended before or is unknown;
+    /// [`ErrorKind::OutcomeUnknown`] if an attempt may have ended it and no retry gets a reply.
     pub async fn end(&self, session: SessionId) -> Result<Option<SessionEndedReply>, Error> {
         let path = format!("/v1/sessions/{session}");
-        let patience_until = clock::now().plus_ms(END_PATIENCE.as_millis() as u64);
-        let mut maybe_done = false;
-        for attempt in 1.. {
+        let send = || async {
             let request = self.endpoint.request(Method::DELETE, &path, END_PATIENCE);
-            let sent = self.endpoint.send(request, REPLY_BYTES_MAX).await;
-            let failure = match sent.and_then(|reply| reply.json()) {
-                Ok(reply) => return Ok(Some(reply)),
-                Err(failure) => failure,
-            };
-            if maybe_done && was_ended_by_its_client(&failure) {
-                return Ok(None);
-            }
-            maybe_done |= !matches!(failure, Failure::NotSent(_));
-            let error = failure.into_error(&format!("end session {session}"), Effect::Changes);
-            let again = matches!(error.kind(), ErrorKind::Unavailable | ErrorKind::OutcomeUnknown);
-            let pause = timing::pause(attempt, ids::random());
-            if !again || clock::now().plus_ms(pause.as_millis() as u64) >= patience_until {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
-        }
-        unreachable!("the loop has no end but its returns")
+            self.endpoint.send(request, REPLY_BYTES_MAX).await?.json()
+        };
+        let what = format!("end session {session}");
+        sent_change::until_settled(&what, END_PATIENCE, send, was_ended_by_its_client).await
     }
 
     /// Makes the server refuse further heartbeats of a session, for an operator: the session

@@ -1,5 +1,7 @@
 //! HTTP: one request, one reply, and a precise failure when there is no reply.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -57,6 +59,14 @@ impl Failure {
         }
     }
 
+    /// Time after which a retry is worthwhile, if the server said so.
+    pub(crate) fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused(_, retry_after) => *retry_after,
+            _ => None,
+        }
+    }
+
     /// True if another lease holds the lock, which is no fault of the server.
     pub(crate) fn is_held(&self) -> bool {
         matches!(self, Self::Refused(problem, _) if problem.code == Code::LockHeld)
@@ -102,6 +112,8 @@ pub(crate) struct Endpoint {
     url: ServerUrl,
     /// Explains errors of TLS.
     tls: TlsOptions,
+    /// Requests that may have left a connection in the pool, of all endpoints with this address.
+    pooled: Arc<AtomicUsize>,
 }
 
 /// Settings of the connections to both servers.
@@ -148,11 +160,15 @@ impl Connections {
             .tls_backend_preconfigured(tls)
             .build()
             .map_err(|error| Error::new(ErrorKind::Internal, causes(&error)))?;
-        let mut urls = urls.into_iter();
-        Ok(addresses.map(|_| {
-            let url = urls.next().unwrap_or_else(|| unreachable!("one URL an address"));
-            Endpoint { http: http.clone(), url, tls: self.tls.clone() }
-        }))
+        let mut endpoints: Vec<Endpoint> = Vec::new();
+        for url in urls {
+            let same = endpoints.iter().find(|other| other.url.authority() == url.authority());
+            let pooled = same.map(|other| other.pooled.clone()).unwrap_or_default();
+            endpoints.push(Endpoint { http: http.clone(), url, tls: self.tls.clone(), pooled });
+        }
+        let mut endpoints = endpoints.into_iter();
+        Ok(addresses
+            .map(|_| endpoints.next().unwrap_or_else(|| unreachable!("one endpoint an address"))))
     }
 }
 
@@ -198,7 +214,7 @@ impl Endpoint {
         if let Some(id) = last_event_id {
             request = request.header("last-event-id", id);
         }
-        let response = traced(request).send().await.map_err(|error| self.no_response(&error))?;
+        let response = self.response(request).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, JSON_BYTES_MAX).await);
         }
@@ -217,7 +233,7 @@ impl Endpoint {
         request: RequestBuilder,
         bytes_max: usize,
     ) -> Result<Reply, Failure> {
-        let response = traced(request).send().await.map_err(|error| self.no_response(&error))?;
+        let response = self.response(request).await?;
         if !response.status().is_success() {
             return Err(self.refusal(response, bytes_max).await);
         }
@@ -245,7 +261,22 @@ impl Endpoint {
         Failure::Refused(Box::new(problem), retry_after)
     }
 
-    fn no_response(&self, error: &reqwest::Error) -> Failure {
+    /// Sends a request and awaits the head of its reply.
+    async fn response(&self, request: RequestBuilder) -> Result<Response, Failure> {
+        let has_new_connection = self.pooled.fetch_add(1, Ordering::Relaxed) == 0;
+        let sent = traced(request).send().await;
+        sent.map_err(|error| {
+            let failure = self.no_response(&error, has_new_connection);
+            if matches!(failure, Failure::NotSent(_)) {
+                self.pooled.fetch_sub(1, Ordering::Relaxed);
+            }
+            failure
+        })
+    }
+
+    /// Classifies the lack of a reply. A refusal of the client's certificate precedes requests on a
+    /// connection's first one alone: an alert on a used connection may follow what the server did.
+    fn no_response(&self, error: &reqwest::Error, has_new_connection: bool) -> Failure {
         let url = &self.url;
         // The outermost text says only that a request was sent, and repeats the address.
         let cause = std::error::Error::source(error).unwrap_or(error);
@@ -255,7 +286,8 @@ impl Endpoint {
             Failure::Unusable(Error::new(ErrorKind::Invalid, why))
         } else if let Some(why) = tls {
             let why = format!("{url}: {why}");
-            match error.is_connect() || TlsOptions::is_client_refused(error) {
+            let is_refused = has_new_connection && TlsOptions::is_client_refused(error);
+            match error.is_connect() || is_refused {
                 true => Failure::NotSent(why),
                 false => Failure::NoReply(why),
             }

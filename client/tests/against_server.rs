@@ -13,13 +13,15 @@ mod slow;
 use std::time::Duration;
 
 use fence_client::protocol::wire::lock::{EndReason, LockState};
+use fence_client::protocol::wire::session::SessionRequest;
 use fence_client::protocol::{LockName, Owner};
-use fence_client::{Client, ErrorKind, Lease, LostReason, clock};
+use fence_client::{Client, Error, ErrorKind, Lease, LostReason, clock};
 use network::{Loss, Network};
 
 /// Long enough for a busy machine to renew in time, short enough to wait for.
 const TTL: Duration = Duration::from_secs(6);
 const LONG: Duration = Duration::from_secs(30);
+const SESSION: &str = "67e55044-10b1-426f-9247-bb680e5fe0c8";
 
 fn name(lock: &str) -> LockName {
     LockName::new(lock).unwrap()
@@ -115,6 +117,42 @@ async fn a_lost_reply_to_release_is_a_success() {
     lease.release().await.unwrap();
     assert_eq!(network.left_to_lose(), 0);
     until_state(&network.direct(), "a", LockState::Free).await;
+}
+
+/// Calls `work` with a client; the reply to its request is lost, and new connections are refused.
+async fn assert_unknown(path_end: &str, work: impl AsyncFnOnce(Client) -> Result<(), Error>) {
+    let network = Network::start().await;
+    // The connection breaks after the network is closed.
+    network.lose(path_end, Loss::ReplyAfter(Duration::from_millis(500)), 1);
+    let close = async {
+        while network.left_to_lose() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        network.close();
+    };
+    let (outcome, ()) = tokio::join!(work(network.client()), close);
+    let error = outcome.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OutcomeUnknown, "{path_end}: {error:?}");
+}
+
+/// A request whose reply was lost may have taken effect, though its retries are known to be unsent.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outcome_stays_unknown_when_the_retries_are_refused() {
+    tokio::join!(
+        assert_unknown("/acquire", async |client| client.lock("a").acquire().await.map(drop)),
+        assert_unknown("/release", async |client| {
+            client.lock("a").ttl(LONG).acquire().await.unwrap().release().await
+        }),
+        assert_unknown("/sessions", async |client| client.session().begin().await.map(drop)),
+        assert_unknown(SESSION, async |client| {
+            let id = SESSION.parse().unwrap();
+            let owner = client.owner().clone();
+            let ttl_ms = LONG.try_into().unwrap();
+            let request = SessionRequest { ttl_ms, owner, session_id: Some(id), metadata: None };
+            client.sessions().create(&request).await.unwrap();
+            client.sessions().end(id).await.map(drop)
+        }),
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

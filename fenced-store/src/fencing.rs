@@ -78,6 +78,18 @@ impl FencingPolicy {
         }
     }
 
+    /// Returns the lock that protects `key`; `None` if writing it needs no token.
+    ///
+    /// # Errors
+    /// 403 for a denied key.
+    pub fn lock_of(&self, key: &ObjectKey) -> Result<Option<LockName>, Reject> {
+        match self.rules.protection(key)? {
+            Protection::Open => Ok(None),
+            Protection::Deny => Err(denied(key)),
+            Protection::Lock { lock, .. } => Ok(Some(lock)),
+        }
+    }
+
     /// Returns the fence for sealing `lock`.
     ///
     /// # Errors

@@ -7,8 +7,6 @@
 
 pub mod app;
 pub mod config;
-#[cfg(test)]
-mod config_page;
 pub mod counters;
 mod credible;
 pub mod doors;

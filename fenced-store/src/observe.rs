@@ -17,6 +17,13 @@ use crate::counters::Counters;
 /// Maximum number of pairs of a rule and a code that are counted apart; there are at most 256
 /// rules.
 const MAX_LINES: usize = 4096;
+/// Maximum size in bytes, as JSON, of the lines that are listed. Lock servers read 64 KiB of a
+/// guard's reply, which has a few more.
+const LISTED_BYTES_MAX: usize = 48 * 1024;
+/// Bytes of a line beside the rule, as JSON: names, the longest code, and a count.
+const LINE_BYTES: usize = 96;
+/// The rule of lines that count several.
+const OTHER: &str = "other";
 /// Minimum time between two log lines of a rule and code, in milliseconds.
 const LOG_EVERY_MS: u64 = 1000;
 
@@ -67,7 +74,7 @@ impl Observer {
         let mut lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (rule.to_owned(), code);
         if lines.len() >= MAX_LINES && !lines.contains_key(&key) {
-            key.0 = "other".to_owned();
+            key.0 = OTHER.to_owned();
         }
         match self.mode {
             Mode::Enforce => self.counters.refused(code, &key.0),
@@ -94,20 +101,44 @@ impl Observer {
         true
     }
 
-    /// Returns every rule and code with its count of what observe mode let pass, in the order of
-    /// the rules' texts.
+    /// Returns rules and codes with their counts of what observe mode let pass, in the order of the
+    /// rules' texts: the highest counts, as far as [`LISTED_BYTES_MAX`] reach. The rest is in one
+    /// line a code, with the rule `other`.
     pub fn lines(&self) -> Vec<WouldRefuse> {
         if self.mode == Mode::Enforce {
             return Vec::new();
         }
-        let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
-        let line = |((rule, code), line): (&(String, &'static str), &Line)| WouldRefuse {
-            rule: rule.clone(),
-            code: (*code).to_owned(),
-            total: line.total,
+        let mut all: Vec<WouldRefuse> = {
+            let lines = self.lines.lock().unwrap_or_else(PoisonError::into_inner);
+            let line = |((rule, code), line): (&(String, &'static str), &Line)| WouldRefuse {
+                rule: rule.clone(),
+                code: (*code).to_owned(),
+                total: line.total,
+            };
+            lines.iter().map(line).collect()
         };
-        lines.iter().map(line).collect()
+        all.sort_by_key(|line| std::cmp::Reverse(line.total));
+        let mut bytes_left = LISTED_BYTES_MAX;
+        let mut listed = BTreeMap::new();
+        for WouldRefuse { mut rule, code, total } in all {
+            match bytes_left.checked_sub(json_bytes(&rule) + LINE_BYTES) {
+                Some(rest) => bytes_left = rest,
+                None => {
+                    bytes_left = 0;
+                    OTHER.clone_into(&mut rule);
+                }
+            }
+            *listed.entry((rule, code)).or_default() += total;
+        }
+        let line = |((rule, code), total)| WouldRefuse { rule, code, total };
+        listed.into_iter().map(line).collect()
     }
+}
+
+/// Length of a text in JSON, without its quotes, or more.
+fn json_bytes(text: &str) -> usize {
+    let escaped = |byte: u8| if byte < b' ' { 6 } else { 1 + usize::from(b"\"\\".contains(&byte)) };
+    text.bytes().map(escaped).sum()
 }
 
 #[cfg(test)]
@@ -154,9 +185,25 @@ mod tests {
         for rule in 0..MAX_LINES + 10 {
             assert!(observer.passes(Code::TokenRequired, &rule.to_string(), "PUT a"));
         }
+        assert_eq!(observer.lines.lock().unwrap().len(), MAX_LINES + 1);
+    }
+
+    #[test]
+    fn the_list_has_the_highest_counts_and_the_sum_of_the_rest() {
+        let observer = observer(Mode::Observe);
+        let rule = |number: usize| format!("\"{}\"\n{number}", "x".repeat(300));
+        for number in 0..256 {
+            for code in [Code::TokenRequired, Code::StaleToken] {
+                (0..=number % 7).for_each(|_| assert!(observer.passes(code, &rule(number), "PUT")));
+            }
+        }
         let lines = observer.lines();
-        assert_eq!(lines.len(), MAX_LINES + 1);
-        let other = lines.iter().find(|line| line.rule == "other").unwrap();
-        assert_eq!(other.total, 10);
+        let bytes = serde_json::to_vec(&lines).unwrap().len();
+        assert!((LISTED_BYTES_MAX / 2..=LISTED_BYTES_MAX + 1024).contains(&bytes), "{bytes}");
+        let (others, listed): (Vec<_>, Vec<_>) = lines.iter().partition(|line| line.rule == OTHER);
+        assert_eq!(others.len(), 2, "{others:?}");
+        assert!(listed.iter().all(|line| line.total >= 6), "{listed:?}");
+        let sum: u64 = lines.iter().map(|line| line.total).sum();
+        assert_eq!(sum, (0..256).map(|number| 2 * (number % 7 + 1)).sum::<u64>());
     }
 }

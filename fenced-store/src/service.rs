@@ -4,8 +4,10 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fence_protocol::wire::fence::{Front, Guarantee, Mode, StoreLine, StoresReply};
-use fence_protocol::{Code, LockName, Token};
+use fence_protocol::wire::fence::{
+    Front, Guarantee, Mode, StoreLine, StoresReply, WriteOutcome as WireOutcome,
+};
+use fence_protocol::{Code, LeaseId, LockName, Token};
 use http::HeaderMap;
 use service_kit::problem::Reject;
 use service_kit::{Kit, clock, trace};
@@ -100,6 +102,45 @@ impl Guard {
             Err(reject) if self.passes(reject.code(), key, &reject.problem().detail) => Ok(None),
             other => other,
         }
+    }
+
+    /// Returns the fence of a caller that names its lease and has no token: the mark, if it is of
+    /// that lease. `None` as for [`fence`](Self::fence).
+    ///
+    /// # Errors
+    /// 412 if the mark is of another lease, or there is none; 403 for a denied key.
+    pub async fn fence_of_lease(
+        &self,
+        key: &ObjectKey,
+        lease: LeaseId,
+    ) -> Result<Option<Fence>, Failure> {
+        let Some(lock) = self.fencing.lock_of(key)? else { return Ok(None) };
+        let mark = self.fences.show(&lock).await.map_err(|error| {
+            let text = format!("read the mark of lock {lock}");
+            failure(&RequestSummary { fence: None, kind: "put", text, owner: None }, Err(error))
+        })?;
+        if let Some(presented) = mark.filter(|mark| mark.lease == lease) {
+            return Ok(Some(Fence { lock, presented }));
+        }
+        let detail = match mark {
+            Some(Mark { token, lease: owner }) => format!(
+                "lease {lease} does not hold lock {lock}: the mark {token} is of lease {owner}"
+            ),
+            None => format!("lease {lease} is unknown here: lock {lock} has no mark"),
+        };
+        if self.passes(Code::StaleToken, key, &detail) {
+            return Ok(None);
+        }
+        self.counters.count("put", "stale");
+        tracing::warn!(%lock, %lease, %key, "refused a state: {detail}");
+        let reject = Reject::new(Code::StaleToken, detail)
+            .with("lock", &lock)
+            .with("outcome", WireOutcome::NotApplied);
+        Err(match mark {
+            Some(Mark { token, .. }) => reject.with("mark", token),
+            None => reject,
+        }
+        .into())
     }
 
     fn passes(&self, code: Code, key: &ObjectKey, detail: &str) -> bool {

@@ -9,22 +9,23 @@ mod finish;
 mod guards;
 mod inspect;
 mod metadata;
-mod openapi;
 mod principal;
 mod release;
 mod renew;
 mod revoke;
 mod sealed;
 mod sessions;
+mod terraform;
 mod undelivered;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use fence_protocol::wire::lock::LeaseReply;
 use fence_protocol::{LockName, Ttl, credential};
 use service_kit::Kit;
+use service_kit::http::described_by;
 use service_kit::problem::Reject;
 use tokio::sync::Semaphore;
 
@@ -66,6 +67,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/sessions/{id}", get(sessions::show).delete(sessions::end))
         .route("/v1/sessions/{id}/heartbeat", post(sessions::heartbeat))
         .route("/v1/sessions/{id}/block", post(sessions::block))
+        .route("/v1/terraform/{lock}", any(terraform::change))
         .route_layer(FinishLayer::new(&service.kit.tasks));
     Router::new()
         .route("/v1/acquire", post(acquire_all::acquire_all))
@@ -76,7 +78,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/principal", get(principal::show))
         .route("/v1/events", get(events::events))
         .route("/v1/refusals", post(events::refusals))
-        .route("/openapi.json", get(openapi::document))
+        .route("/openapi.json", described_by(include_str!("api/openapi.json")))
         .merge(finished)
         .with_state(service)
 }

@@ -22,8 +22,10 @@ use crate::store::{self, LockStore, OpenError};
 use crate::ui;
 
 /// Lock names may be written with plain slashes.
-const FOLDS: &[Fold] =
-    &[Fold { prefix: "/v1/locks/", verbs: &["acquire", "renew", "release", "revoke"] }];
+const FOLDS: &[Fold] = &[
+    Fold { prefix: "/v1/locks/", verbs: &["acquire", "renew", "release", "revoke"] },
+    Fold { prefix: "/v1/terraform/", verbs: &[] },
+];
 
 /// Why a lock server could not start: one sentence with the value and what to do.
 #[derive(Debug, thiserror::Error)]

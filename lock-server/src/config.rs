@@ -324,7 +324,7 @@ impl Config {
             flag: "--listen",
             addr: self.listen,
             uses_access_file: true,
-            is_plain: false,
+            plain_by: None,
         };
         let safeguards = Safeguards {
             access_file: self.access.access_file.is_some(),

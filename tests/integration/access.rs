@@ -72,7 +72,7 @@ impl Site {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    fn arm(&self, setup: Setup) -> Setup {
+    pub(crate) fn arm(&self, setup: Setup) -> Setup {
         let access = self.path();
         let audit = self.audit_path();
         setup.args(&["--access-file", text(&access), "--audit-log", text(&audit)])

@@ -1,5 +1,7 @@
 //! The servers under service managers and in containers, and the files in docs/deploy.
 
+mod postinst;
+
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};

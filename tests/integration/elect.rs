@@ -63,6 +63,23 @@ fn is_alive(pid: Pid) -> bool {
     test_kill_process(pid).is_ok() && state.is_ok_and(|text| !text.contains(") Z "))
 }
 
+/// A candidate takes a shell's command line as `fence run` does, and has no code for a conflict.
+#[tokio::test]
+async fn a_shells_command_line_leads() {
+    let site = Site::new().await;
+    let output = site.fence("a", &["-c", "echo $FENCE_LOCK && false || exit 7"]).ended().await;
+    assert_eq!((output.code, output.stdout.as_str()), (7, "office\n"), "{output:?}");
+    for refused in [
+        &["-c", "true", "--", "true"][..],
+        &["-c", "true", "--observe"],
+        &["-c", "true", "--conflict-exit-code", "9"],
+        &[],
+    ] {
+        let output = site.fence("a", refused).ended().await;
+        assert_eq!(output.code, 64, "{refused:?}: {output:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_leader_that_dies_is_followed_by_the_next() {
     let site = Site::new().await;

@@ -280,26 +280,9 @@ async fn start() {
     run("../start.md").await;
 }
 
-/// This one starts its servers itself, on ports that are free here instead of those that it names.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn etcd() {
-    let named = ["2379", "2380", "2389", "2390", "2399", "2400", "7420"];
-    let (text, ports) = with_free_ports("etcd.md", &named);
-    let server = format!("127.0.0.1:{}", ports[6]);
-    let url = format!("http://{server}");
-    let variables = [("LOCK_SERVER_LISTEN", server.as_str()), ("FENCE_SERVER", url.as_str())];
-    run_text("etcd.md", &text, &variables).await;
-}
-
-/// So does this one.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn http() {
-    let (text, _) = with_free_ports("http.md", &["7420", "7421", "7431", "9000"]);
-    run_text("http.md", &text, &[]).await;
-}
-
-/// A guide with other ports, and these.
-fn with_free_ports(page: &str, named: &[&str]) -> (String, Vec<String>) {
+/// Text of a guide that starts its servers itself, with ports that are free here instead of those
+/// that it names.
+fn with_free_ports(page: &str, named: &[&str]) -> String {
     let mut text = std::fs::read_to_string(Path::new(GUIDES).join(page)).unwrap();
     for (index, port) in named.iter().enumerate() {
         // In two steps: a free port may hold the digits of one that is named.
@@ -310,7 +293,30 @@ fn with_free_ports(page: &str, named: &[&str]) -> (String, Vec<String>) {
     for (index, port) in ports.iter().enumerate() {
         text = text.replace(&format!("<port {index}>"), port);
     }
-    (text, ports)
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn terraform() {
+    let text = with_free_ports("terraform.md", &["7420", "7421"]);
+    run_text("terraform.md", &text, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http() {
+    let text = with_free_ports("http.md", &["7420", "7421", "7431", "9000"]);
+    run_text("http.md", &text, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn etcd() {
+    let named = ["2379", "2380", "2389", "2390", "2399", "2400"];
+    let text = with_free_ports("etcd.md", &named);
+    let server = format!("127.0.0.1:{}", fence_tests::ports::unused());
+    let text = text.replace("127.0.0.1:7420", &server);
+    let url = format!("http://{server}");
+    let variables = [("LOCK_SERVER_LISTEN", server.as_str()), ("FENCE_SERVER", url.as_str())];
+    run_text("etcd.md", &text, &variables).await;
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod peers;
 mod plain;
 mod proxies;
 mod self_signed;
+mod used_connection;
 
 use fence_tests::certificates::Certificates;
 use fence_tests::process::{Process, command};

@@ -14,6 +14,7 @@ mod seal;
 mod sessions;
 mod site;
 mod takeover;
+mod terraform;
 mod waiting;
 mod witness;
 

@@ -116,6 +116,20 @@ async fn a_certificate_is_for_its_names_its_time_and_its_ca() {
     .await;
 }
 
+/// A page that came over plain HTTP may have been replaced on the way.
+#[tokio::test]
+async fn only_a_page_over_tls_is_of_the_own_origin() {
+    let made = Certificates::new();
+    let server = lock_server(&made).start().await;
+    let api = api(&server, &made, None);
+    let host = server.address();
+    for (scheme, expected) in [("https", 200), ("http", 403)] {
+        let origin = format!("{scheme}://{host}");
+        let headers = [("origin", origin.as_str()), ("sec-fetch-site", "same-origin")];
+        api.send(http::Method::GET, "/v1/locks", &headers, "").await.expect(expected);
+    }
+}
+
 /// An expired certificate, one that ends soon, and a key that others may read: warnings.
 #[tokio::test]
 async fn what_an_operator_should_change_is_a_warning() {

@@ -69,6 +69,12 @@ impl Browser {
     }
 
     async fn request(&self, method: reqwest::Method, path: &str, body: &Value) -> Value {
+        let (status, mut body) = self.attempt(method, path, body).await;
+        assert_eq!(status, 200, "{path}: {body}");
+        body["value"].take()
+    }
+
+    async fn attempt(&self, method: reqwest::Method, path: &str, body: &Value) -> (u16, Value) {
         let url = format!("http://127.0.0.1:{}{path}", self.port);
         // The driver refuses any body of a GET.
         let body = if body.is_null() { String::new() } else { body.to_string() };
@@ -76,9 +82,7 @@ impl Browser {
         let reply = soon("the browser", request.send()).await.expect("a reply of the driver");
         let status = reply.status().as_u16();
         let body = reply.bytes().await.expect("the driver's reply");
-        let mut body: Value = serde_json::from_slice(&body).expect("JSON of the driver");
-        assert_eq!(status, 200, "{path}: {body}");
-        body["value"].take()
+        (status, serde_json::from_slice(&body).expect("JSON of the driver"))
     }
 
     async fn post(&self, path: &str, body: &Value) -> Value {
@@ -139,10 +143,17 @@ impl Browser {
         found[ELEMENT].as_str().expect("an element").to_owned()
     }
 
-    /// Clicks an element as a mouse does.
+    /// Clicks an element as a mouse does; the page may replace it between the search and the click.
     pub async fn click(&self, selector: &str) {
-        let element = self.element(selector).await;
-        self.post(&format!("/element/{element}/click"), &json!({})).await;
+        until("a click", || async {
+            let element = self.element(selector).await;
+            let path = format!("{}/element/{element}/click", self.session);
+            let (status, body) = self.attempt(reqwest::Method::POST, &path, &json!({})).await;
+            let is_stale = body["value"]["error"] == "stale element reference";
+            assert!(status == 200 || is_stale, "{selector}: {body}");
+            (!is_stale).then_some(())
+        })
+        .await;
     }
 
     /// Types into an element.

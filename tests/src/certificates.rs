@@ -65,15 +65,20 @@ impl Certificates {
         self.issue_for(file, names, 365);
     }
 
-    /// Writes one that ends in `days`, which may be negative. A name with `://` is a URI.
+    /// Writes one that ends in `days`, which may be negative. A name with `://`
+    /// is a URI, and so is one with `URI:` before it.
     ///
     /// # Panics
     /// If it cannot be made.
     pub fn issue_for(&self, file: &str, names: &[&str], days: i64) {
-        let (uris, names): (Vec<&str>, Vec<&str>) = names.iter().partition(|n| n.contains("://"));
+        let is_uri = |name: &&str| name.contains("://") || name.starts_with("URI:");
+        let (uris, names): (Vec<&str>, Vec<&str>) = names.iter().copied().partition(is_uri);
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let mut params = CertificateParams::new(names).expect("names");
-        let uri = |uri: &str| SanType::URI(Ia5String::try_from(uri).expect("a URI"));
+        let uri = |uri: &str| {
+            let bare = uri.strip_prefix("URI:").unwrap_or(uri);
+            SanType::URI(Ia5String::try_from(bare).expect("a URI"))
+        };
         params.subject_alt_names.extend(uris.into_iter().map(uri));
         params.distinguished_name.push(DnType::CommonName, file);
         // Redis shows its own certificate to its sentinels and replicas as well.

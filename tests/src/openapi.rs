@@ -95,8 +95,14 @@ impl Document {
         content_type: &str,
         body: &[u8],
     ) -> Result<(), String> {
-        let method = if method == Method::HEAD { Method::GET } else { method.clone() };
-        let operation = &self.0["paths"][route][method.as_str().to_lowercase()];
+        // The document has no place for methods of WebDAV; these do the same.
+        let method = match method.as_str() {
+            "HEAD" => "get".to_owned(),
+            "LOCK" => "put".to_owned(),
+            "UNLOCK" => "delete".to_owned(),
+            other => other.to_lowercase(),
+        };
+        let operation = &self.0["paths"][route][method];
         let response = &operation["responses"][status.to_string()];
         let response = match (response.is_null(), ANYWHERE.contains(&status)) {
             (true, true) => &self.0["components"]["responses"]["Problem"],

@@ -145,6 +145,24 @@ pub(crate) fn path(args: &[OsString]) -> Vec<String> {
     if command.has_subcommands() { Vec::new() } else { path }
 }
 
+/// The output format of a command line that was not checked: for errors in the line itself.
+pub(crate) fn format(args: &[OsString], variable: Option<String>) -> Format {
+    let words = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    let words: Vec<&str> = words.take_while(|word| *word != "--").collect();
+    let given = words.iter().enumerate().rev().find_map(|(at, word)| match *word {
+        "--output" | "-o" => words.get(at + 1).copied(),
+        _ => {
+            let short = word.strip_prefix("-o").map(|value| value.trim_start_matches('='));
+            word.strip_prefix("--output=").or(short)
+        }
+    });
+    let is_json = match given {
+        Some(given) => given == "json",
+        None => variable.is_some_and(|variable| variable == "json"),
+    };
+    if is_json { Format::Json } else { Format::Table }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +178,21 @@ mod tests {
         assert_eq!(path("fence internal lock-server lock show"), Vec::<String>::new());
         assert_eq!(path("fence demo gc-stall"), Vec::<String>::new());
         assert_eq!(path("fence config show run"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn the_format_is_known_before_the_line_is_checked() {
+        let format = |line: &str, variable: Option<&str>| {
+            let args: Vec<_> = line.split(' ').map(OsString::from).collect();
+            super::format(&args, variable.map(str::to_owned)) == Format::Json
+        };
+        for line in
+            ["fence --output json", "fence x --output=json", "fence -o json", "fence -ojson"]
+        {
+            assert!(format(line, None), "{line}");
+        }
+        assert!(format("fence x", Some("json")) && !format("fence x -o table", Some("json")));
+        assert!(!format("fence run -- tar -o json", None) && !format("fence --output", None));
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct Args {
     metadata: Option<serde_json::Value>,
 
     /// Print the leader, without being a candidate; exit code 1 if there is none
-    #[arg(long, conflicts_with = "command")]
+    #[arg(long, conflicts_with_all = ["command", "shell"])]
     observe: bool,
 
     /// With --observe: print every change of leader until Ctrl-C
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     follow: bool,
 
     /// The command and its arguments
-    #[arg(required_unless_present = "observe", last = true, value_name = "CMD")]
+    #[arg(required_unless_present_any = ["observe", "shell"], last = true, value_name = "CMD")]
     command: Vec<OsString>,
 
     #[command(flatten)]
@@ -63,6 +63,7 @@ const EXAMPLES: &str = "\
 Examples:
   fence elect --name web/leader -- ./lead.sh
   fence elect --name web/leader --ttl 5s --metadata '{\"url\":\"http://10.0.0.7:80\"}' -- ./lead.sh
+  fence elect --name web/leader -c 'make index && ./serve.sh'
   fence elect --name web/leader --observe
   fence elect --name web/leader --observe --output json
   fence elect --name web/leader --observe --follow
@@ -70,7 +71,8 @@ Examples:
 Exit codes: the command's own, or 128 and the number of the signal that ended it;
   76 the office was lost after the command had been signalled to end,
   1 there is no leader (--observe), 126 and 127 the command cannot be executed or is not there,
-  64 wrong usage, 69 no server (--observe)";
+  64 wrong usage, 69 no server (--observe). A candidate waits for as long as it takes, so there is
+  no exit code for a conflict";
 
 fn json(text: &str) -> Result<serde_json::Value, String> {
     serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
@@ -87,12 +89,13 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     if args.observe {
         return observe(&args, &election).await;
     }
+    let command = args.options.command_line(&args.command);
     let mut signals = holding::listen(&args.options)?;
     loop {
         let standing = stand(&args, &client, &election, &mut signals);
         let lease = view.show(&client, std::slice::from_ref(&args.name), standing).await?;
         let servers = (&client, &args.connect);
-        match holding::hold(&args.options, &args.command, servers, lease, &mut signals).await? {
+        match holding::hold(&args.options, &command, servers, lease, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),
             HoldingOutcome::Lost { message, was_signalled: true } => {
                 return Err(Failure::new(code::LOST, message));

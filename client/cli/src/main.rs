@@ -20,10 +20,11 @@ mod session;
 mod session_tables;
 mod waiting;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use fence_terminal::output;
+use fence_terminal::output::{self, Format};
 use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at};
 use service_kit::telemetry::{self, LogFormat};
 
@@ -38,9 +39,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() -> ExitCode {
     // Every HTTP client that a command or a demo makes may speak TLS.
     service_kit::tls::install_crypto();
-    let (cli, format) = match settings() {
+    let args: Vec<_> = std::env::args_os().collect();
+    let (cli, format) = match settings(&args) {
         Ok(Parsed { cli, format }) => (cli, format),
-        Err(error) => return error.report(),
+        Err(error) => return refuse(&error, &args),
     };
     // A role in a demo: a server sets up its own log and runtime.
     #[cfg(feature = "servers")]
@@ -62,14 +64,23 @@ fn main() -> ExitCode {
 }
 
 /// Flag, then variable (`FENCE_…`), then the file that `--config` names, then default.
-fn settings() -> Result<Parsed, ConfigError> {
-    let args: Vec<_> = std::env::args_os().collect();
-    let path = cli::path(&args);
+fn settings(args: &[OsString]) -> Result<Parsed, ConfigError> {
+    let path = cli::path(args);
     if path.is_empty() {
         return Parsed::try_parse_from(args).map_err(ConfigError::from);
     }
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
-    parse_at("FENCE", &path, args, &Settings)
+    parse_at("FENCE", &path, args.iter().cloned(), &Settings)
+}
+
+/// Reports wrong usage in the format that the command line wants, or help.
+fn refuse(error: &ConfigError, args: &[OsString]) -> ExitCode {
+    let format = cli::format(args, Settings.get("FENCE_OUTPUT"));
+    if error.exit_code() == code::OK || format == Format::Table {
+        return error.report();
+    }
+    Failure::usage(error.errors().join("\n")).report(format);
+    ExitCode::from(code::USAGE)
 }
 
 /// The variables that are settings. FENCE_LOCK is none: `fence run` sets it for its command, and a

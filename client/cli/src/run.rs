@@ -72,10 +72,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     wait: WaitArgs,
 
-    /// A command line for /bin/sh, in place of CMD
-    #[arg(short = 'c', long = "command", value_name = "TEXT", conflicts_with = "command")]
-    shell: Option<OsString>,
-
     /// The command and its arguments
     #[arg(required_unless_present = "shell", last = true, value_name = "CMD")]
     command: Vec<OsString>,
@@ -121,7 +117,7 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     }
     let view = WaitView::new();
     let client = args.identity.client(&args.connect, &view)?;
-    let command = args.command_line();
+    let command = args.options.command_line(&args.command);
     let mut signals = holding::listen(&args.options)?;
     let wait_until = clock::now().plus(args.wait.wait);
     loop {
@@ -138,16 +134,6 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
             HoldingOutcome::NotStarted(message) => {
                 return Err(args.wait.failed(Failure::new(code::NOT_ACQUIRED, message)));
             }
-        }
-    }
-}
-
-impl Args {
-    /// The command, which may be a shell's.
-    fn command_line(&self) -> Vec<OsString> {
-        match &self.shell {
-            Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
-            None => self.command.clone(),
         }
     }
 }

@@ -25,7 +25,9 @@ impl TlsOptions {
     }
 
     /// `true` if `error` is the server's refusal of this client's certificate, or of having none.
-    /// In TLS 1.3 that arrives after the first request was sent; the server has not read it.
+    /// In TLS 1.3 that arrives after a connection's first request was sent; the server has not read
+    /// it. On a connection that was used before it says nothing of the request: the server may have
+    /// read it.
     pub fn is_client_refused(error: &(dyn Error + 'static)) -> bool {
         matches!(tls_error(error), Some(rustls::Error::AlertReceived(alert)) if is_refusal(*alert))
     }

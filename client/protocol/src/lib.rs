@@ -18,6 +18,7 @@ pub mod problem;
 #[cfg(feature = "schema")]
 mod schema;
 pub mod signing;
+pub mod terraform;
 pub mod token;
 pub mod trace;
 pub mod ttl;

@@ -9,15 +9,16 @@ use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
 use super::turns;
 use crate::clock::{self, Moment};
 use crate::lock_spec::{Spec, Takeover, WaitTimes};
+use crate::sent_change::SentChange;
 use crate::timing::Window;
-use crate::transport::{Effect, Failure};
+use crate::transport::Failure;
 use crate::{Client, Error, ErrorKind, ids};
 
 /// Acquires the lock of `spec`; returns the grant and the window in which it is trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.times);
     let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
-    let mut tries = Tries { plan, claim, unconfirmed: None };
+    let mut tries = Tries::new(plan, claim);
     loop {
         match attempt(client, spec, &mut tries).await {
             Ok(granted) => {
@@ -40,7 +41,7 @@ pub(crate) struct Group {
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.times);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
-    let mut tries = Tries { plan, claim: GrantClaim::new(client, locks), unconfirmed: None };
+    let mut tries = Tries::new(plan, GrantClaim::new(client, locks));
     loop {
         let lease_id = Some(tries.claim.lease_id);
         let before = tries.claim.begin_attempt();
@@ -72,9 +73,15 @@ struct Tries<'a> {
     claim: GrantClaim<'a>,
     /// A grant whose window was too short to be used; the next attempt renews it.
     unconfirmed: Option<LeaseReply>,
+    /// Attempts under the present lease id.
+    sent: SentChange,
 }
 
-impl Tries<'_> {
+impl<'a> Tries<'a> {
+    fn new(plan: Plan, claim: GrantClaim<'a>) -> Self {
+        Self { plan, claim, unconfirmed: None, sent: SentChange::default() }
+    }
+
     /// Prepares the next attempt as the plan says, after a pause; the error if there is none.
     async fn failed(&mut self, failure: Failure) -> Result<(), Error> {
         match self.plan.after(&failure, clock::now(), ids::random()) {
@@ -87,17 +94,22 @@ impl Tries<'_> {
                     let left = self.plan.unavailable_left(clock::now());
                     self.claim.client.observer().retrying(&reason, left);
                 }
+                self.sent.record(&failure);
                 tokio::time::sleep(pause).await;
                 Ok(())
             }
             AcquireStep::Restart(pause) => {
                 self.unconfirmed = None;
+                self.sent = SentChange::default();
                 tokio::time::sleep(pause).await;
                 self.claim.renew_id().await
             }
             AcquireStep::Fail => {
                 let what = format!("acquire {}", self.claim.refusing(&failure));
-                Err(failure.into_error(&what, Effect::Changes))
+                // The server replied that this lease id does not hold the lock.
+                let sent = std::mem::take(&mut self.sent);
+                let sent = if failure.is_held() { SentChange::default() } else { sent };
+                Err(sent.error(&what, failure))
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::wire::session::{SessionReply, SessionRequest};
 use fence_protocol::{SessionId, Ttl};
 use tokio::runtime::Handle;
@@ -235,10 +236,10 @@ impl<'a> SessionClaim<'a> {
         Self { client, session, runtime: Handle::current() }
     }
 
-    /// Records the failure of the request; only an unknown outcome can mean that a session was
+    /// Records the failure of the request; only if an outcome is unknown, a session may have been
     /// begun.
     fn record_failure(&mut self, error: &Error) {
-        if *error.kind() != ErrorKind::OutcomeUnknown {
+        if error.outcome() != Some(WriteOutcome::Unknown) {
             self.session = None;
         }
     }

@@ -8,6 +8,7 @@ use fence_client::Client;
 use service_kit::Kit;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::AbortHandle;
 
 /// Fault of a request.
 #[derive(Clone, Copy, Debug)]
@@ -37,6 +38,7 @@ pub(crate) struct Network {
     server: String,
     relay: String,
     plan: Arc<Mutex<Option<FaultPlan>>>,
+    listening: AbortHandle,
     kit: Kit,
 }
 
@@ -54,8 +56,8 @@ impl Network {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let relay = format!("http://{}", listener.local_addr().unwrap());
         let target = server.trim_start_matches("http://").to_owned();
-        tokio::spawn(relay_all(listener, target, Arc::clone(&plan)));
-        Self { server, relay, plan, kit }
+        let listening = tokio::spawn(relay_all(listener, target, Arc::clone(&plan)));
+        Self { server, relay, plan, listening: listening.abort_handle(), kit }
     }
 
     /// Client behind the relay.
@@ -76,6 +78,11 @@ impl Network {
 
     pub(crate) fn heal(&self) {
         *self.plan.lock().unwrap() = None;
+    }
+
+    /// Refuses new connections from now on.
+    pub(crate) fn close(&self) {
+        self.listening.abort();
     }
 
     pub(crate) fn left_to_lose(&self) -> u32 {

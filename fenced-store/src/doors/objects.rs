@@ -8,7 +8,6 @@ mod floor;
 mod get;
 pub mod handler_state;
 mod list;
-mod openapi;
 mod put;
 mod reply;
 mod request;
@@ -16,6 +15,7 @@ pub mod router;
 mod seal;
 mod show;
 mod stores;
+mod terraform;
 mod unread;
 mod upload;
 

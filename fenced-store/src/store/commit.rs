@@ -2,6 +2,8 @@
 //!
 //! All jobs that wait when the thread is free go into one transaction and become durable by one
 //! commit; only then does any get a reply. The busier the guard, the more requests share an fsync.
+//! Clients that were just answered by one commit send their next requests soon and at different
+//! moments: the thread [lingers](linger) for as many as the last commit had.
 //!
 //! After a failed commit it is unknown what reached the disk, and a retry after a failed fsync can
 //! lie (the kernel may have dropped the pages that it could not write). So the first failure
@@ -14,11 +16,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use redb::{Database, Durability, ReadTransaction, WriteTransaction};
+use service_kit::clock;
 use service_kit::health::{Health, Status};
 use tokio::sync::{mpsc, oneshot};
 
+use self::linger::Linger;
 use crate::store::StoreError;
 
+mod linger;
 pub(crate) mod marks;
 pub(crate) use service_kit::data_file::Cause;
 pub use service_kit::data_file::FolderError;
@@ -249,16 +254,22 @@ impl Drop for Writer {
 
 impl Writer {
     fn run(&self, mut waiting: mpsc::Receiver<Box<dyn Job>>) {
+        let mut linger = Linger::default();
         while let Some(first) = waiting.blocking_recv() {
             if let Err(error) = self.poison.check() {
                 first.failed(error);
                 continue;
             }
-            self.batch(first, &mut waiting);
+            self.batch(first, &mut waiting, &mut linger);
         }
     }
 
-    fn batch(&self, first: Box<dyn Job>, waiting: &mut mpsc::Receiver<Box<dyn Job>>) {
+    fn batch(
+        &self,
+        first: Box<dyn Job>,
+        waiting: &mut mpsc::Receiver<Box<dyn Job>>,
+        linger: &mut Linger,
+    ) {
         let mut done = Vec::new();
         let transaction = match self.begin() {
             Ok(transaction) => transaction,
@@ -267,6 +278,7 @@ impl Writer {
         let mut changed = false;
         let mut bytes = 0;
         let mut next = Some(first);
+        linger.begin();
         while let Some(mut job) = next {
             bytes += job.bytes();
             let result = job.run(&transaction);
@@ -277,15 +289,17 @@ impl Writer {
                 Err(error) => return self.abandon(done, &error, Poisoning::BeforeCommit),
             }
             next = match done.len() < BATCH_JOBS && bytes < BATCH_BYTES {
-                true => waiting.try_recv().ok(),
+                true => linger.next(waiting, done.len()),
                 false => None,
             };
         }
+        let committing = clock::now();
         let end = if changed {
             transaction.commit().map_err(Cause::from)
         } else {
             transaction.abort().map_err(Cause::from)
         };
+        linger.committed(done.len(), committing.elapsed());
         match end {
             Ok(()) => done.into_iter().for_each(Job::committed),
             Err(error) => self.abandon(done, &error, Poisoning::InCommit),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
@@ -10,8 +10,10 @@ use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::clock::Clock;
 use service_kit::problem::Reject;
 
+use crate::audit::Line;
 use crate::file::AccessFile;
-use crate::ledger::{Full, Ledger, Life};
+use crate::gate::Gate;
+use crate::ledger::{Full, Key, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
 use crate::secret::Credential;
@@ -29,6 +31,17 @@ pub struct Caller {
     session: Option<SessionId>,
     /// `None` without a gate, and so without an audit log.
     notes: Option<Arc<Notes>>,
+    /// As `notes`.
+    pub(crate) act: Option<Arc<Act>>,
+}
+
+/// Act of administration that a handler begins, because only the body asks for it.
+#[derive(Debug)]
+pub(crate) struct Act {
+    pub(crate) gate: Gate,
+    pub(crate) line: Line,
+    /// Set once the act has begun.
+    pub(crate) verb: OnceLock<Verb>,
 }
 
 /// Notes of handlers for the line of the audit log.
@@ -100,6 +113,22 @@ impl Caller {
     /// 403 without the right.
     pub fn may_all(&self, verb: Verb) -> Result<(), Reject> {
         self.check(verb, Scope::Under(b""))
+    }
+
+    /// Checks the caller's right to an act of administration which the route does not show, and
+    /// writes its first line to the audit log; the last one follows with the reply.
+    ///
+    /// # Errors
+    /// 403 without the right, 503 if the line cannot be written: then do nothing.
+    pub fn begin(&self, verb: Verb, name: &str) -> Result<(), Reject> {
+        self.may(verb, name)?;
+        let Some(act) = &self.act else { return Ok(()) };
+        let principal = self.name().map(ToOwned::to_owned);
+        let verb_word = Some(verb.as_str());
+        let line = Line { event: "admin", phase: "asked", principal, ..act.line.clone() };
+        act.gate.record(Line { verb: verb_word, ..line })?;
+        let _ = act.verb.set(verb);
+        Ok(())
     }
 
     /// Returns `true` if the current access file still gives the caller this right. For streamed
@@ -221,14 +250,33 @@ impl Caller {
         self.known.as_ref().filter(|known| known.principal.limits.locks.is_some())
     }
 
-    /// Counts the request as a waiter or a stream until the returned guard is dropped.
+    /// Counts the request as a waiter until the returned guard is dropped. The next request for a
+    /// `lease` that waits for this lock, of several the first, is no second waiter.
     ///
     /// # Errors
     /// 429 with `Retry-After` if the caller has reached its limit of waiters.
-    pub fn wait(&self) -> Result<Waiting, Reject> {
+    pub fn wait(&self, lock: &LockName, lease: LeaseId) -> Result<Waiting, Reject> {
+        self.count(Some((lock.clone(), lease)))
+    }
+
+    /// Counts the request as a stream, which is limited as a waiter, until the returned guard is
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`wait`](Self::wait).
+    pub fn stream(&self) -> Result<Waiting, Reject> {
+        self.count(None)
+    }
+
+    fn count(&self, key: Option<Key>) -> Result<Waiting, Reject> {
         let Some(known) = &self.known else { return Ok(Waiting(None)) };
-        known.ledger.wait(&known.principal.limits).map_err(|full| known.reject(full))?;
-        Ok(Waiting(Some(Arc::clone(&known.ledger))))
+        let limits = &known.principal.limits;
+        let counted = match &key {
+            Some(key) => known.ledger.wait(limits, key),
+            None => known.ledger.stream(limits),
+        };
+        counted.map_err(|full| known.reject(full))?;
+        Ok(Waiting(Some((Arc::clone(&known.ledger), key))))
     }
 }
 
@@ -255,15 +303,17 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
     }
 }
 
-/// Guard that counts a waiting request; dropping it ends the count.
+/// Guard that counts a waiter or a stream; dropping it ends the count.
 #[derive(Debug)]
 #[must_use]
-pub struct Waiting(Option<Arc<Ledger>>);
+pub struct Waiting(Option<(Arc<Ledger>, Option<Key>)>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        if let Some(ledger) = &self.0 {
-            ledger.waited();
+        match &self.0 {
+            Some((ledger, Some(key))) => ledger.waited(key),
+            Some((ledger, None)) => ledger.streamed(),
+            None => {}
         }
     }
 }

@@ -264,11 +264,11 @@ mod tests {
         let hash = SecretHash::from_secret;
         let find = |secret: &str| file.find(&Credential::Token(hash(secret)));
         let (principal, ledger) = find("s").unwrap();
-        ledger.wait(&principal.limits).unwrap();
+        ledger.stream(&principal.limits).unwrap();
         file.adopt(&Ok(text("t", "max-waiters = 1")), &kit, None);
         assert!(find("s").is_err());
         let (principal, ledger) = find("t").unwrap();
-        assert!(ledger.wait(&principal.limits).is_err(), "the waiter still counts");
+        assert!(ledger.stream(&principal.limits).is_err(), "the stream still counts");
         for bad in [Ok("nonsense".to_owned()), Ok(String::new()), Err("gone".to_owned())] {
             file.adopt(&bad, &kit, None);
             assert!(find("t").is_ok(), "{bad:?}");

@@ -1,7 +1,7 @@
 //! The gate around a router.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
@@ -14,8 +14,9 @@ use service_kit::http::RequestId;
 use service_kit::problem::{Reject, problem_of};
 
 use crate::audit::Line;
-use crate::caller::Caller;
+use crate::caller::{Act, Caller};
 use crate::gate::{Gate, Need, Refused};
+use crate::rights::Verb;
 
 /// Head of a request, for the mapping of routes to rights.
 #[derive(Clone, Copy, Debug)]
@@ -115,6 +116,8 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
     if let Err(reject) = account.begin() {
         return refusal(reject, &body);
     }
+    let act = Act { gate: account.gate.clone(), line: account.line.clone(), verb: OnceLock::new() };
+    account.caller.act = Some(Arc::new(act));
     parts.extensions.insert(account.caller.clone());
     let response = next.run(Request::from_parts(parts, body)).await;
     account.answered(response)
@@ -142,6 +145,7 @@ struct Account {
     is_admin: bool,
     /// `true` while an admitted act of administration has no reply yet.
     is_running: bool,
+    is_answered: bool,
 }
 
 impl Account {
@@ -154,12 +158,25 @@ impl Account {
             ..Line::default()
         };
         let is_admin = need.verb().is_some_and(|verb| verb.is_admin());
-        Self { gate, caller: Caller::default(), line, is_admin, is_running: false }
+        Self {
+            gate,
+            caller: Caller::default(),
+            line,
+            is_admin,
+            is_running: false,
+            is_answered: false,
+        }
     }
 
     fn line(&self, event: &'static str, phase: &'static str) -> Line {
         let principal = self.caller.name().map(ToOwned::to_owned);
-        Line { event, phase, principal, ..self.line.clone() }
+        let verb = self.begun().map(Verb::as_str).or(self.line.verb);
+        Line { event, phase, principal, verb, ..self.line.clone() }
+    }
+
+    /// Verb of an act that the handler has begun.
+    fn begun(&self) -> Option<Verb> {
+        self.caller.act.as_ref().and_then(|act| act.verb.get()).copied()
     }
 
     /// Writes the first line of an act of administration, which is refused if that fails.
@@ -172,6 +189,7 @@ impl Account {
     }
 
     fn answered(mut self, response: Response) -> Response {
+        self.is_running |= self.begun().is_some();
         let status = response.status();
         let is_refusal = matches!(status.as_u16(), 401 | 403 | 429);
         if !self.is_running && !is_refusal {
@@ -185,6 +203,7 @@ impl Account {
         line.detail = problem.map(|problem| problem.detail);
         line.notes = self.caller.take_notes();
         self.is_running = false;
+        self.is_answered = true;
         // If the line cannot be written, readiness fails; the act is not undone.
         let _ = self.gate.record(line);
         response
@@ -194,7 +213,7 @@ impl Account {
 impl Drop for Account {
     /// The client disconnected before the reply: the outcome is unknown.
     fn drop(&mut self) {
-        if self.is_running {
+        if self.is_running || (!self.is_answered && self.begun().is_some()) {
             let mut line = self.line("admin", "abandoned");
             line.notes = self.caller.take_notes();
             let _ = self.gate.record(line);

@@ -21,7 +21,7 @@ pub(crate) struct Full {
     pub(crate) retry_after_ms: u64,
 }
 
-type Key = (LockName, LeaseId);
+pub(crate) type Key = (LockName, LeaseId);
 
 /// Number of sessions from which expired ones are searched.
 const SESSIONS_KEPT: usize = 1_024;
@@ -51,7 +51,10 @@ pub(crate) struct Ledger(Mutex<LedgerState>);
 struct LedgerState {
     /// Rest of the burst, in thousandths of a request; `None` before the first request.
     bucket: Option<(u64, u64)>,
+    /// Waiters and streams.
     waiters: u32,
+    /// Unanswered requests of each waiter.
+    waiting: HashMap<Key, u32>,
     /// Latest end of each lease.
     leases: HashMap<Key, Life>,
     sessions: HashMap<SessionId, Seen>,
@@ -66,6 +69,14 @@ impl LedgerState {
             Life::Until(until_ms) => until_ms,
             Life::Of(id) => self.sessions.get(&id).map_or(0, |seen| seen.until_ms),
         }
+    }
+
+    fn add_waiter(&mut self, limits: &Limits) -> Result<(), Full> {
+        if let Some(limit) = limits.waiters.filter(|limit| self.waiters >= *limit) {
+            return Err(Full { what: "requests that wait", limit, retry_after_ms: 1_000 });
+        }
+        self.waiters += 1;
+        Ok(())
     }
 
     fn forget_leases(&mut self, now_ms: u64) {
@@ -112,20 +123,40 @@ impl Ledger {
         result
     }
 
-    /// Counts a waiting request.
-    pub(crate) fn wait(&self, limits: &Limits) -> Result<(), Full> {
+    /// Counts a stream.
+    pub(crate) fn stream(&self, limits: &Limits) -> Result<(), Full> {
+        self.state().add_waiter(limits)
+    }
+
+    /// Ends the count of a stream.
+    pub(crate) fn streamed(&self) {
         let mut state = self.state();
-        if let Some(limit) = limits.waiters.filter(|limit| state.waiters >= *limit) {
-            return Err(Full { what: "requests that wait", limit, retry_after_ms: 1_000 });
+        state.waiters = state.waiters.saturating_sub(1);
+    }
+
+    /// Counts a request that waits for a lease. A second one for the same lease is the retry by
+    /// which a client keeps its queue position, and costs nothing; a third counts.
+    pub(crate) fn wait(&self, limits: &Limits, key: &Key) -> Result<(), Full> {
+        let mut state = self.state();
+        let requests = state.waiting.get(key).copied().unwrap_or_default();
+        if requests != 1 {
+            state.add_waiter(limits)?;
         }
-        state.waiters += 1;
+        state.waiting.insert(key.clone(), requests + 1);
         Ok(())
     }
 
-    /// Ends the count of a waiting request.
-    pub(crate) fn waited(&self) {
+    /// Ends the count of a request that waited for a lease.
+    pub(crate) fn waited(&self, key: &Key) {
         let mut state = self.state();
-        state.waiters = state.waiters.saturating_sub(1);
+        let requests = state.waiting.get(key).copied().unwrap_or_default();
+        if requests != 2 {
+            state.waiters = state.waiters.saturating_sub(1);
+        }
+        match requests {
+            0 | 1 => state.waiting.remove(key),
+            _ => state.waiting.insert(key.clone(), requests - 1),
+        };
     }
 
     /// Reserves room for a lease before it is requested; `true` if it is new. A takeover is not
@@ -304,11 +335,41 @@ mod tests {
     fn waiters_count_while_they_wait() {
         let limits = Limits { waiters: Some(1), ..Limits::default() };
         let ledger = Ledger::default();
-        ledger.wait(&limits).unwrap();
-        assert_eq!(ledger.wait(&limits).unwrap_err().limit, 1);
-        ledger.waited();
-        ledger.wait(&limits).unwrap();
+        ledger.wait(&limits, &key("a", 1)).unwrap();
+        assert_eq!(ledger.wait(&limits, &key("a", 2)).unwrap_err().limit, 1);
+        assert_eq!(ledger.stream(&limits).unwrap_err().limit, 1);
+        ledger.waited(&key("a", 1));
+        ledger.stream(&limits).unwrap();
+        ledger.streamed();
+        ledger.wait(&limits, &key("a", 2)).unwrap();
     }
+
+    /// A client sends the next request before the first one ends, and so on; more of them at a time
+    /// need room.
+    #[test]
+    fn a_waiter_counts_once_while_its_next_request_overlaps() {
+        let limits = Limits { waiters: Some(2), ..Limits::default() };
+        let ledger = Ledger::default();
+        let own = key("a", 1);
+        ledger.wait(&limits, &own).unwrap();
+        ledger.wait(&limits, &key("b", 1)).unwrap();
+        for _ in 0..3 {
+            ledger.wait(&limits, &own).unwrap();
+            assert!(ledger.wait(&limits, &own).is_err(), "a third has no room");
+            ledger.waited(&own);
+        }
+        ledger.waited(&key("b", 1));
+        for _ in 0..2 {
+            ledger.wait(&limits, &own).unwrap();
+        }
+        assert!(ledger.wait(&limits, &key("b", 1)).is_err(), "the third took the room");
+        for _ in 0..3 {
+            ledger.waited(&own);
+        }
+        let state = ledger.state();
+        assert_eq!((state.waiters, state.waiting.len()), (0, 0));
+    }
+
     #[test]
     fn sessions_count_until_they_end() {
         let limits = Limits { sessions: Some(2), ..Limits::default() };

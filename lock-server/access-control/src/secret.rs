@@ -13,6 +13,8 @@ use std::path::Path;
 use std::str::FromStr;
 
 use axum::http::{HeaderMap, HeaderValue, header};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use service_kit::ids;
 use service_kit::tls::ClientNames;
 use sha2::{Digest, Sha256};
@@ -113,14 +115,29 @@ fn presented(headers: &HeaderMap) -> Result<SecretHash, &'static str> {
     }
     let text = value.to_str().map_err(|_| "the Authorization header is not ASCII text")?;
     let (scheme, secret) = text.split_once(' ').unwrap_or((text, ""));
-    if !scheme.eq_ignore_ascii_case("bearer") {
-        return Err("the Authorization header is not of the kind Bearer");
-    }
-    match secret.trim() {
+    let password;
+    let secret = match scheme.to_ascii_lowercase().as_str() {
+        "bearer" => secret.trim(),
+        "basic" => {
+            password = password_of(secret.trim())?;
+            password.as_str()
+        }
+        _ => return Err("the Authorization header is neither of the kind Bearer nor Basic"),
+    };
+    match secret {
         "" => Err("the bearer token is empty"),
         secret if secret.len() > SECRET_BYTES_MAX => Err("the bearer token is too long"),
         secret => Ok(SecretHash::from_secret(secret)),
     }
+}
+
+/// Password of Basic authentication: the bearer token of a program that knows nothing else, such as
+/// Terraform. Its user name has no meaning.
+fn password_of(credentials: &str) -> Result<String, &'static str> {
+    const SHAPE: &str = "the Basic credentials are not base64 of USER:TOKEN";
+    let text = STANDARD.decode(credentials).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+    let text = text.ok_or(SHAPE)?;
+    text.split_once(':').map(|(_, password)| password.to_owned()).ok_or(SHAPE)
 }
 
 /// Builds the value of an `Authorization` header from a file that contains a bearer token.
@@ -174,13 +191,23 @@ mod tests {
         };
         assert_eq!(read(&[b"Bearer abc"]), Ok(SecretHash::from_secret("abc")));
         assert_eq!(read(&[b"bearer  abc "]), Ok(SecretHash::from_secret("abc")));
+        let basic = format!("Basic {}", STANDARD.encode("terraform:abc"));
+        assert_eq!(read(&[basic.as_bytes()]), Ok(SecretHash::from_secret("abc")));
+        let empty = format!("Basic {}", STANDARD.encode("terraform:"));
         let long = format!("Bearer {}", "a".repeat(257));
         let none: &[&[u8]] = &[];
         let two: &[&[u8]] = &[b"Bearer abc", b"Bearer abc"];
         assert!(read(none).is_err() && read(two).is_err());
-        for bad in
-            [&b"Bearer"[..], b"Bearer ", b"Basic abc", b"abc", b"Bearer \xff", long.as_bytes()]
-        {
+        for bad in [
+            &b"Bearer"[..],
+            b"Bearer ",
+            b"Basic abc",
+            b"Basic YWJj",
+            b"abc",
+            b"Bearer \xff",
+            long.as_bytes(),
+            empty.as_bytes(),
+        ] {
             assert!(read(&[bad]).is_err(), "{bad:?}");
         }
     }

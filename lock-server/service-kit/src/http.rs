@@ -9,7 +9,8 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
-use axum::http::{Method, Uri};
+use axum::http::{Method, Uri, header};
+use axum::routing::{MethodRouter, get};
 use fence_protocol::Code;
 use tower::Layer as _;
 
@@ -73,6 +74,14 @@ pub fn finish_single(
 ) -> ApiRouter {
     let edge = edge::EdgeLayer::new(kit, options, names).with_route(route);
     ApiRouter::single(edge.layer(router::SingleHandler(Arc::new(handler))))
+}
+
+/// The route of an API's OpenAPI document.
+pub fn described_by<S>(document: &'static str) -> MethodRouter<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
+    get(move || async move { ([(header::CONTENT_TYPE, "application/json")], document) })
 }
 
 async fn not_found(method: Method, uri: Uri) -> Reject {

@@ -21,10 +21,12 @@ pub fn warn_of_unknown_variables<A: clap::Parser>(prefix: &str) {
 /// that went.
 pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainReport>) -> ExitCode {
     let tasks = kit.tasks.clone();
+    // Before the notice: what reads it may send a signal at once.
+    let terminated = signals::terminated();
     let signal = kit.tasks.spawn(async move {
         let stop = tasks.shutdown_token();
         tokio::select! {
-            () = signals::terminated() => tracing::info!("shutting down"),
+            () = terminated => tracing::info!("shutting down"),
             () = stop.cancelled() => {}
         }
         notify::stopping();

@@ -2,18 +2,21 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Waits for SIGTERM or SIGINT. From the first call on, neither ends the process by itself.
+/// Waits for SIGTERM or SIGINT. From the call on, also before the future is polled, neither ends
+/// the process by itself.
 ///
 /// Where a handler cannot be installed, that signal keeps its usual effect. Cancel-safe.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub async fn terminated() {
+pub fn terminated() -> impl Future<Output = ()> + Send + use<> {
     let mut terminate = handler(SignalKind::terminate());
     let mut interrupt = handler(SignalKind::interrupt());
-    tokio::select! {
-        () = next(terminate.as_mut()) => {}
-        () = next(interrupt.as_mut()) => {}
+    async move {
+        tokio::select! {
+            () = next(terminate.as_mut()) => {}
+            () = next(interrupt.as_mut()) => {}
+        }
     }
 }
 

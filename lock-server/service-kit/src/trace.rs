@@ -117,16 +117,21 @@ impl RequestTrace {
         Some(Box::new(Self { parent, own, span, started: clock::since_1970(), exporter }))
     }
 
+    /// Exports no span of this request.
+    pub(crate) fn keep(&mut self) {
+        self.exporter = None;
+    }
+
     /// Makes it the trace of this thread.
     pub(crate) fn enter(&self) -> Entered {
         Entered::new(self.own, &self.span)
     }
 
-    /// Logs the end of the request, and exports its span.
+    /// Logs the end of the request, and exports its span unless the caller was refused.
     pub(crate) fn ended(&self, method: &'static str, route: &str, status: u16, took: Duration) {
         let took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         tracing::debug!(parent: &self.span, method, route, status, took_ms, "replied");
-        if let Some(exporter) = &self.exporter {
+        if let Some(exporter) = self.exporter.as_ref().filter(|_| !is_refused_caller(status)) {
             exporter.export(SpanRecord {
                 own: self.own,
                 parent: self.parent,
@@ -138,6 +143,12 @@ impl RequestTrace {
             });
         }
     }
+}
+
+/// `true` for statuses that a caller gets without a bearer token or a fencing token that is valid:
+/// whether to export a span is the decision of callers who have one.
+fn is_refused_caller(status: u16) -> bool {
+    matches!(status, 401 | 403 | 405 | 421 | 428)
 }
 
 fn span_id() -> NonZeroU64 {

@@ -32,6 +32,12 @@ pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
             &Method::POST,
             "/v1/locks/{lock}/acquire" | "/v1/locks/{lock}/renew" | "/v1/locks/{lock}/release",
         ) => Need::Name(Verb::Acquire, lock()),
+        // An UNLOCK without a body revokes: the handler checks that right.
+        (method, "/v1/terraform/{lock}")
+            if ["LOCK", "PUT", "UNLOCK", "DELETE"].contains(&method.as_str()) =>
+        {
+            Need::Name(Verb::Acquire, lock())
+        }
         (&Method::POST, "/v1/locks/{lock}/revoke") => Need::Name(Verb::Revoke, lock()),
         // A session has no name, but a principal, which the handler checks; its locks are checked
         // when they are acquired.

@@ -38,7 +38,7 @@ pub(super) async fn acquire(
     let request = AcquireRequest { owner, ..request };
     let session = request.session_id;
     let acquire = check(&service, lock.clone(), request)?;
-    let _waits = (acquire.wait_ms > 0).then(|| caller.wait()).transpose()?;
+    let _waits = (acquire.wait_ms > 0).then(|| caller.wait(&lock, acquire.lease_id)).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
     let hold = match acquire.takeover {
         Takeover::Never => caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?,

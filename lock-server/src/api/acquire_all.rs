@@ -40,7 +40,8 @@ pub(super) async fn acquire_all(
     let lease_id = lease_id.unwrap_or_else(service_kit::ids::lease_id);
     let parts = check(&service, request, lease_id)?;
     let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();
-    let _waits = (wait_ms > 0).then(|| caller.wait()).transpose()?;
+    let first = locks.first().filter(|_| wait_ms > 0);
+    let _waits = first.map(|lock| caller.wait(lock, lease_id)).transpose()?;
     let holds = hold(&caller, &parts, made_up)?;
     let lives_ms = parts.iter().map(|part| part.ttl.ms().saturating_add(part.wait_ms)).max();
     let mut undelivered = made_up.then(|| {

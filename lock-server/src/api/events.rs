@@ -58,7 +58,7 @@ pub(super) async fn events(
         return Err(Reject::new(Code::NotOffered, detail));
     }
     // Before the readers of all callers are counted: one caller must not use up the limit.
-    let waiting = caller.wait()?;
+    let waiting = caller.stream()?;
     let Some(reader) = Reader::new(&service.events, watched.clone(), seen).await else {
         let detail = "the readers of events: the limit is reached (--max-event-readers)";
         return Err(Reject::new(Code::LimitReached, detail).retry_after(1));

@@ -11,6 +11,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
+use crate::seals::Unsealed;
 use crate::seals::revoke::{Done, Failed, Revocation, Why};
 use crate::store::Revoke;
 
@@ -21,8 +22,20 @@ pub(super) async fn revoke(
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<RevokeRequest>,
 ) -> Result<Json<RevokedReply>, Reject> {
+    let unsealed = service.revoke_unsealed;
+    audited(&service, &caller, &lock, request, unsealed).await.map(Json)
+}
+
+/// Revokes, with notes for the audit log.
+pub(super) async fn audited(
+    service: &Service,
+    caller: &Caller,
+    lock: &LockName,
+    request: RevokeRequest,
+    unsealed: Unsealed,
+) -> Result<RevokedReply, Reject> {
     caller.record("reason", &request.reason);
-    let result = run(&service, &lock, request).await;
+    let result = run(service, lock, request, unsealed).await;
     service.counters.count(Operation::Revoke, result.as_ref().err().map(Reject::code));
     let reply = result.inspect_err(|reject| {
         if let Some(guards) = reject.problem().extension::<Vec<GuardSeal>>("guards") {
@@ -39,18 +52,19 @@ pub(super) async fn revoke(
     if !reply.others.is_empty() {
         caller.record("other_leases", reply.others.len());
     }
-    Ok(Json(reply))
+    Ok(reply)
 }
 
 async fn run(
     service: &Service,
     lock: &LockName,
     request: RevokeRequest,
+    unsealed: Unsealed,
 ) -> Result<RevokedReply, Reject> {
     let revocation = Revocation {
         store: &*service.store,
         sealer: &service.sealer,
-        unsealed: service.revoke_unsealed,
+        unsealed,
         lock,
         wish: Revoke { lease: request.lease_id, reason: Some(request.reason.clone()) },
     };

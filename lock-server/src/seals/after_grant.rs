@@ -205,6 +205,11 @@ impl Seals {
         Ok(())
     }
 
+    /// Returns `true` if grants of `lock` are acknowledged only after guards were sealed.
+    pub(crate) fn is_required(&self, lock: &LockName) -> bool {
+        self.modes.value_for(lock) == Some(SealMode::Required) && !self.sealer.urls().is_empty()
+    }
+
     fn is_sealed(&self, token: Token) -> bool {
         self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
     }

@@ -6,6 +6,7 @@ mod http;
 mod http_proxy;
 mod load;
 mod lock;
+mod objects;
 mod redis;
 mod report;
 mod resp;
@@ -30,6 +31,7 @@ Examples:
   fence bench lock --redis --etcd --quorum           every store, beside what it could do at least
   fence bench lock --server http://127.0.0.1:7420    a server that is running
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
+  fence bench guard --objects                        fenced writes beside Redis and redb
   fence bench guard --redis                          the Redis port beside Redis and twemproxy
   fence bench guard --http                           the reverse proxy beside nginx and HAProxy")]
 pub struct Args {
@@ -41,6 +43,16 @@ pub struct Args {
 enum What {
     Lock(lock::Args),
     Guard(guard::Args),
+}
+
+/// Checks the address of a running server. The benchmark's own client speaks no TLS.
+fn plain_address(text: &str) -> Result<String, String> {
+    match text.starts_with("http://") {
+        true => Ok(text.to_owned()),
+        false => Err("must begin with http://: the benchmark speaks no TLS; measure a server or \
+                      guard with a listener without it, on its own machine"
+            .to_owned()),
+    }
 }
 
 /// Load of both benchmarks.

@@ -52,3 +52,38 @@ async fn a_benchmark_leaves_nothing_in_a_redis_that_was_given() {
     let keys: u64 = redis.run(&["DBSIZE"]).await;
     assert_eq!(keys, 0);
 }
+
+/// The benchmark's client speaks no TLS, which it says before it measures anything.
+#[tokio::test]
+async fn a_benchmark_refuses_a_server_over_tls() {
+    let fence = fence_tests::binaries::path("fence");
+    for args in [
+        &["lock", "--server", "https://127.0.0.1:1"][..],
+        &["guard", "--server", "https://127.0.0.1:1", "--guard", "http://127.0.0.1:2"],
+        &["guard", "--server", "http://127.0.0.1:1", "--guard", "https://127.0.0.1:2"],
+    ] {
+        let mut command = command(&fence);
+        command.arg("bench").args(args);
+        let output = Process::spawn("fence", command).ended().await;
+        assert_eq!(output.code, 64, "{args:?}: {output:?}");
+        assert!(output.stderr.contains("the benchmark speaks no TLS"), "{args:?}: {output:?}");
+    }
+}
+
+/// On a terminal a line shows how far it is, and is gone when the row is printed.
+#[tokio::test]
+async fn a_benchmark_shows_its_progress_on_a_terminal() {
+    let fence = fence_tests::binaries::path("fence");
+    let load = "--clients 2 --rounds 3 --time 20ms";
+    let line = format!("{} bench guard {load}", fence.display());
+    let mut terminal = command("script");
+    terminal.args(["-qec", &line, "/dev/null"]).env("TERM", "xterm").env("NO_COLOR", "1");
+    let output = Process::spawn("script", terminal).ended().await;
+    assert_eq!(output.code, 0, "{output:?}");
+    for round in 1..=3 {
+        let shown = format!("\rfenced-store, 2 clients: round {round} of 3");
+        assert!(output.stdout.contains(&shown), "{round}: {output:?}");
+    }
+    let (_, report) = output.stdout.rsplit_once("\r\u{1b}[K").unwrap();
+    assert!(report.contains("fenced write + read"), "{output:?}");
+}

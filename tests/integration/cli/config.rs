@@ -123,6 +123,28 @@ async fn completions_and_man_pages_are_of_all_programs() {
     }
 }
 
+/// A real shell completes commands and flags by the script.
+#[tokio::test]
+async fn a_shell_completes_by_the_script() {
+    let script = r#"
+        source <("$PROGRAM" completions bash)
+        complete_line() {
+            COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+            _fence fence "${@: -1}" "${@: -2:1}"
+            echo "${COMPREPLY[*]}"
+        }
+        complete_line fence lock rel
+        complete_line fence run --confl
+        complete_line fence lock renew a --le
+        complete_line fence lock show a --output j"#;
+    let mut bash = command("bash");
+    bash.args(["-euo", "pipefail", "-c", script]);
+    bash.env("PROGRAM", fence_tests::binaries::path("fence"));
+    let output = Process::spawn("bash", bash).ended().await;
+    let expected = "release\n--conflict-exit-code\n--lease\njson\n";
+    assert_eq!((output.code, output.stdout.as_str()), (0, expected), "{output:?}");
+}
+
 /// Colours are for terminals; NO_COLOR and --color have the last word.
 #[tokio::test]
 async fn colours_are_for_terminals() {

@@ -2,6 +2,7 @@
 
 use access_control::secret::SecretHash;
 use fence_tests::key_file::text;
+use fence_tests::process::{Process, command};
 use fence_tests::servers::Setup;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -48,6 +49,33 @@ async fn errors_name_flags() {
             assert!(!output.stderr.contains(word), "{args:?}: {word} in {output:?}");
         }
     }
+}
+
+/// So is wrong usage, which has no command yet; a variable chooses the format too.
+#[tokio::test]
+async fn wrong_usage_is_a_document_for_programs() {
+    let site = Site::new().await;
+    for (args, shown) in [
+        (&["lock", "acquire", "-o", "json"][..], "<LOCK>"),
+        (&["lock", "show", "a", "--output=json", "--nonsense"], "--nonsense"),
+        (&["lock", "list", "--limit", "many", "--output", "json"], "--limit"),
+        (&["nonsense", "--output", "json"], "nonsense"),
+    ] {
+        let output = site.fence(args).await;
+        assert_eq!((output.code, output.stdout.as_str()), (64, ""), "{args:?}: {output:?}");
+        let document: Value = serde_json::from_str(&output.stderr).unwrap();
+        assert_eq!(document["type"], "urn:fencepost:fence:usage");
+        assert_eq!(document["exit_code"], 64);
+        assert!(document["detail"].as_str().unwrap().contains(shown), "{document}");
+    }
+    let text = site.fence(&["lock", "list", "--limit", "many", "-o", "table"]).await;
+    assert!(text.stderr.starts_with("error: "), "{text:?}");
+    let help = site.fence(&["lock", "list", "--help", "-o", "json"]).await;
+    assert!(help.code == 0 && help.stdout.contains("Usage:"), "{help:?}");
+    let mut by_variable = command(fence_tests::binaries::path("fence"));
+    by_variable.args(["lock", "list", "--limit", "many"]).env("FENCE_OUTPUT", "json");
+    let output = Process::spawn("fence", by_variable).ended().await;
+    serde_json::from_str::<Value>(&output.stderr).unwrap();
 }
 
 /// With --output json an error is a problem document in one line on stderr; stdout stays empty.

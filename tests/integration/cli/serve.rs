@@ -1,9 +1,11 @@
 //! `fence serve`: its lock server knows its guard.
 
 use fence_protocol::Code;
-use fence_tests::api::{Guard, Locks};
+use fence_tests::api::{Api, Guard, Locks};
 use fence_tests::process::{Process, command};
 use fence_tests::redis_server::Redis;
+use fence_tests::wait::until_true;
+use http::Method;
 use serde_json::Value;
 
 use super::serve;
@@ -17,6 +19,15 @@ async fn a_revocation_is_sealed(locks: &str, guard: &str) {
     assert!(revoked["guards"][0]["mark"].as_u64() > Some(old.token.get()), "{revoked}");
     assert_eq!(revoked["guards"][0]["guard"], guard, "{revoked}");
     at_guard.put("orders/42", &old.fencing_token, "late").await.problem(Code::StaleToken);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_consoles_address_is_printed() {
+    let (process, locks, _guard) = serve().await;
+    let line = format!("console in a browser: {locks}/ui\n");
+    until_true("the address", || async { process.stdout().contains(&line) }).await;
+    let page = Api::new(&locks).send(Method::GET, "/ui/", &[], String::new()).await;
+    assert!(page.header("content-type").starts_with("text/html"), "{page:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -78,9 +78,13 @@ async fn a_wait_is_one_line_in_a_log() {
     let server = Setup::lock_server("memory:").start().await;
     let held = server.locks().acquire("a", json!({"ttl_ms": 60_000, "owner": "alice"})).await;
     let held = held.lease();
+    let other = server.locks();
+    let first = tokio::spawn(async move { other.acquire("a", json!({"wait_ms": 60_000})).await });
+    server.locks().queue_of("a", 1).await;
     let mut waits = fence(&server.base, &["run", "--lock", "a", "--wait", "10m", "--", "true"]);
-    let shown = "fence: waiting for a behind alice, position 1 of 1, lease ends in ";
+    let shown = "fence: waiting for a behind alice, position 2 of 2, lease ends in ";
     until_true("the line", || async { waits.stderr().contains(shown) }).await;
+    first.abort();
     server.locks().release("a", held.lease_id).await.expect(200);
     let output = waits.ended().await;
     assert_eq!((output.code, output.stderr.lines().count()), (0, 1), "{output:?}");

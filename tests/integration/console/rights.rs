@@ -91,4 +91,12 @@ async fn a_tenant_lists_the_names_that_it_may_read() {
     browser.until_text(".list", "team/c").await;
     let page = browser.run("return document.body.innerText").await;
     assert!(!page.as_str().unwrap().contains("other/b"), "{page}");
+
+    // Names that every object has are no views.
+    for name in ["constructor", "toString", "__proto__"] {
+        browser.run("location.hash = '#/service'").await;
+        browser.until("!document.querySelector('.list')").await;
+        browser.run(&format!("location.hash = '#/{name}'")).await;
+        browser.until_text(".list", "team/a").await;
+    }
 }

@@ -1,5 +1,7 @@
 //! The routes with their further statuses, from the OpenAPI documents: docs/reference/http-api.md.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use super::Table;
@@ -11,13 +13,37 @@ const COMMON: [&str; 7] = ["200", "400", "413", "415", "429", "503", "504"];
 const COMMON_OF_GUARD: [&str; 10] =
     ["200", "400", "401", "403", "409", "412", "428", "429", "503", "504"];
 
+const LOCK_SERVER: &str = include_str!("../../../lock-server/src/api/openapi.json");
+const GUARD: &str = include_str!("../../../fenced-store/src/doors/objects/openapi.json");
+
 pub(super) fn tables() -> Vec<Table> {
-    let lock_server = include_str!("../../../lock-server/src/api/openapi.json");
-    let guard = include_str!("../../../fenced-store/src/doors/objects/openapi.json");
     vec![
-        Table::new("lock-server routes", routes(lock_server, &COMMON)),
-        Table::new("fenced-store routes", routes(guard, &COMMON_OF_GUARD)),
+        Table::new("lock-server routes", routes(LOCK_SERVER, &COMMON)),
+        Table::new("fenced-store routes", routes(GUARD, &COMMON_OF_GUARD)),
     ]
+}
+
+#[test]
+fn openapi_has_every_route_and_no_other() {
+    let lock_server = include_str!("../../../lock-server/src/api.rs");
+    let guard = include_str!("../../../fenced-store/src/doors/objects/router.rs");
+    assert_eq!(paths(LOCK_SERVER), routed(lock_server, &[]));
+    // The route with a wildcard includes the path behind the lock's name.
+    assert_eq!(paths(GUARD), routed(guard, &["/v1/fences/{lock}/seal"]));
+}
+
+fn paths(document: &str) -> BTreeSet<String> {
+    let document: Value = serde_json::from_str(document).unwrap();
+    document["paths"].as_object().unwrap().keys().cloned().collect()
+}
+
+/// The paths that a router's source routes, those that service-kit adds, and `others`.
+fn routed(source: &str, others: &[&str]) -> BTreeSet<String> {
+    let paths = source.split(".route(\"").skip(1).filter_map(|rest| rest.split_once('"'));
+    // The wildcard of a router is a parameter like any other in the document.
+    let paths = paths.map(|(path, _)| path.replace("{*", "{"));
+    let operational = ["/livez", "/readyz", "/version", "/metrics"];
+    paths.chain(operational.iter().chain(others).map(ToString::to_string)).collect()
 }
 
 fn routes(document: &str, common: &[&str]) -> String {

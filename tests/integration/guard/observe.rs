@@ -2,6 +2,7 @@
 
 use fence_protocol::Code;
 use fence_protocol::wire::fence::{Guarantee, Mode, StoresReply};
+use fence_protocol::wire::guards::GuardsReply;
 use fence_tests::api::{Api, Guard};
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::redis_server::Redis;
@@ -191,4 +192,27 @@ async fn the_proxy_forwards_without_waiting() {
     let proxy = Api::new(&server.proxy().await);
     let late = proxy.send(Method::PUT, "/a", &[("fencing-token", old.as_str())], "x").await;
     late.problem(Code::StaleToken);
+}
+
+/// A lock server reads 64 KiB of it, so the guard lists what is refused most, and sums up the rest.
+#[tokio::test]
+async fn a_list_of_many_rules_is_one_that_a_lock_server_reads() {
+    const RULES: usize = 150;
+    let pad = "x".repeat(200);
+    let rules = (0..RULES).fold(observing(Setup::fenced_store("memory:")), |setup, number| {
+        setup.arg("--rule").arg(format!("{pad}/{number}={pad}/lock/{number}"))
+    });
+    let guard = rules.start().await;
+    for number in 0..RULES {
+        let path = format!("/v1/objects/{pad}/{number}");
+        guard.guard().0.send(Method::PUT, &path, &[], "x").await.expect(201);
+    }
+    let lines = would_refuse(&guard.guard().0).await;
+    assert_eq!(lines.iter().map(|(_, _, total)| total).sum::<u64>(), RULES as u64);
+    assert!(lines.iter().any(|(rule, ..)| rule == "other"), "{lines:?}");
+    let server = Setup::lock_server("memory:").args(&["--guard", &guard.base]).start().await;
+    let shown: GuardsReply = Api::new(&server.base).get("/v1/guards").await.expect(200).read();
+    assert_eq!(shown.guards[0].problem, None);
+    let stores = shown.guards[0].stores.as_ref().unwrap();
+    assert_eq!(stores.would_refuse.len(), lines.len());
 }

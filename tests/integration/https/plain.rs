@@ -1,13 +1,19 @@
 //! Plain HTTP to another machine, over which tokens could be read.
 
 use fence_client::{Client, ErrorKind};
-use fence_tests::servers::Setup;
+use fence_tests::key_file::text;
+use fence_tests::servers::{DataDir, Setup};
 
 use super::fails;
 
 /// An address of no machine (RFC 5737).
 const OTHER: &str = "http://192.0.2.1:7420";
 const WHY: [&str; 2] = [OTHER, "is plain HTTP to another machine"];
+
+fn proxy(state: &str, upstream: &str) -> Setup {
+    let flags = ["--unsigned", "--proxy-listen", "127.0.0.1:0", "--max-request-lifetime", "1s"];
+    Setup::bare("fenced-store").args(&flags).args(&["--state", state, "--upstream", upstream])
+}
 
 #[tokio::test]
 async fn clients_refuse_plain_http_to_another_machine() {
@@ -28,7 +34,7 @@ async fn clients_refuse_plain_http_to_another_machine() {
 async fn servers_refuse_plain_http_to_another_machine() {
     let lock_server = || Setup::lock_server("memory:").args(&["--guard", OTHER]);
     let guard = || Setup::fenced_store("memory:").args(&["--report-to", OTHER]);
-    for setup in [lock_server(), guard()] {
+    for setup in [lock_server(), guard(), proxy("/nonexistent", OTHER)] {
         let output = setup.refused().await;
         assert_eq!(output.code, 64, "{output:?}");
         for word in WHY.into_iter().chain(["--insecure-http"]) {
@@ -37,6 +43,8 @@ async fn servers_refuse_plain_http_to_another_machine() {
     }
     // Started, it only tries to reach the address.
     guard().arg("--insecure-http").start().await;
+    let state = DataDir::new();
+    proxy(text(&state.path()), OTHER).arg("--insecure-http").start().await;
 }
 
 #[tokio::test]
@@ -44,11 +52,7 @@ async fn certificates_without_a_server_over_tls_are_refused() {
     let certificates = fence_tests::certificates::Certificates::new();
     let ca = certificates.text("ca.pem");
     let guard = |args: &[&str]| Setup::fenced_store("memory:").args(args);
-    let proxy = |args: &[&str]| {
-        let flags = ["--unsigned", "--proxy-listen", "127.0.0.1:0", "--max-request-lifetime", "1s"];
-        let upstream = ["--state", "/nonexistent", "--upstream", "http://127.0.0.1:1"];
-        Setup::bare("fenced-store").args(&flags).args(&upstream).args(args)
-    };
+    let proxy = |args: &[&str]| proxy("/nonexistent", "http://127.0.0.1:1").args(args);
     for (setup, words) in [
         (guard(&["--peer-ca", &ca]), ["--peer-ca", "no --report-to begins with https://"]),
         (proxy(&["--upstream-ca", &ca]), ["--upstream-ca", "begins with http://"]),

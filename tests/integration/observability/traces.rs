@@ -5,11 +5,14 @@ use fence_protocol::TraceContext;
 use fence_tests::api::Api;
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::process::{Process, command};
+use fence_tests::raw_http::{exchange, status};
 use fence_tests::servers::{DataDir, Server, Setup};
 use fence_tests::upstream::Upstream;
 use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::Value;
+
+use crate::access::Site;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const SPAN: &str = "00f067aa0ba902b7";
@@ -149,6 +152,46 @@ async fn spans_without_a_collector_are_dropped_and_serving_continues() {
     assert!(ready.contains("traces warning: spans are dropped"), "{ready}");
     let setup = Setup::lock_server("memory:").args(&["--otlp-endpoint", "grpc://c"]);
     assert!(setup.refused().await.stderr.contains("http://HOST:PORT"));
+}
+
+/// Spans cost the server and its collector: a caller that is not admitted cannot order them.
+#[tokio::test]
+async fn callers_without_access_have_no_span_exported() {
+    let collector = Upstream::start().await;
+    let site = Site::new();
+    let setup = site.arm(Setup::lock_server("memory:"));
+    let server = setup.arg("--otlp-endpoint").arg(collector.base()).start().await;
+    let sampled = header(true);
+    let get = async |path: &str, more: (&str, &str), status: u16| {
+        let headers = [("traceparent", sampled.as_str()), more];
+        Api::new(&server.base).send(Method::GET, path, &headers, "").await.expect(status);
+    };
+    let nothing = ("accept", "*/*");
+    get("/v1/locks", nothing, 401).await;
+    get("/v1/locks", ("authorization", "Bearer secret-of-team"), 403).await;
+    get("/v1/locks", ("origin", "http://evil.example"), 403).await;
+    get("/v1/locks", ("host", "evil.example"), 421).await;
+    get("/livez", nothing, 200).await;
+    get("/readyz", nothing, 200).await;
+    get("/ui/", nothing, 200).await;
+    let with_head = |head: &str| {
+        let head = format!("{head}\r\ntraceparent: {sampled}\r\nconnection: close\r\n\r\n");
+        let base = server.base.clone();
+        async move { status(&exchange(&base, head.as_bytes()).await) }
+    };
+    assert_eq!(with_head("GET /nowhere HTTP/1.1\r\nhost: localhost").await, Some(404));
+    assert_eq!(with_head("PUT /v1/locks HTTP/1.1\r\nhost: localhost").await, Some(405));
+    assert_eq!(with_head("GET /v1/locks HTTP/1.1\r\nhost: a\r\nhost: b").await, Some(400));
+    get("/v1/locks", ("authorization", "Bearer secret-of-eye"), 200).await;
+    // Spans are exported in order.
+    let spans = until("the span of the caller with access", || async {
+        let spans = spans(&collector);
+        let has_status = |span: &Value| attribute(span, "http.response.status_code").clone();
+        spans.iter().any(|span| has_status(span)["intValue"] == "200").then_some(spans)
+    })
+    .await;
+    let names: Vec<_> = spans.iter().map(|span| span["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["GET /v1/locks"]);
 }
 
 async fn fence_run(server: &Server, given: Option<&str>) -> TraceContext {

@@ -1,5 +1,6 @@
 //! `rediss://`: the port over TLS, with certificates of a test.
 
+use fence_tests::api::Api;
 use fence_tests::certificates::Certificates;
 use fence_tests::process::Output;
 use fence_tests::redis_cluster::RedisCluster;
@@ -130,6 +131,11 @@ async fn the_port_stays_plain_by_option() {
     let port = Secured::with(&["--redis-plaintext"]).await;
     let mut plain = RespClient::connect(&port.guard.address).await;
     assert_eq!(plain.call(&["PING"]).await, Resp::simple("PONG"));
+    let server = &port.guard.server;
+    let api = Api::with(&server.base, port.certificates.https(None).build().expect("a client"));
+    let shown = api.get("/readyz?verbose").await.expect(200).body;
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(shown.contains("speaks no TLS (--redis-plaintext)"), "{shown}");
     let refused: Output = setup(&port.redis.url()).args(&["--redis-plaintext"]).refused().await;
     assert!(refused.stderr.contains("--redis-plaintext"), "{refused:?}");
 }

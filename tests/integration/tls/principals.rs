@@ -48,6 +48,8 @@ async fn a_client_certificate_is_a_principal() {
     made.issue("spiffe", &["spiffe://example.org/worker"]);
     made.issue("both", &["worker-1.example.org", "spiffe://example.org/ops"]);
     made.issue("stranger", &["stranger.example.org"]);
+    // A CA whose constraints allow no DNS name may sign any URI.
+    made.issue("disguised", &["URI:worker-1.example.org"]);
     let hash = SecretHash::from_secret("secret");
     made.write(
         "access.toml",
@@ -74,6 +76,8 @@ async fn a_client_certificate_is_a_principal() {
     };
     assert!(refused(None).await.contains("no bearer token"));
     assert!(refused(Some("stranger")).await.contains("stranger.example.org"));
+    let disguised = refused(Some("disguised")).await;
+    assert!(!disguised.contains("worker-1"), "{disguised}");
     let two = refused(Some("both")).await;
     assert!(two.contains("two principals, worker and ops"), "{two}");
 

@@ -1,5 +1,6 @@
 //! Flags of a hold: what `run` and `elect` have in common.
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use fence_protocol::duration;
@@ -7,9 +8,13 @@ use rustix::process::Signal;
 
 use super::signals;
 
-/// Duration and conditions of the hold.
+/// The shell's command, duration and conditions of the hold.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Options {
+    /// A command line for /bin/sh, in place of CMD
+    #[arg(short = 'c', long = "command", value_name = "TEXT", conflicts_with = "command")]
+    shell: Option<OsString>,
+
     /// Time to live; renewed every third of it
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     pub(crate) ttl: Duration,
@@ -46,4 +51,14 @@ pub(crate) struct Options {
     /// Report acquire and release on stderr
     #[arg(long, short)]
     pub(crate) verbose: bool,
+}
+
+impl Options {
+    /// The command line to run: the shell's, or `command`.
+    pub(crate) fn command_line(&self, command: &[OsString]) -> Vec<OsString> {
+        match &self.shell {
+            Some(text) => vec!["/bin/sh".into(), "-c".into(), text.clone()],
+            None => command.to_vec(),
+        }
+    }
 }

@@ -32,6 +32,7 @@ impl Tour<'_> {
         format!(
             r#"lock-server listening on {locks}
 fenced-store listening on {guard}
+console in a browser: {locks}/ui
 everything is kept in {dir}{fate}
 {other}
 Paste this into another terminal, line by line:
@@ -72,6 +73,7 @@ Ctrl-C ends it.
             r#"lock-server listening on {locks}
 fenced-store listening on {guard}
 fenced-store redis port listening on {scheme}://{port}
+console in a browser: {locks}/ui
 leases and marks are kept in {redis}, the keys that sign tokens in {dir}
 {other}
 Paste this into another terminal, line by line:

@@ -10,10 +10,11 @@ use crate::rules::{Protection, Rules};
 /// object is the right to the lock that protects it, or else to its key.
 pub(crate) fn need(rules: &Rules, target: &RequestTarget<'_>) -> Need {
     match (target.method, target.route) {
-        (&Method::GET, "/v1/objects/{*key}") => object(rules, target, Verb::Read),
-        (&Method::PUT | &Method::DELETE, "/v1/objects/{*key}") => {
-            object(rules, target, Verb::Write)
+        (&Method::GET, "/v1/objects/{*key}" | "/v1/terraform-states/{*key}") => {
+            object(rules, target, Verb::Read)
         }
+        (&Method::PUT | &Method::DELETE, "/v1/objects/{*key}")
+        | (&Method::POST, "/v1/terraform-states/{*key}") => object(rules, target, Verb::Write),
         (&Method::GET, "/v1/fences") => Need::Under(Verb::Read, target.prefix()),
         (&Method::GET, "/v1/fences/{*lock}") => lock(target, "", Verb::Read),
         (&Method::POST, "/v1/fences/{*lock}") => lock(target, "/seal", Verb::Write),

@@ -15,7 +15,8 @@ use super::handler_state::HandlerState;
 use super::upload::Upload;
 use super::{reply, request};
 use crate::etag::ETag;
-use crate::service::{Failure, Guard};
+use crate::key::ObjectKey;
+use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::{Effect, First, Object, Once, Operation};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
@@ -33,10 +34,22 @@ pub(super) async fn put(
     let key = request::key(request.uri())?;
     let headers = request.headers();
     let summary = request::summary(guard, &key, headers, "put", "PUT")?;
+    write(&shared, key, summary, request).await
+}
+
+/// Writes the object once its fence is known.
+pub(super) async fn write(
+    shared: &HandlerState,
+    key: ObjectKey,
+    summary: RequestSummary,
+    request: Request,
+) -> Result<Response, Failure> {
+    let guard = &shared.guard;
+    let headers = request.headers();
     let condition = request::condition(headers)?;
     let content_type = content_type(headers)?;
     let name = request::name(headers)?;
-    let upload = Upload::from_request(request, &shared).await?;
+    let upload = Upload::from_request(request, shared).await?;
     let etag = tag(&upload.body).await?;
     let object = Object { etag: etag.clone(), content_type, body: upload.body.clone() };
     let operation = Operation::Put { key, object, condition };

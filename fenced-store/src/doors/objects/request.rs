@@ -10,6 +10,7 @@ use crate::key::{ObjectKey, lock_from_path};
 use crate::service::{Guard, RequestSummary};
 
 const OBJECTS: &str = "/v1/objects/";
+const STATES: &str = "/v1/terraform-states/";
 const FENCES: &str = "/v1/fences/";
 const MAX_NAME_BYTES: usize = 128;
 /// Header with the caller's name, for the list of refusals; optional.
@@ -17,7 +18,9 @@ const FENCE_OWNER: &str = "fence-owner";
 
 /// Returns the key, from the raw path: the router's own decoding is not used.
 pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
-    ObjectKey::from_path(uri.path().strip_prefix(OBJECTS).unwrap_or_default())
+    let path = uri.path();
+    let key = path.strip_prefix(OBJECTS).or_else(|| path.strip_prefix(STATES));
+    ObjectKey::from_path(key.unwrap_or_default())
 }
 
 /// Returns the lock, from the raw path without `verb` at its end.

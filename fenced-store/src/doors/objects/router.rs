@@ -3,16 +3,18 @@
 use axum::Router;
 use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
+use service_kit::http::described_by;
 
 use super::handler_state::HandlerState;
-use super::{delete, floor, get as read, list, openapi, put as write, reply, seal, show, stores};
+use super::{delete, floor, get as read, list, put as write, reply, seal, show, stores, terraform};
 
 /// Makes the routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: HandlerState) -> Router {
     Router::new()
         .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))
+        .route("/v1/terraform-states/{*key}", get(read::get).post(terraform::push))
         .route("/v1/stores", get(stores::stores))
-        .route("/openapi.json", get(openapi::document))
+        .route("/openapi.json", described_by(include_str!("openapi.json")))
         .route("/v1/floor", post(floor::floor))
         .route("/v1/fences", get(list::list))
         .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))

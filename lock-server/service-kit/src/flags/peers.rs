@@ -20,8 +20,8 @@ pub struct PeerFlags {
     /// The certificate's private key (PEM).
     #[arg(long, value_name = "FILE", global = true)]
     pub peer_key: Option<PathBuf>,
-    /// Plain HTTP to them on other machines. For networks that encrypt: tokens can be read on the
-    /// way.
+    /// Plain HTTP to other machines: guards, lock servers, --upstream. For networks that encrypt:
+    /// tokens can be read on the way.
     #[arg(long, global = true)]
     pub insecure_http: bool,
 }
@@ -33,10 +33,7 @@ impl PeerFlags {
     /// A sentence where tokens would be readable on the way, a file cannot be used, or certificates
     /// are named without a server over TLS.
     pub fn tls(&self, flag: &str, urls: &[ServerUrl]) -> Result<TlsOptions, String> {
-        if !self.insecure_http {
-            let checked = urls.iter().try_for_each(|url| url.refuse_plain("--insecure-http"));
-            checked.map_err(|error| format!("{flag}: {error}"))?;
-        }
+        urls.iter().try_for_each(|url| self.refuse_plain(flag, url))?;
         let names =
             TlsSettingNames { ca: "--peer-ca", certificate: "--peer-cert", key: "--peer-key" };
         let Self { peer_ca, peer_cert, peer_key, .. } = self;
@@ -49,5 +46,17 @@ impl PeerFlags {
             "--peer-ca, --peer-cert and --peer-key are for TLS, and no {flag} begins with \
              https://; write https://, or leave them out"
         ))
+    }
+
+    /// Refuses plain HTTP to another machine at `url`, the value of `flag`, unless
+    /// `--insecure-http` accepts it.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, the address and the way out.
+    pub fn refuse_plain(&self, flag: &str, url: &ServerUrl) -> Result<(), String> {
+        if self.insecure_http {
+            return Ok(());
+        }
+        url.refuse_plain("--insecure-http").map_err(|error| format!("{flag}: {error}"))
     }
 }

@@ -75,14 +75,13 @@ impl HostNames {
             check_single(headers)?;
         }
         // Without a host no page is this server's own.
-        let Some(host) = host(request)? else { return check_origin(headers, "", false) };
+        let Some(host) = host(request)? else { return check_origin(request, "", false) };
         // In TLS the client has verified the host's name: a page of another one gets an error.
-        let in_tls = || request.extensions().get::<ClientNames>().is_some();
-        if !self.contains(host) && !in_tls() {
+        if !self.contains(host) && !is_in_tls(request) {
             let detail = format!("the host \"{}\" is none of this server's", shown(host));
             return Err(Reject::new(Code::MisdirectedRequest, detail));
         }
-        check_origin(headers, host, is_opened(request, pages))
+        check_origin(request, host, is_opened(request, pages))
     }
 
     /// True if `host`, which may end in a port, is an address, `localhost` or one of the names.
@@ -145,9 +144,15 @@ fn is_opened(request: &Request, pages: &[&str]) -> bool {
         && has(SEC_FETCH_DEST, "document")
 }
 
-fn check_origin(headers: &HeaderMap, host: &str, is_opened: bool) -> Result<(), Reject> {
+/// True if the request came over TLS to this server itself.
+fn is_in_tls(request: &Request) -> bool {
+    request.extensions().get::<ClientNames>().is_some()
+}
+
+fn check_origin(request: &Request, host: &str, is_opened: bool) -> Result<(), Reject> {
+    let headers = request.headers();
     if let Some(origin) = headers.get(header::ORIGIN)
-        && !is_own(origin, host)
+        && !is_own(origin, host, is_in_tls(request))
     {
         let origin = String::from_utf8_lossy(origin.as_bytes());
         return Err(cross_origin(format!("a page of origin \"{}\"", shown(&origin))));
@@ -162,10 +167,13 @@ fn check_origin(headers: &HeaderMap, host: &str, is_opened: bool) -> Result<(), 
     }
 }
 
-/// True if `origin` is `http://` or `https://` and the host that the request was sent to.
-fn is_own(origin: &HeaderValue, host: &str) -> bool {
+/// True if `origin` is `https://` and the host that the request was sent to. A plain listener takes
+/// `http://` too: it cannot know whether a proxy before it speaks TLS. Under TLS a page of the
+/// plain port of that host, which others can replace on the way, is another one.
+fn is_own(origin: &HeaderValue, host: &str, is_in_tls: bool) -> bool {
     let origin = origin.to_str().unwrap_or_default();
-    let own = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+    let plain = || origin.strip_prefix("http://").filter(|_| !is_in_tls);
+    let own = origin.strip_prefix("https://").or_else(plain);
     own.is_some_and(|own| own.eq_ignore_ascii_case(host))
 }
 
@@ -240,7 +248,9 @@ mod tests {
             ("http://localhost:7420.evil.example", false),
         ] {
             let origin = HeaderValue::from_static(origin);
-            assert_eq!(is_own(&origin, "localhost:7420"), own, "{origin:?}");
+            assert_eq!(is_own(&origin, "localhost:7420", false), own, "{origin:?}");
+            let is_https = origin.as_bytes().starts_with(b"https:");
+            assert_eq!(is_own(&origin, "localhost:7420", true), own && is_https, "{origin:?}");
         }
     }
 

@@ -28,6 +28,9 @@ use crate::problem::{Reject, Rendered, too_large};
 use crate::request::{BodyLimits, Id, RequestContext, X_REQUEST_ID};
 use crate::trace::RequestTrace;
 
+/// Label of requests for paths that do not exist.
+const NO_ROUTE: &str = "none";
+
 #[derive(Clone, Debug)]
 pub(super) struct EdgeLayer {
     metrics: Metrics,
@@ -91,11 +94,11 @@ where
         let id = Id::take_or_make(request.headers());
         let method = method_index(request.method());
         let EdgeLayer { metrics, traces, options, names, route } = &self.route.layer;
-        let trace = RequestTrace::read(request.headers(), id.as_str(), traces.exporter());
+        let mut trace = RequestTrace::read(request.headers(), id.as_str(), traces.exporter());
         let _entered = trace.as_ref().map(|trace| trace.enter());
-        self.route.cell.get_or_init(|| {
+        let cell = self.route.cell.get_or_init(|| {
             let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
-            RouteCell::new(metrics, route.or(matched).unwrap_or("none"))
+            RouteCell::new(metrics, route.or(matched).unwrap_or(NO_ROUTE))
         });
         let HttpOptions { max_body_bytes, max_json_bytes, .. } = *options;
         let limits = BodyLimits { max_body_bytes, max_json_bytes };
@@ -104,6 +107,11 @@ where
         let checked = names.check(&request, options.pages);
         let checked = checked.and_then(|()| check_coding(request.headers()));
         let checked = checked.and_then(|()| limit_body(request, options.max_body_bytes));
+        if let Some(trace) = &mut trace
+            && (checked.is_err() || is_public(cell.route(), options.pages))
+        {
+            trace.keep();
+        }
         let running = match checked {
             Ok(request) => Ok(self.inner.call(request)),
             Err(reject) => Err(Some(reject)),
@@ -111,6 +119,15 @@ where
         metrics.in_flight().inc();
         EdgeFuture { running, id, method, started, trace, route: self.route.clone() }
     }
+}
+
+/// True if requests on this route need no access: those of health checks, of pages, and of paths
+/// that do not exist.
+fn is_public(route: &str, pages: &[&str]) -> bool {
+    let is_below = |page: &&str| {
+        route.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    matches!(route, NO_ROUTE | "/livez" | "/readyz") || pages.iter().any(is_below)
 }
 
 /// Answers a request whose body stays unread: the connection cannot carry another request, and the

@@ -8,6 +8,8 @@ use crate::tls::ServerTls;
 
 /// Name of the readiness check that shows what `--insecure-listen` allowed.
 const CHECK: &str = "insecure-listen";
+/// Name of the readiness check that shows ports without the TLS of the others.
+const PLAIN_CHECK: &str = "plain-listen";
 
 /// TLS of the listeners of a process, and its permission to listen beyond loopback. The default is
 /// neither.
@@ -15,6 +17,8 @@ const CHECK: &str = "insecure-listen";
 pub struct Exposure {
     tls: Option<ServerTls>,
     reach: Reach,
+    /// Ports without that TLS, as sentences.
+    plain: Vec<String>,
 }
 
 /// Addresses that may be bound.
@@ -36,8 +40,8 @@ pub struct ListenAddr {
     pub addr: SocketAddr,
     /// Clients are known by the access file there. Elsewhere they are by fencing tokens.
     pub uses_access_file: bool,
-    /// The TLS of the process is not spoken there.
-    pub is_plain: bool,
+    /// The flag by which the TLS of the process is not spoken there.
+    pub plain_by: Option<&'static str>,
 }
 
 /// Protection that the settings of a process give.
@@ -74,17 +78,21 @@ impl Exposure {
                 Reach::Loopback
             }
         };
-        if errors.is_empty() { Ok(Self { tls, reach }) } else { Err(errors) }
+        let plain = addresses.iter().filter_map(plain_port).collect();
+        if errors.is_empty() { Ok(Self { tls, reach, plain }) } else { Err(errors) }
     }
 
-    /// Sets the readiness check of what `--insecure-listen` allowed, and starts reloading the
-    /// certificate files until `kit` shuts down.
+    /// Sets the readiness checks of what `--insecure-listen` allowed and of plain ports, and starts
+    /// reloading the certificate files until `kit` shuts down.
     ///
     /// # Panics
     /// Outside of a tokio runtime, with TLS.
     pub fn start(&self, kit: &Kit) {
         if let Reach::Insecure(warning) = &self.reach {
             kit.health.set(CHECK, Status::Warn(warning.clone()));
+        }
+        if !self.plain.is_empty() {
+            kit.health.set(PLAIN_CHECK, Status::Info(self.plain.join("; ")));
         }
         if let Some(tls) = &self.tls {
             tls.start_reload(kit);
@@ -113,7 +121,7 @@ fn lacking(addresses: &[ListenAddr], has_tls: bool, safeguards: Safeguards) -> V
         let needs_file = address.uses_access_file;
         [
             (!has_tls, "TLS (--tls-cert, --tls-key)"),
-            (has_tls && address.is_plain, "TLS at this port"),
+            (has_tls && address.plain_by.is_some(), "TLS at this port"),
             (needs_file && !safeguards.access_file, "an access file (--access-file)"),
             (!safeguards.signed_tokens, "signed tokens (--token-key-file)"),
         ]
@@ -124,6 +132,11 @@ fn lacking(addresses: &[ListenAddr], has_tls: bool, safeguards: Safeguards) -> V
     let beyond = addresses.iter().filter(|address| !is_loopback(address.addr));
     let lacking = beyond.map(|address| (*address, lacks(address)));
     lacking.filter(|(_, lacks)| !lacks.is_empty()).collect()
+}
+
+fn plain_port(address: &ListenAddr) -> Option<String> {
+    let ListenAddr { flag, addr, plain_by, .. } = address;
+    plain_by.map(|by| format!("{flag} {addr} speaks no TLS ({by})"))
 }
 
 fn refusal((address, lacks): &Lacking) -> String {
@@ -161,7 +174,7 @@ mod tests {
 
     fn address(addr: &str, uses_access_file: bool) -> ListenAddr {
         let addr = addr.parse().unwrap();
-        ListenAddr { flag: "--listen", addr, uses_access_file, is_plain: false }
+        ListenAddr { flag: "--listen", addr, uses_access_file, plain_by: None }
     }
 
     #[test]

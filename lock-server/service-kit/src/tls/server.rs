@@ -100,8 +100,9 @@ impl ServerTls {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
             Arc::clone(&loaded.config)
         };
+        let peer = stream.peer_addr()?.ip();
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();
-        match self.shared.handshakes.run(self.handshake_timeout, accepting).await? {
+        match self.shared.handshakes.run(peer, self.handshake_timeout, accepting).await? {
             Ok(stream) => Ok(stream),
             Err((error, stream)) => {
                 // rustls has sent an alert, which a reset would overtake.

@@ -6,15 +6,15 @@ use serde::Deserialize;
 use super::load::{self, Client, Counted, Side};
 use super::report::{Report, Row};
 use super::server::Server;
-use super::{Load, http, http_proxy, redis};
+use super::{Load, http, http_proxy, objects, redis};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
 /// Content of an object.
-const VALUE: [u8; 100] = [b'x'; 100];
+pub(super) const VALUE: [u8; 100] = [b'x'; 100];
 
 /// Namespace of servers of the benchmark's own.
-const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
+pub(super) const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
 /// Measures pairs of fenced write and read of 100 bytes; with --redis or --http, that port
 ///
@@ -27,17 +27,19 @@ const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 #[command(after_help = "\
 Examples:
   fence bench guard
+  fence bench guard --objects                                   beside Redis and redb themselves
   fence bench guard --redis                                     starts a redis-server of its own
   fence bench guard --redis redis://127.0.0.1:6379 --clients 16 --time 2s
   fence bench guard --http --clients 64
   fence bench guard --redis --output json > redis-port.json
   fence bench guard --server http://127.0.0.1:7420 --guard http://127.0.0.1:7421")]
 pub(super) struct Args {
-    /// A running lock server [default: the benchmark's own]
-    #[arg(long, value_name = "URL", requires = "guard")]
+    /// A running lock server (no TLS) [default: the benchmark's own]
+    #[arg(long, value_name = "URL", requires = "guard", value_parser = super::plain_address)]
     server: Option<String>,
-    /// A running guard with the same keys [default: the benchmark's own]
-    #[arg(long, alias = "store", value_name = "URL", requires = "server")]
+    /// A running guard (no TLS) with the same keys [default: the benchmark's own]
+    #[arg(long, alias = "store", value_name = "URL", requires = "server",
+          value_parser = super::plain_address)]
     guard: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE")]
@@ -52,6 +54,10 @@ pub(super) struct Args {
     /// Measure PUT of 1 KiB through the reverse proxy, before an HTTP datastore in memory
     #[arg(long, conflicts_with_all = ["server", "redis"])]
     http: bool,
+    /// Measure PUT of 100 bytes on redis and embedded, beside the same script calls at Redis and a
+    /// bare redb file
+    #[arg(long, conflicts_with_all = ["server", "redis", "http"])]
+    objects: bool,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
@@ -67,6 +73,9 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     }
     if args.http {
         return http_proxy::bench(args.load, args.output).await;
+    }
+    if args.objects {
+        return objects::bench(args.load, args.output).await;
     }
     let own = match (&args.server, &args.guard) {
         (Some(_), Some(_)) => None,
@@ -106,14 +115,14 @@ struct Granted {
 }
 
 /// A client with a lock of its own.
-struct Writer {
+pub(super) struct Writer {
     connection: http::Connection,
     path: String,
     header: String,
 }
 
 impl Writer {
-    async fn open(
+    pub(super) async fn open(
         locks: &str,
         guard: &str,
         auth: Option<&BearerToken>,
@@ -135,7 +144,7 @@ impl Writer {
         })
     }
 
-    async fn send(&mut self, method: &str, body: &[u8]) -> Result<(), String> {
+    pub(super) async fn send(&mut self, method: &str, body: &[u8]) -> Result<(), String> {
         match self.connection.send(method, &self.path, &self.header, body).await? {
             (200..300, _) => Ok(()),
             (status, body) => Err(format!("{method}: {status} {}", String::from_utf8_lossy(&body))),

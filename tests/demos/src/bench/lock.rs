@@ -40,8 +40,9 @@ Examples:
   fence bench lock --large                           a million leases, ten thousand waiters
   fence bench lock --server http://127.0.0.1:7420 --output json")]
 pub(super) struct Args {
-    /// A running lock server, with --redis beside raw Redis [default: the benchmark's own]
-    #[arg(long, value_name = "URL", conflicts_with_all = ["etcd", "quorum", "large"])]
+    /// A running lock server (no TLS), with --redis beside raw Redis [default: the benchmark's own]
+    #[arg(long, value_name = "URL", value_parser = super::plain_address,
+          conflicts_with_all = ["etcd", "quorum", "large"])]
     server: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE", requires = "server")]

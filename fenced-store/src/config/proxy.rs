@@ -1,0 +1,89 @@
+//! Flags of the reverse proxy.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use fence_protocol::duration::{parse, parse_positive};
+use service_kit::tls::ServerUrl;
+
+use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, upstream_url};
+
+/// Reverse proxy before an HTTP datastore, in place of a store.
+#[derive(Clone, Debug, Args)]
+pub struct ProxyFlags {
+    /// Address of the reverse proxy, with --upstream, --max-request-lifetime and --state; excludes
+    /// --store.
+    #[arg(long, value_name = "ADDR")]
+    pub proxy_listen: Option<SocketAddr>,
+    /// Datastore of the proxy, http(s)://HOST:PORT.
+    #[arg(long, value_name = "URL", value_parser = upstream_url)]
+    pub upstream: Option<ServerUrl>,
+    /// HTTPS to the datastore.
+    #[command(flatten)]
+    pub upstream_tls: UpstreamTlsFlags,
+    /// Time for which the upstream may act on a request whose connection broke. You have to know
+    /// it: the guarantee "bounded" is worth what this number is. No default.
+    #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
+    pub max_request_lifetime: Option<Duration>,
+    /// Folder of the proxy's durable marks and open lanes.
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+    /// Time for the upstream's reply, then the outcome is unknown.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub upstream_timeout: Duration,
+    /// Longest rest after which a connection to the upstream is used again; 0s makes a new one for
+    /// each request. Keep it well below the upstream's own limit: a write that meets a connection
+    /// being closed has an unknown outcome.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse)]
+    pub upstream_idle: Duration,
+    /// Longest wait of a request for lower ones, then 503.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub drain_wait: Duration,
+}
+
+impl ProxyFlags {
+    /// Returns `true` if any of the flags that make a proxy is given.
+    pub(super) fn is_given(&self) -> bool {
+        self.proxy_listen.is_some()
+            || self.upstream.is_some()
+            || self.state.is_some()
+            || self.max_request_lifetime.is_some()
+    }
+
+    /// Checks that nothing is missing, and reads the certificates.
+    pub(super) fn upstream(&self) -> Result<Upstream, String> {
+        let listen = self.proxy_listen;
+        let url = self.upstream.clone();
+        let lifetime = self.max_request_lifetime;
+        let state = self.state.clone();
+        let missing: Vec<&str> = [
+            (listen.is_none(), "--proxy-listen is missing: set the address of the reverse proxy"),
+            (url.is_none(), "--upstream is missing: set the datastore behind the proxy"),
+            (
+                lifetime.is_none(),
+                "--max-request-lifetime is missing: set for how long the upstream may still act on a \
+                 request whose connection broke. Only you can know; there is no default",
+            ),
+            (state.is_none(), "--state is missing: set the folder of marks and intents"),
+        ]
+        .into_iter()
+        .filter(|(is_missing, _)| *is_missing)
+        .map(|(_, text)| text)
+        .collect();
+        match (listen, url, lifetime, state) {
+            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
+                listen,
+                https: self.upstream_tls.https(&url)?,
+                url,
+                max_request_lifetime,
+                state,
+                timeout: self.upstream_timeout,
+                idle: self.upstream_idle,
+                drain_wait: self.drain_wait,
+            }),
+            _ => Err(missing.join("\n")),
+        }
+    }
+}
