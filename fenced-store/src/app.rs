@@ -1,12 +1,15 @@
 //! Puts a guard together and serves it; the binary and `fence serve` both call this.
 
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
-use service_kit::listener::{self, BindError, BoundListener, DrainReport, Exposure, ListenOptions};
+use service_kit::listener::{
+    self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
+};
 use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
@@ -41,6 +44,9 @@ pub enum StartError {
     /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
+    /// The threads that serve the proxy.
+    #[error("the proxy's threads cannot start: {0}; check the limits of threads and open files")]
+    Threads(std::io::Error),
 }
 
 /// A guard that is ready to be served.
@@ -66,6 +72,9 @@ pub struct Bound {
     app: App,
     listener: BoundListener,
     proxy: Option<BoundListener>,
+    /// Threads of the proxy: a change of threads would cost it more than most bodies. The objects
+    /// API hashes and stores its bodies.
+    proxy_threads: HttpThreads,
     redis_port: Option<Listening>,
 }
 
@@ -124,8 +133,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {
         let listen = upstream.listen;
-        let routes = http_proxy::routes(shared.clone(), lanes, &upstream);
-        (listen, http::finish(routes, kit, http, names))
+        (listen, http_proxy::router(shared.clone(), lanes, &upstream, http, names))
     });
     let fencing = &guard.fencing;
     let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
@@ -185,6 +193,13 @@ impl App {
             Some((addr, _)) => Some(listener::bind(*addr, &self.exposure).await?),
             None => None,
         };
+        let proxy_threads = match &self.proxy {
+            Some(_) => {
+                let count = HttpThreads::default_count(NonZeroUsize::MIN);
+                HttpThreads::start(count, &self.kit.tasks).await.map_err(StartError::Threads)?
+            }
+            None => HttpThreads::default(),
+        };
         let redis_port = match &self.redis_port {
             Some(port) => Some(port.listen().await?),
             None => None,
@@ -198,7 +213,7 @@ impl App {
                 self.guard.opened(kind, addr);
             }
         }
-        Ok(Bound { app: self, listener, proxy, redis_port })
+        Ok(Bound { app: self, listener, proxy, proxy_threads, redis_port })
     }
 }
 
@@ -241,7 +256,8 @@ impl Bound {
         }
         let api = listener::serve(self.listener, router, options, kit.tasks.clone());
         let Some((listener, (_, router))) = self.proxy.zip(proxy) else { return api.await };
-        let proxy = listener::serve(listener, router, options, kit.tasks.clone());
+        let threads = &self.proxy_threads;
+        let proxy = listener::serve_on(threads, listener, router, options, kit.tasks.clone());
         let (api, proxy) = tokio::join!(api, proxy);
         DrainReport { open: api.open + proxy.open, cut: api.cut + proxy.cut }
     }

@@ -21,6 +21,13 @@ pub struct Counters {
     pub seal_seconds: Histogram,
     /// Forwarded operations with an unknown outcome.
     pub unknown_outcomes: Counter,
+    /// Lanes that a restart would quarantine.
+    pub open_lanes: Gauge,
+    /// Quarantines that began.
+    pub quarantines: Counter,
+    /// Time that operations waited in their lane, for the disk, lower operations or a quarantine,
+    /// in seconds.
+    pub lane_wait_seconds: Histogram,
     /// Lanes in quarantine, waiting for an operation with an unknown outcome.
     pub quarantined_lanes: Gauge,
     /// Operations at the upstream now.
@@ -59,6 +66,9 @@ impl Counters {
             store_seconds: Family::new_with_constructor(latencies),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             unknown_outcomes: Counter::default(),
+            open_lanes: Gauge::default(),
+            quarantines: Counter::default(),
+            lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
         };
@@ -93,6 +103,17 @@ impl Counters {
             "Forwarded operations with an unknown outcome",
             self.unknown_outcomes.clone(),
         );
+        registry.register("fence_quarantines", "Quarantines that began", self.quarantines.clone());
+        registry.register(
+            "fence_lane_wait_seconds",
+            "Time that operations waited in their lane",
+            self.lane_wait_seconds.clone(),
+        );
+        registry.register(
+            "fence_open_lanes",
+            "Lanes that a crash would quarantine",
+            self.open_lanes.clone(),
+        );
         registry.register(
             "fence_quarantined_lanes",
             "Lanes in quarantine",
@@ -121,6 +142,16 @@ impl Counters {
     pub(crate) fn called(&self, call: &'static str, begun: Instant) {
         let times = self.store_seconds.get_or_create_owned(&CallLabels { call });
         times.observe(begun.elapsed().as_secs_f64());
+    }
+
+    /// Durations of calls of the store or upstream, as [`called`](Self::called) finds them.
+    pub(crate) fn times(&self, call: &'static str) -> Histogram {
+        self.store_seconds.get_or_create_owned(&CallLabels { call })
+    }
+
+    /// Counter of an operation with a verdict, as [`count`](Self::count) finds it.
+    pub(crate) fn operation(&self, operation: &'static str, verdict: &'static str) -> Counter {
+        self.operations.get_or_create_owned(&OperationLabels { operation, verdict })
     }
 
     /// Counts what observe mode let pass. The caller bounds the number of different rules.

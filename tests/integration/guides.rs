@@ -288,9 +288,10 @@ fn with_free_ports(page: &str, named: &[&str]) -> String {
         // In two steps: a free port may hold the digits of one that is named.
         text = text.replace(port, &format!("<port {index}>"));
     }
-    for index in 0..named.len() {
-        let port = fence_tests::ports::unused().to_string();
-        text = text.replace(&format!("<port {index}>"), &port);
+    let ports: Vec<String> =
+        named.iter().map(|_| fence_tests::ports::unused().to_string()).collect();
+    for (index, port) in ports.iter().enumerate() {
+        text = text.replace(&format!("<port {index}>"), port);
     }
     text
 }
@@ -299,6 +300,12 @@ fn with_free_ports(page: &str, named: &[&str]) -> String {
 async fn terraform() {
     let text = with_free_ports("terraform.md", &["7420", "7421"]);
     run_text("terraform.md", &text, &[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn http() {
+    let text = with_free_ports("http.md", &["7420", "7421", "7431", "9000"]);
+    run_text("http.md", &text, &[]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

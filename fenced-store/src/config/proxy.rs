@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use fence_protocol::duration::parse_positive;
+use fence_protocol::duration::{parse, parse_positive};
 use service_kit::tls::ServerUrl;
 
 use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, upstream_url};
@@ -27,12 +27,17 @@ pub struct ProxyFlags {
     /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
-    /// Folder of the proxy's durable marks and intents.
+    /// Folder of the proxy's durable marks and open lanes.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Time for the upstream's reply, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
+    /// Longest rest after which a connection to the upstream is used again; 0s makes a new one for
+    /// each request. Keep it well below the upstream's own limit: a write that meets a connection
+    /// being closed has an unknown outcome.
+    #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse)]
+    pub upstream_idle: Duration,
     /// Longest wait of a request for lower ones, then 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
@@ -75,6 +80,7 @@ impl ProxyFlags {
                 max_request_lifetime,
                 state,
                 timeout: self.upstream_timeout,
+                idle: self.upstream_idle,
                 drain_wait: self.drain_wait,
             }),
             _ => Err(missing.join("\n")),

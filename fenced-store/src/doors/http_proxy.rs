@@ -11,16 +11,15 @@
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::middleware::from_fn_with_state;
-use axum::routing::any;
 use service_kit::Kit;
+use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
 use crate::counters::Counters;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
 use crate::store::commit::FolderError;
 
+mod body;
 mod client;
 mod forward;
 mod handler;
@@ -61,15 +60,19 @@ pub async fn open(
     Lanes::open(upstream, counters.clone(), kit.clone()).await
 }
 
-/// Makes the routes of the proxy: every path is the upstream's.
-pub fn routes(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Router {
-    let guarantee = shared.guard().guarantee();
-    let state = handler::Proxy::new(shared, lanes, upstream);
-    Router::new()
-        .route("/", any(handler::forward))
-        .route("/{*path}", any(handler::forward))
-        .layer(from_fn_with_state(guarantee, crate::doors::objects::guarantee))
-        .with_state(state)
+/// Makes the handler of the proxy: every path is the upstream's.
+pub fn router(
+    shared: HandlerState,
+    lanes: Arc<Lanes>,
+    upstream: &Upstream,
+    options: HttpOptions,
+    names: &HostNames,
+) -> ApiRouter {
+    let kit = shared.guard().kit.clone();
+    let proxy = Arc::new(handler::Proxy::new(shared, lanes, upstream));
+    let handle =
+        move |request| -> HandlerFuture { Box::pin(handler::reply(Arc::clone(&proxy), request)) };
+    finish_single(handle, "/{*path}", &kit, options, names)
 }
 
 #[cfg(test)]

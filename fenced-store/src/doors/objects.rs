@@ -20,7 +20,6 @@ mod unread;
 mod upload;
 
 pub(crate) use access::need;
-pub(crate) use reply::guarantee;
 pub(crate) use request::owner;
 pub(crate) use upload::Upload;
 

@@ -5,11 +5,14 @@ mod edge;
 mod fold;
 mod router;
 
+use std::sync::Arc;
+
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, Uri, header};
 use axum::routing::{MethodRouter, get};
 use fence_protocol::Code;
+use tower::Layer as _;
 
 use crate::Kit;
 use crate::problem::{Reject, shown};
@@ -17,7 +20,7 @@ use crate::request::BODY_BYTES;
 
 pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
-pub use router::ApiRouter;
+pub use router::{ApiFuture, ApiRouter, HandlerFuture};
 
 pub use crate::request::{RequestId, X_REQUEST_ID};
 
@@ -58,6 +61,19 @@ pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames
         // Handlers become routes here, once; otherwise it would happen for every request.
         .with_state(());
     ApiRouter::new(routes, options.folds)
+}
+
+/// Puts the same around one handler that serves every path and method, without the cost of looking
+/// for a route. `route` names it in metrics.
+pub fn finish_single(
+    handler: impl Fn(Request) -> HandlerFuture + Send + Sync + 'static,
+    route: &'static str,
+    kit: &Kit,
+    options: HttpOptions,
+    names: &HostNames,
+) -> ApiRouter {
+    let edge = edge::EdgeLayer::new(kit, options, names).with_route(route);
+    ApiRouter::single(edge.layer(router::SingleHandler(Arc::new(handler))))
 }
 
 /// The route of an API's OpenAPI document.

@@ -3,6 +3,7 @@
 mod cpu;
 mod guard;
 mod http;
+mod http_proxy;
 mod load;
 mod lock;
 mod objects;
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 
+pub(crate) use self::http_proxy::origin;
 pub(crate) use self::lock::thin;
 use fence_terminal::exit::Failure;
 
@@ -30,7 +32,8 @@ Examples:
   fence bench lock --server http://127.0.0.1:7420    a server that is running
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
   fence bench guard --objects                        fenced writes beside Redis and redb
-  fence bench guard --redis                          the Redis port beside Redis and twemproxy")]
+  fence bench guard --redis                          the Redis port beside Redis and twemproxy
+  fence bench guard --http                           the reverse proxy beside nginx and HAProxy")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -55,10 +58,10 @@ fn plain_address(text: &str) -> Result<String, String> {
 /// Load of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without --redis 64]
+    /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without --redis or --http 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
-    /// Length of a measurement [default: 2s; with guard --redis 500ms]
+    /// Length of a measurement [default: 2s; with guard --redis or --http 500ms]
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     time: Option<Duration>,
     /// Measurements of each side, 1 to 100

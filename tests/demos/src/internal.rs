@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use tokio::sync::mpsc;
 
-use crate::bench::thin;
+use crate::bench::{origin, thin};
 use crate::demo::worker;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::say;
@@ -32,6 +32,7 @@ enum Role {
     FencedStore(Server),
     DemoWorker(worker::Args),
     BenchHandler(thin::Args),
+    BenchOrigin,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -56,6 +57,7 @@ pub fn start(args: Args) -> ExitCode {
         }
         Role::DemoWorker(args) => play(worker::work(args, orders)),
         Role::BenchHandler(args) => thin::start(args),
+        Role::BenchOrigin => origin::start(),
     };
     played.map_or_else(|failure| ended(&failure), |()| ExitCode::SUCCESS)
 }

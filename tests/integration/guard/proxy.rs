@@ -1,5 +1,7 @@
 //! The drain lane before a datastore that knows nothing of tokens.
 
+mod bytes;
+
 use std::time::Duration;
 
 use fence_protocol::Code;
@@ -303,6 +305,27 @@ async fn a_crash_with_a_write_in_flight_quarantines_the_lane() {
     .await;
     assert_eq!(lane.upstream.values(), ["33", "34"]);
     lane.put("/doc", &token(33), "late").await.problem(Code::StaleToken);
+}
+
+/// Kill -9 right after a reply costs a quarantine, because the lane is still open on disk; an
+/// orderly end closes it, and so does a rest.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lane_at_rest_is_closed_for_good() {
+    let mut lane = Lane::new(LONG).await;
+    lane.put("/doc", &token(33), "33").await.expect(204);
+    lane.server.process.terminate();
+    lane.server.process.ended().await;
+    (lane.server, lane.api) = start(&lane.upstream, &lane.state, lane.lifetime).await;
+    lane.put("/doc", &token(34), "34").await.expect(204);
+    until_true("the lane to be closed on disk", || async {
+        lane.server.metric("fencepost_fence_open_lanes").await == 0
+    })
+    .await;
+    lane.crash().await;
+    lane.put("/doc", &token(35), "35").await.expect(204);
+    lane.crash().await;
+    lane.put("/doc", &token(36), "36").await.problem(Code::Quarantined);
+    assert_eq!(lane.upstream.values(), ["33", "34", "35"]);
 }
 
 #[tokio::test]

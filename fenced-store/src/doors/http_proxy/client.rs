@@ -1,71 +1,119 @@
-//! HTTP client for the upstream: no retries, no redirects, no shared connection for writes.
+//! HTTP client for the upstream: no retries of what may have been sent, no redirects.
+//!
+//! A connection is driven by the task of its request, and rests in the pool of its thread between
+//! two of them. The pool's library would need a task and several wake-ups a request, and has no
+//! bound on how stale a connection may be that fits writes.
 
-use std::time::Duration;
+mod connection;
+mod io;
+mod pool;
 
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::Body;
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::Full;
+use http::{Request, Response, Uri};
+use http_body_util::{Either, Full};
 use hyper::body::Incoming;
-use hyper_util::client::legacy::Client as HyperClient;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper::client::conn::http1;
+use service_kit::tasks::Tasks;
+use tower::ServiceExt as _;
 
 use super::upstream::Upstream;
 use crate::https::{Connector, Https};
 
-/// Idle connections kept for reads.
-const IDLE_CONNECTIONS: usize = 32;
-const IDLE_TIMEOUT: Duration = Duration::from_secs(15);
+pub(super) use self::connection::Connection;
+use self::io::ProbedIo;
+use self::pool::Pool;
+
+/// Body of a request: received whole, or streamed.
+pub(super) type UpstreamBody = Either<Full<Bytes>, Body>;
 
 /// Failure of a request without a reply.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// No connection could be made: nothing was sent.
+    /// Nothing was sent: there is no connection, or it had ended before the request's turn.
     NotSent(String),
     /// It was sent, in whole or in part.
     Unknown(String),
 }
 
-/// Sender of requests to the upstream.
+/// Sender of requests to the upstream. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
-    reads: HyperClient<Connector, Full<Bytes>>,
-    /// Client for writes; each has a connection of its own. A pooled connection may be closing at
-    /// the other end that very moment, and then it is unknown if the write was sent.
-    writes: HyperClient<Connector, Full<Bytes>>,
+    connector: Connector,
     https: Https,
+    origin: Uri,
+    pool: Arc<Pool>,
 }
 
 impl Client {
     /// Makes a client. Connecting, with the TLS handshake, gets half of the time of a request, so
     /// that a failure to connect is never taken for a lost reply.
-    pub(super) fn new(upstream: &Upstream) -> Self {
-        let connector = upstream.https.connector(upstream.timeout / 2);
-        let build = |idle: usize| {
-            HyperClient::builder(TokioExecutor::new())
-                .retry_canceled_requests(false)
-                .pool_max_idle_per_host(idle)
-                .pool_idle_timeout(IDLE_TIMEOUT)
-                .pool_timer(TokioTimer::new())
-                .build(connector.clone())
-        };
-        Self { reads: build(IDLE_CONNECTIONS), writes: build(0), https: upstream.https.clone() }
+    pub(super) fn new(upstream: &Upstream, tasks: &Tasks) -> Self {
+        let pool = Arc::new(Pool::new(upstream.idle));
+        Pool::start_pruning(&pool, tasks);
+        Self {
+            connector: upstream.https.connector(upstream.timeout / 2),
+            https: upstream.https.clone(),
+            origin: upstream.url.base().parse().unwrap_or_default(),
+            pool,
+        }
     }
 
-    /// Sends a request and awaits the head of the reply.
+    /// Sends a request and awaits the head of the reply. The body needs the connection to be
+    /// driven on.
+    ///
+    /// A connection that ended before the request's turn hands it back, and then a new one is made:
+    /// nothing was sent. Anything else that breaks before the reply is an unknown outcome.
     ///
     /// # Cancel safety
-    /// Dropping the future of a write closes its connection; the upstream may still act on it.
+    /// Dropping the future closes the connection; the upstream may still act on the request.
     pub(super) async fn send(
         &self,
-        request: Request<Full<Bytes>>,
-        is_write: bool,
-    ) -> Result<Response<Incoming>, Lost> {
-        let client = if is_write { &self.writes } else { &self.reads };
-        let host = request.uri().host().unwrap_or_default().to_owned();
-        client.request(request).await.map_err(|error| {
-            let text = self.https.explain(&error, &host).unwrap_or_else(|| chain(&error));
-            if error.is_connect() { Lost::NotSent(text) } else { Lost::Unknown(text) }
-        })
+        mut request: Request<UpstreamBody>,
+    ) -> Result<(Box<Connection>, Response<Incoming>), Lost> {
+        while let Some(mut connection) = self.pool.take() {
+            if !poll_fn(|cx| Poll::Ready(connection.is_usable(cx))).await {
+                continue;
+            }
+            match connection.send(request).await {
+                Ok(response) => return Ok((connection, response)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => request = unsent,
+                    None => return Err(Lost::Unknown(chain(error.error()))),
+                },
+            }
+        }
+        let mut connection = self.connect().await?;
+        match connection.send(request).await {
+            Ok(response) => Ok((connection, response)),
+            Err(error) if error.message().is_some() => Err(Lost::NotSent(chain(error.error()))),
+            Err(error) => Err(Lost::Unknown(chain(error.error()))),
+        }
+    }
+
+    /// Keeps a connection whose reply was read to its end, if it can carry another request.
+    pub(super) fn release(&self, mut connection: Box<Connection>, cx: &mut Context<'_>) {
+        if self.pool.is_used() && connection.is_ready(cx) {
+            self.pool.put(connection);
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<Connection>, Lost> {
+        let host = self.origin.host().unwrap_or_default();
+        let connected = self.connector.clone().oneshot(self.origin.clone()).await;
+        let stream = connected.map_err(|error| {
+            let error = error.as_ref();
+            Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
+        })?;
+        let (io, probe) = ProbedIo::new(stream);
+        let (sender, driver) =
+            http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;
+        // It has kilobytes, which would be moved several times a request.
+        Ok(Box::new(Connection::new(sender, driver, probe)))
     }
 }
 

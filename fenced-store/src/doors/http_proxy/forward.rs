@@ -1,5 +1,8 @@
 //! One request to the upstream, and the meaning of its reply for the lane.
 
+use std::fmt;
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -7,28 +10,39 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use fence_protocol::Code;
 use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
-use futures_util::stream::try_unfold;
 use http::header::HOST;
 use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
-use http_body_util::{BodyExt as _, Full, Limited};
-use hyper::body::Incoming;
-use service_kit::problem::Reject;
+use http_body::Body as _;
+use service_kit::problem::{Pieces, Reject};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
-use super::client::{Client, Lost, chain};
+use super::body::StreamedReply;
+use super::client::{Client, Lost, UpstreamBody, chain};
 use super::headers;
 use crate::key::ObjectKey;
 use crate::service::UNKNOWN_HINT;
 
-/// A request that was received whole and checked.
+/// A request that was checked.
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) method: Method,
     pub(super) key: ObjectKey,
     pub(super) query: Option<String>,
     pub(super) headers: http::HeaderMap,
-    pub(super) body: Bytes,
+    pub(super) body: UpstreamBody,
+}
+
+/// Method and resource of a request, for messages.
+struct What {
+    method: Method,
+    key: ObjectKey,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.key)
+    }
 }
 
 /// Sender of requests to the upstream.
@@ -36,9 +50,14 @@ pub(super) struct Checked {
 pub(super) struct Forwarder {
     pub(super) client: Client,
     pub(super) url: ServerUrl,
+    /// Name of the upstream, for its Host header.
+    pub(super) host: HeaderValue,
     pub(super) timeout: Duration,
     pub(super) max_reply_bytes: usize,
 }
+
+/// Verdict of a request that has a reply, for the metrics.
+pub(super) const APPLIED: &str = "applied";
 
 /// Result of a forwarded request, for the lane and the client.
 #[derive(Debug)]
@@ -60,29 +79,59 @@ impl Forwarder {
     /// Sends a request that may change something. Its reply is received whole before the operation
     /// ends: a slow client must not hold up the lane.
     pub(super) async fn write(&self, request: Checked) -> Forwarded {
-        let what = format!("{} {}", request.method, request.key);
+        let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        let exchange = async {
-            let response = self.client.send(request, true).await?;
-            let (head, body) = response.into_parts();
-            let body = Limited::new(body, self.max_reply_bytes).collect().await;
-            Ok((head, body.map(|body| body.to_bytes()).map_err(|error| error.to_string())))
-        };
+        // Boxed: the futures around it are moved.
+        let exchange = Box::pin(self.exchange(request));
         match tokio::time::timeout(self.timeout, exchange).await {
             Err(_) => {
                 self.unknown(&what, &format!("no reply within {} ms", self.timeout.as_millis()))
             }
             Ok(Err(Lost::NotSent(why))) => self.unreachable(&what, &why),
             Ok(Err(Lost::Unknown(why))) => self.unknown(&what, &why),
-            Ok(Ok((_, Err(why)))) => self.unknown(&what, &format!("its reply broke off: {why}")),
-            Ok(Ok((head, Ok(body)))) => self.answered(&what, head, body),
+            Ok(Ok((head, body))) => self.answered(&what, head, body),
         }
     }
 
-    fn answered(&self, what: &str, head: http::response::Parts, body: Bytes) -> Forwarded {
+    async fn exchange(
+        &self,
+        request: Request<UpstreamBody>,
+    ) -> Result<(http::response::Parts, Bytes), Lost> {
+        let (mut connection, response) = self.client.send(request).await?;
+        let (head, mut body) = response.into_parts();
+        // Servers send it to a connection at rest too, before they close it: then it is no reply.
+        if head.status == StatusCode::REQUEST_TIMEOUT && connection.is_reused() {
+            return Err(Lost::Unknown("it replied 408 on a connection that had rested".to_owned()));
+        }
+        let mut pieces = Pieces::default();
+        while !body.is_end_stream()
+            && let Some(frame) = poll_fn(|cx| connection.poll_frame(&mut body, cx)).await
+        {
+            let broke_off =
+                |error| Lost::Unknown(format!("its reply broke off: {}", chain(&error)));
+            if let Ok(data) = frame.map_err(broke_off)?.into_data() {
+                if pieces.len() + data.len() > self.max_reply_bytes {
+                    let limit = self.max_reply_bytes;
+                    return Err(Lost::Unknown(format!("its reply has more than {limit} bytes")));
+                }
+                pieces.push(data);
+            }
+        }
+        let mut connection = Some(connection);
+        poll_fn(|cx| {
+            if let Some(connection) = connection.take() {
+                self.client.release(connection, cx);
+            }
+            Poll::Ready(())
+        })
+        .await;
+        Ok((head, pieces.finish()))
+    }
+
+    fn answered(&self, what: &What, head: http::response::Parts, body: Bytes) -> Forwarded {
         // A gateway replied; the request may still be on its way behind it.
         if matches!(head.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
             || head.status.is_informational()
@@ -92,22 +141,25 @@ impl Forwarder {
         // 202: accepted, and not yet applied.
         let is_unknown = head.status == StatusCode::ACCEPTED;
         let response = relay(head, Body::from(body));
-        Forwarded { is_unknown, verdict: "applied", response }
+        Forwarded { is_unknown, verdict: APPLIED, response }
     }
 
     /// Sends a request that changes nothing, and streams the reply.
     pub(super) async fn read(&self, request: Checked) -> Forwarded {
-        let what = format!("{} {}", request.method, request.key);
+        let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        let reply = tokio::time::timeout(self.timeout, self.client.send(request, false)).await;
+        let reply = Box::pin(self.client.send(request));
+        let reply = tokio::time::timeout(self.timeout, reply).await;
         let lost = match reply {
-            Ok(Ok(response)) => {
+            Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                let response = relay(head, self.streamed(body));
-                return Forwarded { is_unknown: false, verdict: "applied", response };
+                let client = self.client.clone();
+                let body = StreamedReply::new(connection, body, client, self.timeout);
+                let response = relay(head, Body::new(body));
+                return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
             Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,
             Err(_) => format!("no reply within {} ms", self.timeout.as_millis()),
@@ -115,52 +167,31 @@ impl Forwarder {
         self.unreachable(&what, &lost)
     }
 
-    /// Streams a body, and ends it if the upstream pauses for too long.
-    fn streamed(&self, body: Incoming) -> Body {
-        let timeout = self.timeout;
-        Body::from_stream(try_unfold(body, move |mut body| async move {
-            loop {
-                let frame = tokio::time::timeout(timeout, body.frame())
-                    .await
-                    .map_err(|_| std::io::Error::from(std::io::ErrorKind::TimedOut))?;
-                let Some(frame) = frame else { return Ok(None) };
-                let frame = frame.map_err(|error| std::io::Error::other(chain(&error)))?;
-                if let Ok(data) = frame.into_data() {
-                    return Ok::<_, std::io::Error>(Some((data, body)));
-                }
-            }
-        }))
-    }
-
     /// Makes the upstream's request: the canonical path, the query unchanged, the upstream's name.
-    fn request(&self, checked: Checked) -> Result<Request<Full<Bytes>>, Box<Reject>> {
+    fn request(&self, checked: Checked) -> Result<Request<UpstreamBody>, Box<Reject>> {
         let refuse = |error: String| Box::new(Reject::new(Code::InvalidRequest, error));
         let path = match &checked.query {
             Some(query) => format!("/{}?{query}", checked.key),
             None => format!("/{}", checked.key),
         };
         let uri = Uri::builder()
-            .scheme(self.url.scheme())
-            .authority(self.url.authority().clone())
             .path_and_query(path)
             .build()
             .map_err(|error| refuse(format!("the path cannot be forwarded: {error}")))?;
-        let host = HeaderValue::try_from(self.url.authority().as_str())
-            .map_err(|error| refuse(format!("the upstream's name cannot be sent: {error}")))?;
-        let mut request = Request::new(Full::new(checked.body));
+        let mut request = Request::new(checked.body);
         *request.method_mut() = checked.method;
         *request.uri_mut() = uri;
         *request.version_mut() = Version::HTTP_11;
         *request.headers_mut() = checked.headers;
         headers::clean_request(request.headers_mut());
-        request.headers_mut().insert(HOST, host);
+        request.headers_mut().insert(HOST, self.host.clone());
         if let Some(context) = trace::header() {
             request.headers_mut().insert(trace::HEADER, context);
         }
         Ok(request)
     }
 
-    fn unknown(&self, what: &str, why: &str) -> Forwarded {
+    fn unknown(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} was sent to {}, and {why}", self.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
             .with("outcome", WireOutcome::Unknown)
@@ -168,7 +199,7 @@ impl Forwarder {
         Forwarded { is_unknown: true, verdict: "unknown", response: reject.into_response() }
     }
 
-    fn unreachable(&self, what: &str, why: &str) -> Forwarded {
+    fn unreachable(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} could not be forwarded to {}: {why}", self.url);
         not_sent(
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),

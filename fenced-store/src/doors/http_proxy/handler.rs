@@ -2,21 +2,28 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest as _, Request, State};
-use axum::response::Response;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::{IntoResponse as _, Response};
 use fence_protocol::wire::fence::Mode;
-use fence_protocol::{Code, FENCING_MARK, Token};
-use http::{HeaderValue, Method};
+use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
+use http::HeaderValue;
+use http::header::{CONNECTION, CONTENT_LENGTH};
+use http::request::Parts;
+use http_body_util::{Either, Full};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
 use service_kit::{clock, trace};
-use tokio_util::sync::CancellationToken;
 
+use super::body::{StreamedRequest, Unread};
 use super::client::Client;
-use super::forward::{Checked, Forwarded, Forwarder, is_safe};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::{Entry, Lanes};
 use super::second_name;
+use super::ticket::Ticket;
 use super::upstream::Upstream;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::{Upload, owner};
@@ -24,24 +31,35 @@ use crate::fencing::Intent;
 use crate::key::ObjectKey;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
+use crate::verdict::Fence;
 
-/// State of the proxy's handler. Cheap to clone.
-#[derive(Clone, Debug)]
+/// State of the proxy's handler.
+#[derive(Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
     lanes: Arc<Lanes>,
     forwarder: Forwarder,
+    guarantee: HeaderValue,
+    /// Metrics of most requests: they need no look-up by labels.
+    forward_seconds: Histogram,
+    applied: Counter,
 }
 
 impl Proxy {
     pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
         let forwarder = Forwarder {
-            client: Client::new(upstream),
+            client: Client::new(upstream, &shared.guard().kit.tasks),
+            host: HeaderValue::try_from(upstream.url.authority().as_str())
+                .unwrap_or(HeaderValue::from_static("upstream")),
             url: upstream.url.clone(),
             timeout: upstream.timeout,
             max_reply_bytes: shared.max_object_bytes(),
         };
-        Self { shared, lanes, forwarder }
+        let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
+        let counters = &shared.guard().counters;
+        let forward_seconds = counters.times("forward");
+        let applied = counters.operation("forward", APPLIED);
+        Self { shared, lanes, forwarder, guarantee, forward_seconds, applied }
     }
 
     fn guard(&self) -> &Arc<Guard> {
@@ -49,81 +67,120 @@ impl Proxy {
     }
 }
 
-/// Checks, receives and forwards a request. Once the body is received, a tracked task does the
-/// rest: a client that disconnects can take a request out of the queue, never back from the
-/// upstream.
-pub(super) async fn forward(
-    State(proxy): State<Proxy>,
-    request: Request,
-) -> Result<Response, Failure> {
-    let (summary, method, key) = check(&proxy, &request)?;
-    let query = request.uri().query().map(ToOwned::to_owned);
-    let headers = request.headers().clone();
-    // The body is received before the lane is entered: a slow sender holds up no other request.
-    let upload = Upload::from_request(request, &proxy.shared).await?;
-    let checked = Checked { method, key, query, headers, body: upload.body.clone() };
-    let gone = CancellationToken::new();
-    let _when_the_client_leaves = gone.clone().drop_guard();
-    let tasks = proxy.guard().kit.tasks.clone();
-    let task = tasks.spawn(trace::carry(async move {
-        let response = proxy.pass(summary, checked, &gone).await;
-        drop(upload);
-        response
-    }));
-    task.await.unwrap_or_else(|error| {
-        tracing::error!(%error, "a forward's task ended without a result");
-        Err(Reject::new(Code::Internal, "the forward's task ended without a result").into())
-    })
+/// Largest body that is received before its lane is entered: until then its sender holds up no
+/// other request, and a sender that leaves has changed nothing.
+const WHOLE_BYTES: usize = 1 << 20;
+
+/// Forwards a request, and adds `Fencing-Guarantee` to every reply, refusals too. Closes the
+/// connection if the request's body was not read to its end: another request could not follow it.
+pub(super) async fn reply(proxy: Arc<Proxy>, request: Request) -> Response {
+    let (head, body) = request.into_parts();
+    let unread = Unread::new(&body);
+    let mut response = match forward(&proxy, head, body, &unread).await {
+        Ok(response) => response,
+        Err(failure) => failure.into_response(),
+    };
+    response.headers_mut().insert(FENCING_GUARANTEE, proxy.guarantee.clone());
+    if unread.is_left() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
-fn check(proxy: &Proxy, request: &Request) -> Result<(RequestSummary, Method, ObjectKey), Failure> {
-    let method = request.method().clone();
-    second_name::check_method(&method)?;
-    second_name::check_depth(&method, request.headers())?;
-    second_name::check_query(request.uri().query())?;
-    headers::check_request(request.headers())?;
-    let path = request.uri().path();
+/// Checks, receives and forwards a request. A client that disconnects can take a request out of
+/// the lane, never back from the upstream.
+async fn forward(
+    proxy: &Arc<Proxy>,
+    head: Parts,
+    body: Body,
+    unread: &Unread,
+) -> Result<Response, Failure> {
+    let (summary, key) = check(proxy, &head)?;
+    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
+    let body = match rest {
+        None => {
+            unread.read();
+            Either::Left(Full::new(upload.body.clone()))
+        }
+        Some(rest) => {
+            let length = head.headers.get(CONTENT_LENGTH);
+            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+            let body = StreamedRequest::new(upload.body.clone(), rest, length, unread.clone());
+            Either::Right(Body::new(body))
+        }
+    };
+    let kind = if is_safe(&head.method) { Kind::Read } else { Kind::Write };
+    let query = head.uri.query().map(ToOwned::to_owned);
+    let checked = Checked { method: head.method, key, query, headers: head.headers, body };
+    let ticket = match &summary.fence {
+        Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
+            Some(proxy.enter(&summary, fence, &checked.key, kind).await?)
+        }
+        _ => None,
+    };
+    let tasks = proxy.guard().kit.tasks.clone();
+    let proxy = Arc::clone(proxy);
+    let work = Box::pin(async move {
+        let response = proxy.pass(&summary, checked, kind, ticket).await;
+        drop(upload);
+        response
+    });
+    Ok(tasks.finish(trace::carry(work)).await)
+}
+
+fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Failure> {
+    let Parts { method, uri, headers, .. } = head;
+    second_name::check_method(method)?;
+    second_name::check_depth(method, headers)?;
+    second_name::check_query(uri.query())?;
+    headers::check_request(headers)?;
+    let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
-    let intent = if is_safe(&method) { Intent::Read } else { Intent::Write };
+    let intent = if is_safe(method) { Intent::Read } else { Intent::Write };
     let guard = proxy.guard();
-    let fence = guard.fence(&key, request.headers(), intent)?;
+    let fence = guard.fence(&key, headers, intent)?;
     let text = format!("{method} {key}");
-    let owner = owner(request.headers())?;
-    Ok((RequestSummary { fence, kind: "forward", text, owner }, method, key))
+    let owner = owner(headers)?;
+    Ok((RequestSummary { fence, kind: "forward", text, owner }, key))
 }
 
 impl Proxy {
-    async fn pass(
+    /// Waits for the operation's turn in its lane.
+    async fn enter(
         &self,
-        summary: RequestSummary,
-        request: Checked,
-        gone: &CancellationToken,
-    ) -> Result<Response, Failure> {
-        let kind = if is_safe(&request.method) { Kind::Read } else { Kind::Write };
-        if self.guard().observer.mode() == Mode::Observe {
-            return Ok(self.watch(&summary, request, kind).await);
-        }
-        let Some(fence) = &summary.fence else {
-            let forwarded = self.send(request, kind).await;
-            return Ok(render(forwarded, None));
-        };
-        let mark = fence.presented.token;
-        let ticket = match self.lanes.enter(fence, kind, gone).await {
-            Ok(Entry::Admitted(ticket)) => ticket,
+        summary: &RequestSummary,
+        fence: &Fence,
+        key: &ObjectKey,
+        kind: Kind,
+    ) -> Result<Ticket, Failure> {
+        match self.lanes.enter(fence, kind).await {
+            Ok(Entry::Admitted(ticket)) => Ok(ticket),
             Ok(Entry::Refused(outcome)) => {
                 let outcome = Ok(outcome);
-                self.guard().count_refusal(&summary, &request.key, &outcome);
-                return Err(self.refuse(&summary, outcome));
+                self.guard().count_refusal(summary, key, &outcome);
+                Err(self.refuse(summary, outcome))
             }
-            Err(error) => return Err(self.refuse(&summary, Err(error))),
-        };
-        let forwarded = self.send(request, kind).await;
-        if forwarded.is_unknown {
-            ticket.unanswered();
-        } else {
-            ticket.ended();
+            Err(error) => Err(self.refuse(summary, Err(error))),
         }
-        Ok(render(forwarded, Some(mark)))
+    }
+
+    async fn pass(
+        &self,
+        summary: &RequestSummary,
+        request: Checked,
+        kind: Kind,
+        ticket: Option<Ticket>,
+    ) -> Response {
+        if self.guard().observer.mode() == Mode::Observe {
+            return self.watch(summary, request, kind).await;
+        }
+        let forwarded = self.send(request, kind).await;
+        match ticket {
+            Some(ticket) if forwarded.is_unknown => ticket.unanswered(),
+            Some(ticket) => ticket.ended(),
+            None => {}
+        }
+        render(forwarded, summary.fence.as_ref().map(|fence| fence.presented.token))
     }
 
     /// Records the token and forwards at once (observe mode).
@@ -162,8 +219,11 @@ impl Proxy {
             Kind::Read | Kind::Seal => self.forwarder.read(request).await,
         };
         counters.in_flight.dec();
-        counters.called("forward", begun);
-        counters.count("forward", forwarded.verdict);
+        self.forward_seconds.observe(begun.elapsed().as_secs_f64());
+        match forwarded.verdict {
+            APPLIED => drop(self.applied.inc()),
+            verdict => counters.count("forward", verdict),
+        }
         forwarded
     }
 }

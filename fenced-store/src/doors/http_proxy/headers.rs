@@ -23,6 +23,18 @@ const HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
+/// Headers of most requests, none of which names another resource: they need no search.
+const COMMON: [&str; 8] = [
+    "host",
+    "accept",
+    "user-agent",
+    "content-type",
+    "fencing-token",
+    "authorization",
+    "content-length",
+    "accept-encoding",
+];
+
 /// Headers that some upstreams prefer to `Host`: with them a request could select another virtual
 /// host. The upstream has one name, from the configuration.
 const HOST_ALIASES: [&str; 5] =
@@ -40,7 +52,7 @@ pub(super) fn check_request(headers: &HeaderMap) -> Result<(), Reject> {
     if listed(headers).any(|name| name == FENCING_TOKEN) {
         return refuse("the Connection header must not list fencing-token".to_owned());
     }
-    for name in headers.keys().map(HeaderName::as_str) {
+    for name in headers.keys().map(HeaderName::as_str).filter(|name| !COMMON.contains(name)) {
         if name.contains('_') {
             return refuse(format!(
                 "header {name} is refused: many servers read an underscore as a hyphen, so that it \
@@ -87,9 +99,11 @@ pub(super) fn clean_response(headers: &mut HeaderMap) {
 }
 
 fn remove_hop_by_hop(headers: &mut HeaderMap) {
-    let listed: Vec<String> = listed(headers).collect();
-    for name in listed {
-        headers.remove(name.as_str());
+    if headers.contains_key(CONNECTION) {
+        let listed: Vec<String> = listed(headers).collect();
+        for name in listed {
+            headers.remove(name.as_str());
+        }
     }
     for name in HOP_BY_HOP {
         headers.remove(name);
@@ -148,6 +162,13 @@ mod tests {
             headers(&[("fencing-mark", "1"), ("etag", "\"a\""), ("connection", "close")]);
         clean_response(&mut reply);
         assert_eq!(reply.len(), 1);
+    }
+
+    #[test]
+    fn common_headers_name_no_other_resource() {
+        for name in COMMON {
+            assert!(!name.contains('_') && !second_name::is_one(name), "{name}");
+        }
     }
 
     #[test]

@@ -1,43 +1,49 @@
-//! Durable state of the lanes: marks, and the intents of writes that may be at the upstream.
+//! Durable state of the lanes: marks, and the lanes whose writes may be at the upstream.
 
+use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::{LockName, Token};
-use redb::{ReadableTable as _, TableDefinition, WriteTransaction};
+use redb::{ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction};
 use service_kit::Kit;
-use service_kit::tasks::Tasks;
 
-use super::lane::OpId;
 use crate::store::commit::marks::{self, Highest, MARKS};
 use crate::store::commit::{Cause, Committer, Done, FolderError};
 use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
-/// Operation → (lock, token).
-const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");
+/// Open lane → lowest token whose writes may be at the upstream.
+const OPEN: TableDefinition<'_, &str, u64> = TableDefinition::new("open");
 
-/// Time that a resolved intent may stay in the file. A crash within it costs a needless quarantine;
-/// a commit for each would cost every write twice.
-const FORGET_AFTER: Duration = Duration::from_millis(50);
+/// Operation → (lock, token), one for each write: the form of version 0.1.
+const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");
 
 /// The file of the state folder. All clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     file: Arc<Committer>,
     highest: Highest,
-    /// Resolved intents that are still in the file.
-    resolved: Arc<Mutex<Vec<OpId>>>,
-    tasks: Tasks,
+    queue: Arc<Mutex<Queue>>,
 }
 
-/// An intent found at start.
-#[derive(Clone, Debug)]
-pub(super) struct Intent {
-    pub(super) op: OpId,
-    pub(super) lock: LockName,
-    pub(super) token: Token,
+/// Changes that wait for the next commit. Within a lane the last one counts.
+#[derive(Debug, Default)]
+struct Queue {
+    changes: HashMap<LockName, Change>,
+    /// A task commits what is queued.
+    is_served: bool,
+}
+
+/// Change of one lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change {
+    /// Number of the lane's action.
+    pub(super) seq: u64,
+    /// Raised mark, if any.
+    pub(super) mark: Option<Mark>,
+    /// Token that the lane is open under.
+    pub(super) open: Option<Token>,
 }
 
 impl Journal {
@@ -45,12 +51,11 @@ impl Journal {
         let highest = Highest::default();
         let file = Committer::open(folder, "lanes.redb", &kit.health, |transaction| {
             transaction.open_table(MARKS)?;
-            transaction.open_table(INTENTS)?;
+            transaction.open_table(OPEN)?;
+            replace_intents(transaction)?;
             highest.read(transaction)
         })?;
-        let file = Arc::new(file);
-        let resolved = Arc::default();
-        Ok(Self { file, highest, resolved, tasks: kit.tasks.clone() })
+        Ok(Self { file: Arc::new(file), highest, queue: Arc::default() })
     }
 
     /// Fails once the file cannot be trusted.
@@ -58,17 +63,19 @@ impl Journal {
         self.file.check()
     }
 
-    /// Returns every unresolved intent.
-    pub(super) async fn intents(&self) -> Result<Vec<Intent>, StoreError> {
+    /// Returns every open lane: its lock, mark, and the token that it is open under.
+    pub(super) async fn open_lanes(
+        &self,
+    ) -> Result<Vec<(LockName, Option<Mark>, Token)>, StoreError> {
         self.file
             .read(|snapshot| {
+                let marks = snapshot.open_table(MARKS)?;
                 let mut found = Vec::new();
-                for row in snapshot.open_table(INTENTS)?.iter()? {
-                    let (op, row) = row?;
-                    let (lock, token) = row.value();
-                    let lock = LockName::new(lock)?;
-                    let token = Token::new(token)?;
-                    found.push(Intent { op: op.value(), lock, token });
+                for row in snapshot.open_table(OPEN)?.iter()? {
+                    let (lock, token) = row?;
+                    let lock = LockName::new(lock.value())?;
+                    let mark = marks::get(&marks, &lock)?;
+                    found.push((lock, mark, Token::new(token.value())?));
                 }
                 Ok(found)
             })
@@ -123,66 +130,97 @@ impl Journal {
         self.file.submit(0, write).await
     }
 
-    /// Makes a mark and an intent durable, in one step.
-    pub(super) async fn persist(
+    /// Queues a change behind those of the same lane. Returns `true` if no task commits the queue:
+    /// the caller must start one that calls [`next`](Self::next) until it returns `None`.
+    pub(super) fn queue(&self, lock: &LockName, change: Change) -> bool {
+        let mut queue = self.locked();
+        let queued = queue.changes.entry(lock.clone()).or_insert(change);
+        let mark = change.mark.or(queued.mark);
+        *queued = Change { mark, ..change };
+        !std::mem::replace(&mut queue.is_served, true)
+    }
+
+    /// Takes the queued changes; `None` if there are none, and then the queue is not served.
+    pub(super) fn next(&self) -> Option<HashMap<LockName, Change>> {
+        let mut queue = self.locked();
+        let changes = std::mem::take(&mut queue.changes);
+        queue.is_served = !changes.is_empty();
+        queue.is_served.then_some(changes)
+    }
+
+    /// Makes changes durable, in one step.
+    ///
+    /// # Errors
+    /// [`StoreError`], which is final: the file cannot be trusted any more.
+    pub(super) async fn commit(
         &self,
-        lock: LockName,
-        mark: Option<Mark>,
-        intent: Option<(OpId, Token)>,
+        changes: Arc<HashMap<LockName, Change>>,
     ) -> Result<(), StoreError> {
-        let resolved = Arc::clone(&self.resolved);
         let highest = self.highest.clone();
         let write = move |transaction: &WriteTransaction| {
-            if let Some(mark) = mark {
-                highest.record(mark.token);
-                marks::set(&mut transaction.open_table(MARKS)?, &lock, mark)?;
-            }
-            remove(transaction, &resolved)?;
-            if let Some((op, token)) = intent {
-                transaction.open_table(INTENTS)?.insert(op, (lock.as_str(), token.get()))?;
+            let mut marks = transaction.open_table(MARKS)?;
+            let mut opened = transaction.open_table(OPEN)?;
+            for (lock, change) in changes.iter() {
+                if let Some(mark) = change.mark {
+                    highest.record(mark.token);
+                    marks::set(&mut marks, lock, mark)?;
+                }
+                match change.open {
+                    Some(token) => opened.insert(lock.as_str(), token.get())?,
+                    None => opened.remove(lock.as_str())?,
+                };
             }
             Ok(Done { answer: (), changed: true })
         };
         self.file.submit(0, write).await
     }
 
-    /// Removes an intent, within 50 ms.
-    pub(super) fn forget(&self, op: OpId) {
-        let is_first = {
-            let mut resolved = self.resolved.lock().unwrap_or_else(PoisonError::into_inner);
-            resolved.push(op);
-            resolved.len() == 1
-        };
-        if !is_first {
-            return;
-        }
-        let journal = self.clone();
-        let stop = self.tasks.shutdown_token();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = tokio::time::sleep(FORGET_AFTER) => {}
-            }
-            let resolved = Arc::clone(&journal.resolved);
-            let write = move |transaction: &WriteTransaction| {
-                let changed = remove(transaction, &resolved)?;
-                Ok(Done { answer: (), changed })
-            };
-            if let Err(error) = journal.file.submit(0, write).await {
-                tracing::debug!(%error, "resolved intents stay in the file");
-            }
-        });
+    fn locked(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn remove(transaction: &WriteTransaction, resolved: &Mutex<Vec<OpId>>) -> Result<bool, Cause> {
-    let resolved = std::mem::take(&mut *resolved.lock().unwrap_or_else(PoisonError::into_inner));
-    if resolved.is_empty() {
-        return Ok(false);
+/// Opens the lanes of unresolved intents that version 0.1 left, and drops their table.
+fn replace_intents(transaction: &WriteTransaction) -> Result<(), Cause> {
+    if !transaction.list_tables()?.any(|table| table.name() == INTENTS.name()) {
+        return Ok(());
     }
-    let mut intents = transaction.open_table(INTENTS)?;
-    for op in resolved {
-        intents.remove(op)?;
+    let mut opened = transaction.open_table(OPEN)?;
+    for row in transaction.open_table(INTENTS)?.iter()? {
+        let (_, row) = row?;
+        let (lock, token) = row.value();
+        let earlier = opened.get(lock)?.map(|token| token.value());
+        opened.insert(lock, earlier.map_or(token, |earlier| earlier.min(token)))?;
     }
-    Ok(true)
+    transaction.delete_table(INTENTS)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Version 0.1 left an intent for each write whose outcome it did not know.
+    #[tokio::test]
+    async fn unresolved_intents_of_the_version_before_are_open_lanes() {
+        let kit = Kit::new("test");
+        let folder = tempfile::tempdir().unwrap();
+        let database = redb::Database::create(folder.path().join("lanes.redb")).unwrap();
+        let transaction = database.begin_write().unwrap();
+        let mut intents = transaction.open_table(INTENTS).unwrap();
+        for (op, row) in [(1, ("a", 34)), (2, ("b", 7)), (3, ("a", 33))] {
+            intents.insert(op, row).unwrap();
+        }
+        drop(intents);
+        transaction.commit().unwrap();
+        drop(database);
+        // The second start finds what the first has written.
+        for _ in 0..2 {
+            let journal = Journal::open(folder.path(), &kit).unwrap();
+            let found = journal.open_lanes().await.unwrap();
+            let found: Vec<_> =
+                found.iter().map(|(lock, _, token)| (lock.as_str(), token.get())).collect();
+            assert_eq!(found, [("a", 33), ("b", 7)]);
+        }
+    }
 }

@@ -3,26 +3,26 @@
 //! An opaque upstream cannot compare tokens, so the guard waits until nothing lower can take effect
 //! before it forwards or replies to anything higher:
 //!
-//! - A token above the mark first makes the mark durable. From then on everything lower is refused,
-//!   also operations that were admitted and not yet forwarded.
-//! - It is forwarded once no lower operation is at the upstream. An operation that ended without a
-//!   reply has an *unknown outcome*: it may still take effect. The lane is then quarantined until
-//!   the upstream's maximum request lifetime has passed.
-//! - A write is forwarded only after its intent is durable. After a restart every unresolved intent
-//!   has an unknown outcome.
+//! - A token above the mark first makes the mark durable. From then on everything lower is refused.
+//! - It is forwarded once no lower operation is at the upstream. A write that ended without a reply
+//!   has an *unknown outcome*: it may still take effect. The lane is then quarantined until the
+//!   upstream's maximum request lifetime has passed.
+//! - A write is forwarded only while the lane is durably *open* under its token or a lower one. The
+//!   first write of a token opens the lane, and an interval of rest closes it, so that writes
+//!   between them cost no disk. After a restart every open lane has an unknown outcome.
 //!
 //! In quarantine the holder of the token with the unknown outcome may read and seal, not write: its
 //! next write could be overtaken by the earlier one, so that the newer value is lost. Tokens
 //! compare equal, so the fence alone would not prevent it. Reads are forwarded in turn like writes,
-//! but need no intent and never quarantine a lane: they change nothing.
+//! but neither open nor quarantine a lane: they change nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 use fence_protocol::Token;
 
 use crate::verdict::{Mark, Verdict, judge};
 
-/// Number of one operation; unique in the state folder's life.
+/// Number of one operation; unique in the process.
 pub type OpId = u64;
 
 /// Effect of an operation at the upstream.
@@ -50,22 +50,18 @@ pub enum Event {
         /// Time at which it times out.
         patience_until_ms: u64,
     },
-    /// The content of an [`Action::Persist`] is durable.
+    /// Everything that was emitted up to this [`Action::Persist`] is durable.
     Persisted {
-        /// Raised mark, if any.
-        mark: Option<Mark>,
-        /// Operation whose intent it is, if any.
-        intent: Option<OpId>,
+        /// Number of the action.
+        seq: u64,
     },
     /// A forwarded operation has its reply, or was certainly never sent.
     Ended {
-        /// The operation.
-        op: OpId,
+        /// Its effect.
+        kind: Kind,
     },
     /// A forwarded write has no reply: it may take effect until `until_ms`.
     Unanswered {
-        /// The operation.
-        op: OpId,
         /// Time at which it can no longer take effect.
         until_ms: u64,
     },
@@ -79,17 +75,24 @@ pub enum Event {
         /// Time now.
         now_ms: u64,
     },
+    /// An interval of rest has passed: a lane without a write in it closes.
+    Rest,
+    /// The process ends: the lane closes if no write is out.
+    Close,
 }
 
 /// Output of a lane, to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Make both durable in one step, then send [`Event::Persisted`].
+    /// Make this durable after everything that was emitted before it, then send
+    /// [`Event::Persisted`].
     Persist {
+        /// Number of the action, rising.
+        seq: u64,
         /// Raised mark, if any.
         mark: Option<Mark>,
-        /// The intent to forward this write.
-        intent: Option<OpId>,
+        /// Lowest token whose writes may be at the upstream; `None` closes the lane.
+        open: Option<Token>,
     },
     /// Forward the operation (reply, if it is a seal).
     Go {
@@ -102,11 +105,6 @@ pub enum Action {
         op: OpId,
         /// The reason.
         why: Why,
-    },
-    /// The intent is resolved and can be removed.
-    Forget {
-        /// The operation.
-        op: OpId,
     },
 }
 
@@ -140,28 +138,36 @@ pub const MAX_WAITING: usize = 1024;
 /// The lane of one lock.
 #[derive(Clone, Debug, Default)]
 pub struct Lane {
-    /// The durable mark.
+    /// The mark. While it is being made durable nothing is decided.
     mark: Option<Mark>,
-    /// A mark being made durable; nothing else is decided meanwhile.
-    persisting: Option<Mark>,
-    /// Admitted: the intent is being written, or the operation is at the upstream.
-    active: BTreeMap<OpId, Active>,
+    mark_seq: u64,
+    /// Lowest token whose writes may be at the upstream. They may once `open_seq` is durable.
+    open: Option<Token>,
+    open_seq: u64,
+    /// Numbers of the last [`Action::Persist`], and of the last one that is durable.
+    emitted_seq: u64,
+    durable_seq: u64,
+    /// Operations at the upstream. They have one token: a higher one waits for their end, and
+    /// lower ones are refused.
+    active: Option<Active>,
     unanswered: Option<Unanswered>,
     waiting: VecDeque<Waiting>,
+    /// No write since the last [`Event::Rest`].
+    has_rested: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Active {
-    presented: Mark,
-    kind: Kind,
+    token: Token,
+    writes: u32,
+    reads: u32,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Unanswered {
     /// Lowest token with an unknown outcome.
     token: Token,
     until_ms: u64,
-    ops: Vec<OpId>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -184,17 +190,11 @@ impl Lane {
         Self { mark, ..Self::default() }
     }
 
-    /// Makes a lane after a restart, from its durable mark and the unresolved intents.
-    pub fn restore(mark: Option<Mark>, intents: &[(OpId, Token)], until_ms: u64) -> Self {
-        let lowest = intents.iter().map(|(_, token)| *token).min();
-        let ops = intents.iter().map(|(op, _)| *op).collect();
-        let unanswered = lowest.map(|token| Unanswered { token, until_ms, ops });
-        Self { mark, unanswered, ..Self::default() }
-    }
-
-    /// Returns the durable mark.
-    pub fn mark(&self) -> Option<Mark> {
-        self.mark
+    /// Makes a lane after a restart, from its durable mark and the token that it was open under:
+    /// its writes may take effect until `until_ms`.
+    pub fn restore(mark: Option<Mark>, open: Token, until_ms: u64) -> Self {
+        let unanswered = Some(Unanswered { token: open, until_ms });
+        Self { mark, open: Some(open), unanswered, ..Self::default() }
     }
 
     /// Returns `true` while the lane waits for an operation with an unknown outcome.
@@ -202,10 +202,15 @@ impl Lane {
         self.unanswered.is_some()
     }
 
+    /// Returns `true` while a restart may find the lane open.
+    pub fn is_open(&self) -> bool {
+        self.open.is_some() || self.durable_seq < self.emitted_seq
+    }
+
     /// Returns `true` if the lane can be dropped and made again from the durable mark.
     pub fn is_idle(&self) -> bool {
-        self.persisting.is_none()
-            && self.active.is_empty()
+        !self.is_open()
+            && self.active.is_none()
             && self.unanswered.is_none()
             && self.waiting.is_empty()
     }
@@ -218,58 +223,48 @@ impl Lane {
                     return actions.push(Action::Refuse { op, why: Why::Full });
                 }
                 self.waiting.push_back(Waiting { op, presented, kind, patience_until_ms });
+                // Those before it wait for something else.
+                return self.pump(self.waiting.len() - 1, actions);
             }
-            Event::Persisted { mark, intent } => self.persisted(mark, intent, actions),
-            Event::Ended { op } => {
-                if self.active.remove(&op).is_some_and(|active| active.kind == Kind::Write) {
-                    actions.push(Action::Forget { op });
+            Event::Persisted { seq } => self.durable_seq = self.durable_seq.max(seq),
+            Event::Ended { kind } => {
+                self.ended(kind);
+                if self.active.is_some() {
+                    return;
                 }
             }
-            Event::Unanswered { op, until_ms } => self.unanswered(op, until_ms),
-            Event::Abandoned { op } => self.abandoned(op, actions),
+            Event::Unanswered { until_ms } => self.unanswered(until_ms),
+            Event::Abandoned { op } => return self.abandoned(op, actions),
             Event::Tick { now_ms } => {
-                if let Some(unanswered) =
-                    self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms)
-                {
-                    actions.extend(unanswered.ops.into_iter().map(|op| Action::Forget { op }));
-                }
+                self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms);
             }
+            Event::Rest => return self.rest(actions),
+            Event::Close => return self.close(actions),
         }
-        self.pump(actions);
+        self.pump(0, actions);
     }
 
-    fn persisted(&mut self, mark: Option<Mark>, intent: Option<OpId>, actions: &mut Vec<Action>) {
-        if let Some(mark) = mark {
-            self.mark = Some(mark);
-            self.persisting = None;
+    fn ended(&mut self, kind: Kind) {
+        let Some(active) = &mut self.active else { return };
+        match kind {
+            Kind::Write => {
+                active.writes = active.writes.saturating_sub(1);
+                self.has_rested = false;
+            }
+            Kind::Read => active.reads = active.reads.saturating_sub(1),
+            Kind::Seal => {}
         }
-        let Some((op, active)) = intent.and_then(|op| Some((op, *self.active.get(&op)?))) else {
-            return;
-        };
-        match judge(self.mark, active.presented) {
-            Verdict::Admit => actions.push(Action::Go { op }),
-            // The mark rose while the intent was being written: it must no longer be forwarded.
-            Verdict::Stale { mark } => self.withdraw(op, Why::Stale { mark }, actions),
-            Verdict::Collision { mark } => self.withdraw(op, Why::Collision { mark }, actions),
-            Verdict::Raise => debug_assert!(false, "an intent above the durable mark"),
+        if active.writes == 0 && active.reads == 0 {
+            self.active = None;
         }
     }
 
-    /// Refuses an operation whose intent is durable.
-    fn withdraw(&mut self, op: OpId, why: Why, actions: &mut Vec<Action>) {
-        self.active.remove(&op);
-        actions.push(Action::Refuse { op, why });
-        actions.push(Action::Forget { op });
-    }
-
-    fn unanswered(&mut self, op: OpId, until_ms: u64) {
-        let Some(active) = self.active.remove(&op) else { return };
-        let token = active.presented.token;
-        let unanswered =
-            self.unanswered.get_or_insert(Unanswered { token, until_ms, ops: Vec::new() });
+    fn unanswered(&mut self, until_ms: u64) {
+        let Some(Active { token, .. }) = self.active else { return };
+        let unanswered = self.unanswered.get_or_insert(Unanswered { token, until_ms });
         unanswered.token = unanswered.token.min(token);
         unanswered.until_ms = unanswered.until_ms.max(until_ms);
-        unanswered.ops.push(op);
+        self.ended(Kind::Write);
     }
 
     fn abandoned(&mut self, op: OpId, actions: &mut Vec<Action>) {
@@ -282,22 +277,37 @@ impl Lane {
         actions.push(Action::Refuse { op, why });
     }
 
-    /// Admits every waiting operation that may go. Those behind one that has to wait are checked
-    /// too: they may be stale, or raise the mark.
-    fn pump(&mut self, actions: &mut Vec<Action>) {
-        let mut at = 0;
-        while self.persisting.is_none()
+    /// Closes a lane that has rested, and forgets a token whose last write has ended.
+    fn rest(&mut self, actions: &mut Vec<Action>) {
+        if std::mem::replace(&mut self.has_rested, true) {
+            return self.close(actions);
+        }
+        let Some(lowest) = self.lowest_out() else { return };
+        if self.open.is_some_and(|open| open < lowest) && self.is_open_durable() {
+            self.open = Some(lowest);
+            self.persist(None, actions);
+        }
+    }
+
+    /// Closes the lane unless a write is out or waits for the opening.
+    fn close(&mut self, actions: &mut Vec<Action>) {
+        if self.open.is_some() && self.is_open_durable() && self.lowest_out().is_none() {
+            self.open = None;
+            self.persist(None, actions);
+        }
+    }
+
+    /// Admits every waiting operation that may go, from position `at` on. Those behind one that has
+    /// to wait are checked too: they may be stale, or raise the mark.
+    fn pump(&mut self, mut at: usize, actions: &mut Vec<Action>) {
+        while self.is_mark_durable()
             && let Some(waiting) = self.waiting.get(at).copied()
         {
-            let op = waiting.op;
-            let refuse = match judge(self.mark, waiting.presented) {
-                Verdict::Raise => {
-                    self.raise(at, waiting, actions);
-                    continue;
-                }
+            let why = match judge(self.mark, waiting.presented) {
+                Verdict::Raise => return self.raise(waiting, actions),
                 Verdict::Stale { mark } => Why::Stale { mark },
                 Verdict::Collision { mark } => Why::Collision { mark },
-                Verdict::Admit => match self.gate(&waiting) {
+                Verdict::Admit => match self.gate(&waiting, actions) {
                     Gate::Wait => {
                         at += 1;
                         continue;
@@ -311,49 +321,81 @@ impl Lane {
                 },
             };
             self.waiting.remove(at);
-            actions.push(Action::Refuse { op, why: refuse });
+            actions.push(Action::Refuse { op: waiting.op, why });
         }
     }
 
-    /// Makes the mark durable; a write that need not wait has its intent written with it.
-    fn raise(&mut self, at: usize, waiting: Waiting, actions: &mut Vec<Action>) {
+    /// Makes the mark durable. The same step opens the lane for a write that need not wait, and
+    /// closes it behind lower ones that have ended.
+    fn raise(&mut self, waiting: Waiting, actions: &mut Vec<Action>) {
         let mark = waiting.presented;
-        self.persisting = Some(mark);
-        let is_clear = self.active.is_empty() && self.unanswered.is_none();
-        let intent = (is_clear && waiting.kind == Kind::Write).then_some(waiting.op);
-        if let Some(op) = intent {
-            self.waiting.remove(at);
-            self.active.insert(op, Active { presented: mark, kind: Kind::Write });
+        self.mark = Some(mark);
+        if self.lowest_out().is_none() {
+            self.open = (waiting.kind == Kind::Write).then_some(mark.token);
+            self.open_seq = self.emitted_seq + 1;
         }
-        actions.push(Action::Persist { mark: Some(mark), intent });
+        self.persist(Some(mark), actions);
+        self.mark_seq = self.emitted_seq;
     }
 
-    fn gate(&self, waiting: &Waiting) -> Gate {
+    fn gate(&mut self, waiting: &Waiting, actions: &mut Vec<Action>) -> Gate {
         let token = waiting.presented.token;
-        if self.active.values().any(|active| active.presented.token < token) {
+        if self.active.is_some_and(|active| active.token < token) {
             return Gate::Wait;
         }
+        let is_write = waiting.kind == Kind::Write;
         match &self.unanswered {
-            None => Gate::Open,
-            Some(unanswered) if unanswered.token == token && waiting.kind != Kind::Write => {
-                Gate::Open
-            }
+            None => {}
+            Some(unanswered) if unanswered.token == token && !is_write => {}
             Some(unanswered) if unanswered.until_ms > waiting.patience_until_ms => {
-                Gate::Quarantined { until_ms: unanswered.until_ms }
+                return Gate::Quarantined { until_ms: unanswered.until_ms };
             }
-            Some(_) => Gate::Wait,
+            Some(_) => return Gate::Wait,
         }
+        if !is_write {
+            return Gate::Open;
+        }
+        if self.open.is_none() {
+            self.open = Some(token);
+            self.open_seq = self.emitted_seq + 1;
+            self.persist(None, actions);
+        }
+        if self.is_open_durable() { Gate::Open } else { Gate::Wait }
     }
 
     fn admit(&mut self, waiting: Waiting, actions: &mut Vec<Action>) {
         let Waiting { op, presented, kind, .. } = waiting;
+        let token = presented.token;
         if kind != Kind::Seal {
-            self.active.insert(op, Active { presented, kind });
+            let active = self.active.get_or_insert(Active { token, writes: 0, reads: 0 });
+            debug_assert_eq!(active.token, token, "operations of two tokens at the upstream");
+            match kind {
+                Kind::Write => active.writes += 1,
+                Kind::Read | Kind::Seal => active.reads += 1,
+            }
         }
-        actions.push(match kind {
-            Kind::Write => Action::Persist { mark: None, intent: Some(op) },
-            Kind::Read | Kind::Seal => Action::Go { op },
-        });
+        self.has_rested &= kind != Kind::Write;
+        actions.push(Action::Go { op });
+    }
+
+    fn persist(&mut self, mark: Option<Mark>, actions: &mut Vec<Action>) {
+        self.emitted_seq += 1;
+        actions.push(Action::Persist { seq: self.emitted_seq, mark, open: self.open });
+    }
+
+    fn is_mark_durable(&self) -> bool {
+        self.durable_seq >= self.mark_seq
+    }
+
+    fn is_open_durable(&self) -> bool {
+        self.durable_seq >= self.open_seq
+    }
+
+    /// Lowest token of the writes that may still take effect.
+    fn lowest_out(&self) -> Option<Token> {
+        let active = self.active.filter(|active| active.writes > 0).map(|active| active.token);
+        let unanswered = self.unanswered.map(|unanswered| unanswered.token);
+        active.into_iter().chain(unanswered).min()
     }
 }
 
@@ -362,25 +404,30 @@ mod tests {
     use super::*;
     use crate::verdict::tests::mark;
 
-    /// The mark passed to another lease while the intent was being written.
     #[test]
-    fn a_collision_with_a_durable_intent_is_no_stale_token() {
-        for (raised, why) in [
-            (mark(5, 2), Why::Collision { mark: mark(5, 2) }),
-            (mark(6, 2), Why::Stale { mark: mark(6, 2) }),
-        ] {
-            let mut lane = Lane::new(Some(mark(5, 1)));
+    fn a_collision_is_no_stale_token() {
+        let mut lane = Lane::new(Some(mark(5, 1)));
+        let mut feed = |event| {
             let mut actions = Vec::new();
-            let presented = mark(5, 1);
+            lane.handle(event, &mut actions);
+            actions
+        };
+        let arrive = |op, presented| {
             let kind = Kind::Write;
-            lane.handle(
-                Event::Arrive { op: 1, presented, kind, patience_until_ms: 1_000 },
-                &mut actions,
-            );
-            assert_eq!(actions, [Action::Persist { mark: None, intent: Some(1) }]);
-            actions.clear();
-            lane.handle(Event::Persisted { mark: Some(raised), intent: Some(1) }, &mut actions);
-            assert_eq!(actions, [Action::Refuse { op: 1, why }, Action::Forget { op: 1 }]);
-        }
+            Event::Arrive { op, presented, kind, patience_until_ms: 1_000 }
+        };
+        let open = Token::new(5).ok();
+        assert_eq!(feed(arrive(1, mark(5, 1))), [Action::Persist { seq: 1, mark: None, open }]);
+        // The same while the opening is on its way to the disk.
+        let collision = Why::Collision { mark: mark(5, 1) };
+        assert_eq!(feed(arrive(2, mark(5, 2))), [Action::Refuse { op: 2, why: collision }]);
+        let raised = Some(mark(6, 2));
+        let open = Token::new(6).ok();
+        assert_eq!(feed(arrive(3, mark(6, 2))), [Action::Persist { seq: 2, mark: raised, open }]);
+        let stale = Why::Stale { mark: mark(6, 2) };
+        assert_eq!(
+            feed(Event::Persisted { seq: 2 }),
+            [Action::Refuse { op: 1, why: stale }, Action::Go { op: 3 }]
+        );
     }
 }

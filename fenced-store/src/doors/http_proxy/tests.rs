@@ -23,9 +23,14 @@ use crate::doors::http_proxy::Upstream;
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
+mod reuse;
+mod streams;
+
 /// A request that reached the upstream. Dropping it breaks the connection.
 struct Seen {
     text: String,
+    /// Number of its connection.
+    connection: usize,
     reply: oneshot::Sender<String>,
 }
 
@@ -34,6 +39,11 @@ impl Seen {
         let text = format!(
             "HTTP/1.1 {status}\r\ncontent-length: 2\r\nfencing-mark: 7\r\nkeep-alive: 5\r\n\r\nok"
         );
+        self.raw(text);
+    }
+
+    /// Sends these bytes.
+    fn raw(self, text: String) {
         self.reply.send(text).unwrap();
     }
 }
@@ -63,7 +73,10 @@ async fn until(condition: impl AsyncFn() -> bool) {
     tokio::time::timeout(Duration::from_secs(30), wait).await.expect("it never came true");
 }
 
-async fn talk(mut stream: TcpStream, seen: mpsc::Sender<Seen>) -> Option<()> {
+/// In a reply: the upstream closes the connection behind it, without announcing it.
+const CLOSE_AFTER: &str = "x-close-after: 1";
+
+async fn talk(mut stream: TcpStream, connection: usize, seen: mpsc::Sender<Seen>) -> Option<()> {
     let mut text = String::new();
     let mut buffer = [0; 4096];
     loop {
@@ -75,8 +88,13 @@ async fn talk(mut stream: TcpStream, seen: mpsc::Sender<Seen>) -> Option<()> {
             continue;
         }
         let (reply, answer) = oneshot::channel();
-        seen.send(Seen { text: std::mem::take(&mut text), reply }).await.ok()?;
-        stream.write_all(answer.await.ok()?.as_bytes()).await.ok()?;
+        let text = std::mem::take(&mut text);
+        seen.send(Seen { text, connection, reply }).await.ok()?;
+        let answer = answer.await.ok()?;
+        stream.write_all(answer.as_bytes()).await.ok()?;
+        if answer.contains(CLOSE_AFTER) {
+            return None;
+        }
     }
 }
 
@@ -86,14 +104,26 @@ async fn upstream(kit: &Kit) -> (std::net::SocketAddr, mpsc::Receiver<Seen>) {
     let (sender, seen) = mpsc::channel(16);
     let tasks = kit.tasks.clone();
     kit.tasks.spawn(async move {
-        while let Ok((stream, _)) = listener.accept().await {
-            tasks.spawn(talk(stream, sender.clone()));
+        for connection in 0.. {
+            let Ok((stream, _)) = listener.accept().await else { break };
+            tasks.spawn(talk(stream, connection, sender.clone()));
         }
     });
     (addr, seen)
 }
 
 async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &Kit) -> app::App {
+    // Longer than any test: it never ends by itself.
+    app_with(addr, state, lifetime_ms, Duration::from_secs(3600), kit).await
+}
+
+async fn app_with(
+    addr: std::net::SocketAddr,
+    state: &Path,
+    lifetime_ms: u64,
+    idle: Duration,
+    kit: &Kit,
+) -> app::App {
     let upstream = Upstream {
         listen: ([127, 0, 0, 1], 0).into(),
         url: format!("http://{addr}").parse().unwrap(),
@@ -101,6 +131,7 @@ async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &K
         max_request_lifetime: Duration::from_millis(lifetime_ms),
         state: state.to_owned(),
         timeout: Duration::from_secs(20),
+        idle,
         drain_wait: Duration::from_secs(5),
     };
     let mut settings = Settings::new(Backend::Proxy(upstream), None);
@@ -110,10 +141,14 @@ async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &K
 
 impl World {
     async fn new(lifetime_ms: u64) -> Self {
+        Self::with_idle(lifetime_ms, Duration::from_secs(3600)).await
+    }
+
+    async fn with_idle(lifetime_ms: u64, idle: Duration) -> Self {
         let kit = Kit::new("test");
         let state = tempfile::tempdir().unwrap();
         let (addr, seen) = upstream(&kit).await;
-        let app = app(addr, state.path(), lifetime_ms, &kit).await;
+        let app = app_with(addr, state.path(), lifetime_ms, idle, &kit).await;
         let proxy = app.proxy.unwrap().1;
         Self { state, addr, seen, proxy, api: app.router, kit }
     }

@@ -4,15 +4,15 @@ use std::sync::Weak;
 
 use fence_protocol::LockName;
 
-use super::lane::{Kind, OpId};
+use super::lane::Kind;
 
 /// Receiver of the ends of forwarded operations.
 pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
     /// The upstream has replied, or was certainly not reached.
-    fn ended(&self, lock: &LockName, op: OpId);
+    fn ended(&self, lock: &LockName, kind: Kind);
 
     /// A forwarded write has no reply, so it may still take effect.
-    fn unanswered(&self, lock: &LockName, op: OpId);
+    fn unanswered(&self, lock: &LockName);
 }
 
 /// One admitted operation. A write whose ticket is dropped without a report counts as unanswered.
@@ -20,19 +20,13 @@ pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
 pub(super) struct Ticket {
     lanes: Weak<dyn OperationEnds>,
     lock: LockName,
-    op: OpId,
     kind: Kind,
     is_settled: bool,
 }
 
 impl Ticket {
-    pub(super) fn new(
-        lanes: Weak<dyn OperationEnds>,
-        lock: LockName,
-        op: OpId,
-        kind: Kind,
-    ) -> Self {
-        Self { lanes, lock, op, kind, is_settled: false }
+    pub(super) fn new(lanes: Weak<dyn OperationEnds>, lock: LockName, kind: Kind) -> Self {
+        Self { lanes, lock, kind, is_settled: false }
     }
 
     /// Reports that the upstream has replied, or was certainly not reached.
@@ -51,8 +45,8 @@ impl Ticket {
         }
         let Some(lanes) = self.lanes.upgrade() else { return };
         match self.kind {
-            Kind::Write if is_unknown => lanes.unanswered(&self.lock, self.op),
-            Kind::Write | Kind::Read => lanes.ended(&self.lock, self.op),
+            Kind::Write if is_unknown => lanes.unanswered(&self.lock),
+            Kind::Write | Kind::Read => lanes.ended(&self.lock, self.kind),
             Kind::Seal => {}
         }
     }

@@ -20,10 +20,12 @@ pub struct Upstream {
     pub https: Https,
     /// Time for which the datastore may still act on a request whose connection broke.
     pub max_request_lifetime: Duration,
-    /// Folder of durable marks and intents.
+    /// Folder of durable marks and open lanes.
     pub state: PathBuf,
     /// Time limit of a reply.
     pub timeout: Duration,
+    /// Longest rest after which a connection is used again; zero for a new one each time.
+    pub idle: Duration,
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
 }

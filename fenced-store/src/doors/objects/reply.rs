@@ -31,7 +31,7 @@ pub(super) fn repeatable(applied: &Applied, response: impl IntoResponse) -> Resp
 
 /// Adds `Fencing-Guarantee` to every reply, refusals too, and closes the connection if a refusal
 /// left the request's body unread.
-pub(crate) async fn guarantee(
+pub(super) async fn guarantee(
     State(guarantee): State<Guarantee>,
     request: Request,
     next: Next,

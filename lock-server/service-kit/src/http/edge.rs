@@ -37,12 +37,20 @@ pub(super) struct EdgeLayer {
     traces: Traces,
     options: HttpOptions,
     names: HostNames,
+    /// Name of the one route; `None` if a router names it.
+    route: Option<&'static str>,
 }
 
 impl EdgeLayer {
     pub(super) fn new(kit: &Kit, options: HttpOptions, names: &HostNames) -> Self {
         let metrics = kit.metrics.clone();
-        Self { metrics, traces: kit.traces.clone(), options, names: names.clone() }
+        let traces = kit.traces.clone();
+        Self { metrics, traces, options, names: names.clone(), route: None }
+    }
+
+    /// Names the one route.
+    pub(super) fn with_route(self, route: &'static str) -> Self {
+        Self { route: Some(route), ..self }
     }
 }
 
@@ -85,12 +93,12 @@ where
         let started = clock::now();
         let id = Id::take_or_make(request.headers());
         let method = method_index(request.method());
-        let EdgeLayer { metrics, traces, options, names } = &self.route.layer;
+        let EdgeLayer { metrics, traces, options, names, route } = &self.route.layer;
         let mut trace = RequestTrace::read(request.headers(), id.as_str(), traces.exporter());
         let _entered = trace.as_ref().map(|trace| trace.enter());
         let cell = self.route.cell.get_or_init(|| {
-            let route = request.extensions().get::<MatchedPath>();
-            RouteCell::new(metrics, route.map_or(NO_ROUTE, MatchedPath::as_str))
+            let matched = request.extensions().get::<MatchedPath>().map(MatchedPath::as_str);
+            RouteCell::new(metrics, route.or(matched).unwrap_or(NO_ROUTE))
         });
         let HttpOptions { max_body_bytes, max_json_bytes, .. } = *options;
         let limits = BodyLimits { max_body_bytes, max_json_bytes };

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use axum::body::Body as AxumBody;
-use axum::routing::future::RouteFuture;
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -17,7 +16,7 @@ use tower::Service as _;
 use super::body::TimedBody;
 use super::stream::Activity;
 use super::{ListenOptions, Shared};
-use crate::http::ApiRouter;
+use crate::http::{ApiFuture, ApiRouter};
 use crate::tls::ClientNames;
 
 #[derive(Clone, Debug)]
@@ -56,7 +55,7 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
 
 /// The reply to come.
 pub(super) struct Reply {
-    inner: RouteFuture<Infallible>,
+    inner: ApiFuture,
     activity: Option<Arc<Activity>>,
 }
 

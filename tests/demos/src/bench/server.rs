@@ -32,6 +32,31 @@ impl Server {
         Ok(server)
     }
 
+    /// Starts fenced-store as a reverse proxy before `origin`; its address is the second one.
+    pub(super) async fn start_proxy(origin: &str, args: &[&str]) -> Result<Self, Failure> {
+        let folder = folder()?;
+        let state = folder.path().join("state").display().to_string();
+        let own = [
+            "fenced-store",
+            "--listen",
+            "127.0.0.1:0",
+            "--proxy-listen",
+            "127.0.0.1:0",
+            "--unsigned",
+            "--log-filter",
+            "error",
+            "--max-request-lifetime",
+            "30s",
+            "--upstream",
+            origin,
+            "--state",
+            &state,
+        ];
+        let mut server = Self::role("fenced-store", &[&own, args].concat(), folder).await?;
+        server.port = Some(address(&mut server.process).await?);
+        Ok(server)
+    }
+
     /// Starts this program in another role and waits until it listens.
     pub(super) async fn start_role(name: &str, role: &[&str]) -> Result<Self, Failure> {
         Self::role(name, role, folder()?).await

@@ -1,0 +1,171 @@
+//! Bodies that are streamed, in both directions.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Body as _, Frame, SizeHint};
+use hyper::body::Incoming;
+use tokio::time::Sleep;
+
+use super::client::{Client, Connection};
+
+/// Tracker of a request's unread body. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Unread(Option<Arc<AtomicBool>>);
+
+impl Unread {
+    /// Tracks `body`.
+    pub(super) fn new(body: &Body) -> Self {
+        Self((!body.is_end_stream()).then(|| Arc::new(AtomicBool::new(true))))
+    }
+
+    /// The body was read to its end.
+    pub(super) fn read(&self) {
+        if let Some(is_left) = &self.0 {
+            is_left.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns `true` if part of the body is unread.
+    pub(super) fn is_left(&self) -> bool {
+        self.0.as_ref().is_some_and(|is_left| is_left.load(Ordering::Relaxed))
+    }
+}
+
+/// Body of a request whose first part was received before its lane was entered. Trailers are
+/// dropped.
+pub(super) struct StreamedRequest {
+    first: Option<Bytes>,
+    rest: Body,
+    /// Bytes that are missing, if the client stated a length.
+    left: Option<u64>,
+    unread: Unread,
+}
+
+impl StreamedRequest {
+    pub(super) fn new(first: Bytes, rest: Body, length: Option<u64>, unread: Unread) -> Self {
+        Self { first: Some(first), rest, left: length, unread }
+    }
+
+    fn passes(&mut self, data: Bytes) -> Frame<Bytes> {
+        let sent = u64::try_from(data.len()).unwrap_or(u64::MAX);
+        self.left = self.left.map(|left| left.saturating_sub(sent));
+        Frame::data(data)
+    }
+}
+
+impl http_body::Body for StreamedRequest {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        if let Some(first) = self.first.take() {
+            return Poll::Ready(Some(Ok(self.passes(first))));
+        }
+        loop {
+            return Poll::Ready(match ready!(Pin::new(&mut self.rest).poll_frame(cx)) {
+                None => {
+                    self.unread.read();
+                    None
+                }
+                Some(Err(error)) => Some(Err(error)),
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => {
+                        if self.rest.is_end_stream() {
+                            self.unread.read();
+                        }
+                        Some(Ok(self.passes(data)))
+                    }
+                    Err(_trailers) => continue,
+                },
+            });
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.first.is_none() && self.rest.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+    }
+}
+
+/// Body of a reply that is passed on as it comes, with the connection that it comes from. It ends
+/// if the upstream pauses for too long. Trailers are dropped.
+pub(super) struct StreamedReply {
+    /// `None` at the end.
+    source: Option<(Box<Connection>, Incoming)>,
+    client: Client,
+    pause_max: Duration,
+    pause: Option<Pin<Box<Sleep>>>,
+}
+
+impl StreamedReply {
+    pub(super) fn new(
+        connection: Box<Connection>,
+        body: Incoming,
+        client: Client,
+        pause_max: Duration,
+    ) -> Self {
+        Self { source: Some((connection, body)), client, pause_max, pause: None }
+    }
+
+    fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Error> {
+        let pause_max = self.pause_max;
+        let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause_max)));
+        ready!(pause.as_mut().poll(cx));
+        Poll::Ready(std::io::ErrorKind::TimedOut.into())
+    }
+}
+
+impl http_body::Body for StreamedReply {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
+        let this = &mut *self;
+        loop {
+            let Some((connection, body)) = &mut this.source else { return Poll::Ready(None) };
+            let Poll::Ready(frame) = connection.poll_frame(body, cx) else {
+                return this.poll_pause(cx).map(|late| Some(Err(late)));
+            };
+            this.pause = None;
+            match frame {
+                None => {
+                    if let Some((connection, _)) = this.source.take() {
+                        this.client.release(connection, cx);
+                    }
+                    return Poll::Ready(None);
+                }
+                Some(Err(error)) => {
+                    this.source = None;
+                    return Poll::Ready(Some(Err(std::io::Error::other(error))));
+                }
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                    Err(_trailers) => continue,
+                },
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.source.as_ref().is_none_or(|(_, body)| body.is_end_stream())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.source.as_ref().map_or_else(|| SizeHint::with_exact(0), |(_, body)| body.size_hint())
+    }
+}

@@ -1,0 +1,120 @@
+//! Connections to the upstream that are used again, and origins that end or answer them at the
+//! wrong moment.
+
+use super::*;
+
+impl World {
+    /// A write whose reply the test gives.
+    async fn answered(&mut self, token: u64, reply: impl FnOnce(Seen)) -> (Answer, usize) {
+        let answer = self.send(Method::PUT, "/a", token);
+        let seen = self.seen().await;
+        let connection = seen.connection;
+        reply(seen);
+        (answer.await.unwrap(), connection)
+    }
+}
+
+fn text(status: &str, header: &str) -> String {
+    format!("HTTP/1.1 {status}\r\n{header}content-length: 2\r\n\r\nok")
+}
+
+#[tokio::test]
+async fn a_warm_connection_is_used_again() {
+    let mut world = World::new(60_000).await;
+    for _ in 0..3 {
+        let (answer, connection) = world.answered(33, |seen| seen.reply("200 OK")).await;
+        assert_eq!((answer.status, connection), (StatusCode::OK, 0));
+    }
+    let (_, connection) =
+        world.answered(33, |seen| seen.raw(text("200 OK", "connection: close\r\n"))).await;
+    assert_eq!(connection, 0);
+    let (answer, connection) = world.answered(33, |seen| seen.reply("200 OK")).await;
+    assert_eq!((answer.status, connection), (StatusCode::OK, 1), "its end was announced");
+}
+
+#[tokio::test]
+async fn without_idle_time_every_request_has_its_own_connection() {
+    let mut world = World::with_idle(60_000, Duration::ZERO).await;
+    for number in 0..3 {
+        let (answer, connection) = world.answered(33, |seen| seen.reply("200 OK")).await;
+        assert_eq!((answer.status, connection), (StatusCode::OK, number));
+    }
+}
+
+/// Nothing was sent on the closed connection, so the outcome is the new one's.
+#[tokio::test]
+async fn a_connection_that_was_closed_at_rest_carries_no_request() {
+    let mut world = World::new(60_000).await;
+    let close = format!("{CLOSE_AFTER}\r\n");
+    for number in 0..20 {
+        let close = text("200 OK", &close);
+        let (answer, connection) = world.answered(33, |seen| seen.raw(close)).await;
+        assert_eq!((answer.status, connection), (StatusCode::OK, number));
+    }
+}
+
+/// The origin has read the request, or part of it, and closes: the outcome is unknown, and nothing
+/// is sent again.
+#[tokio::test]
+async fn a_connection_that_closes_under_a_request_leaves_its_outcome_unknown() {
+    let mut world = World::new(60_000).await;
+    let (_, connection) = world.answered(33, |seen| seen.reply("200 OK")).await;
+    let (answer, reused) = world.answered(33, drop).await;
+    assert_eq!(connection, reused);
+    assert_eq!(answer.code(), "outcome-unknown");
+    let next = world.send(Method::PUT, "/a", 33).await.unwrap();
+    assert_eq!(next.code(), "quarantined");
+    assert!(world.seen.try_recv().is_err(), "it was sent again");
+}
+
+/// Servers send 408 to connections at rest before they close them.
+#[tokio::test]
+async fn a_time_out_of_the_connection_is_no_reply_to_the_request() {
+    let mut world = World::new(60_000).await;
+    let timed_out = || text("408 Request Timeout", "connection: close\r\n");
+    let (answer, _) = world.answered(33, |seen| seen.raw(timed_out())).await;
+    assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT, "on a new connection it is one");
+    world.answered(33, |seen| seen.reply("200 OK")).await;
+    let (answer, _) = world.answered(33, |seen| seen.raw(timed_out())).await;
+    assert_eq!(answer.code(), "outcome-unknown");
+}
+
+#[tokio::test]
+async fn a_second_reply_is_given_to_no_other_request() {
+    let mut world = World::new(60_000).await;
+    let twice = format!("{}{}", text("200 OK", ""), text("201 Created", ""));
+    let (answer, first) = world.answered(33, |seen| seen.raw(twice)).await;
+    assert_eq!(answer.status, StatusCode::OK);
+    let (answer, second) = world.answered(33, |seen| seen.reply("204 No Content")).await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT);
+    assert_ne!(first, second);
+}
+
+/// Framing that two readers could take differently is no reply.
+#[tokio::test]
+async fn replies_with_bad_framing_leave_the_outcome_unknown() {
+    for bad in [
+        "HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\nok!",
+        "HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 9\r\nx-close-after: 1\r\n\r\nok",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-close-after: 1\r\n\r\nzz\r\nok\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nx-close-after: 1\r\n\r\n2\r\nok\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+        "nonsense\r\n\r\n",
+    ] {
+        let mut world = World::new(60_000).await;
+        let (answer, _) = world.answered(33, |seen| seen.raw(bad.to_owned())).await;
+        assert_eq!(answer.code(), "outcome-unknown", "{bad:?}");
+    }
+}
+
+/// A redirect is the client's to follow, with a token for where it leads.
+#[tokio::test]
+async fn redirects_are_passed_on() {
+    let mut world = World::new(60_000).await;
+    let redirect = text("307 Temporary Redirect", "location: /b\r\n");
+    let (answer, _) = world.answered(33, |seen| seen.raw(redirect)).await;
+    assert_eq!(answer.status, StatusCode::TEMPORARY_REDIRECT);
+    assert_eq!(answer.headers["location"], "/b");
+    assert!(world.seen.try_recv().is_err(), "it was followed");
+}

@@ -1,0 +1,234 @@
+//! Peers that are measured beside each other: the origin, nginx and HAProxy before it, and the
+//! guard before it.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use tempfile::TempDir;
+use tokio::net::TcpStream;
+
+use crate::bench::http;
+use crate::bench::load::Counted;
+use crate::bench::server::Server;
+use crate::own_redis::{find, free_port};
+use crate::process::{Process, awaited};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::say;
+
+/// Namespace of servers of the benchmark's own.
+const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
+
+/// Everything that was started; killed where this is dropped.
+pub(super) struct Peers {
+    origin: Server,
+    guard: Server,
+    locks: Server,
+    others: Vec<Forwarder>,
+    missing: Vec<String>,
+    token: String,
+    /// Of locks of which each client has one.
+    own_tokens: Vec<String>,
+}
+
+/// One side.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) name: &'static str,
+    pub(super) url: String,
+    pub(super) counted: Vec<Counted>,
+    tokens: Tokens,
+}
+
+/// The tokens of the clients of a side.
+#[derive(Clone, Debug)]
+enum Tokens {
+    None,
+    /// One that all present.
+    Same(String),
+    /// One for each, of a lock of its own.
+    Own(Vec<String>),
+}
+
+impl Peer {
+    /// Path that client `number` writes, and its token.
+    pub(super) fn resource(&self, number: u16) -> (String, Option<&str>) {
+        match &self.tokens {
+            Tokens::None => (format!("/open/{number}"), None),
+            Tokens::Same(token) => (format!("/shared/{number}"), Some(token)),
+            Tokens::Own(tokens) => {
+                let token = tokens.get(usize::from(number)).map(String::as_str);
+                (format!("/own/{number:04}/x"), token)
+            }
+        }
+    }
+}
+
+impl Peers {
+    /// Starts what is measured for so many clients.
+    pub(super) async fn start(clients: u16) -> Result<Self, Failure> {
+        let origin = Server::start_role("bench-origin", &["bench-origin"]).await?;
+        let locks = Server::start("lock-server", "embedded:", &NAMESPACE).await?;
+        let rules = ["--rule=shared/**=shared", "--rule=own/{client}/**=own/{client}"];
+        let guard = Server::start_proxy(&origin.url, &[&NAMESPACE[..], &rules].concat()).await?;
+        let mut others = Vec::new();
+        let mut missing = Vec::new();
+        for start in [Forwarder::nginx, Forwarder::haproxy] {
+            match start(&origin.url)? {
+                Ok(forwarder) => {
+                    forwarder.answers().await?;
+                    others.push(forwarder);
+                }
+                Err(why) => {
+                    say(&format!("NOT MEASURED: {why}"));
+                    missing.push(why);
+                }
+            }
+        }
+        let token = token(&locks.url, "shared").await?;
+        let mut own_tokens = Vec::new();
+        for number in 0..clients {
+            own_tokens.push(self::token(&locks.url, &format!("own/{number:04}")).await?);
+        }
+        Ok(Self { origin, guard, locks, others, missing, token, own_tokens })
+    }
+
+    /// The sides, the origin itself first.
+    pub(super) fn columns(&self) -> Vec<Peer> {
+        let origin = ("origin", self.origin.pid());
+        let mut columns = vec![Peer {
+            name: "direct",
+            url: self.origin.url.clone(),
+            counted: vec![origin],
+            tokens: Tokens::None,
+        }];
+        columns.extend(self.others.iter().map(|other| Peer {
+            name: other.name,
+            url: other.url.clone(),
+            counted: vec![origin, (other.name, other.process.pid())],
+            tokens: Tokens::None,
+        }));
+        for (name, tokens) in [
+            ("guard, token", Tokens::Same(self.token.clone())),
+            ("guard, a lock each", Tokens::Own(self.own_tokens.clone())),
+        ] {
+            columns.push(Peer {
+                name,
+                url: self.guard.port.clone().unwrap_or_default(),
+                counted: vec![origin, ("fenced-store", self.guard.pid())],
+                tokens,
+            });
+        }
+        columns
+    }
+
+    /// Sides that are not there, and why.
+    pub(super) fn missing(&self) -> Vec<String> {
+        self.missing.clone()
+    }
+
+    /// Ends what was started.
+    pub(super) async fn end(self) {
+        for server in [self.guard, self.locks, self.origin] {
+            server.end().await;
+        }
+        for other in self.others {
+            other.process.end().await;
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Granted {
+    fencing_token: String,
+}
+
+/// The header of a lease on `lock`.
+async fn token(locks: &str, lock: &str) -> Result<String, Failure> {
+    let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
+    let mut connection = http::Connection::open(locks, None).await.map_err(unreachable)?;
+    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
+    let headers = "content-type: application/json\r\n";
+    let reply = connection.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await;
+    let (status, body) = reply.map_err(unreachable)?;
+    if status != 200 {
+        let body = String::from_utf8_lossy(&body);
+        return Err(unreachable(format!("acquire: {status} {body}")));
+    }
+    let granted: Granted =
+        serde_json::from_slice(&body).map_err(|error| unreachable(error.to_string()))?;
+    Ok(granted.fencing_token)
+}
+
+/// A plain reverse proxy on a port of its own.
+struct Forwarder {
+    name: &'static str,
+    url: String,
+    process: Process,
+    _dir: TempDir,
+}
+
+/// A proxy that was started, or why it is not measured.
+type Started = Result<Result<Forwarder, String>, Failure>;
+
+impl Forwarder {
+    /// nginx as one process, which ends when it is killed, with connections that stay open.
+    fn nginx(origin: &str) -> Started {
+        let conf = |dir: &Path, port: u16| {
+            format!(
+                "daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error;\n\
+                 events {{ worker_connections 4096; }}\nhttp {{\n access_log off;\n \
+                 client_body_temp_path {dir}/a;\n proxy_temp_path {dir}/b;\n \
+                 fastcgi_temp_path {dir}/c;\n uwsgi_temp_path {dir}/d;\n scgi_temp_path {dir}/e;\n \
+                 keepalive_requests 1000000000;\n upstream origin {{ server {origin}; \
+                 keepalive 256; \
+                 keepalive_requests 1000000000; }}\n server {{\n  listen 127.0.0.1:{port};\n  \
+                 location / {{ proxy_pass http://origin; proxy_http_version 1.1; \
+                 proxy_set_header Connection \"\"; }}\n }}\n}}\n",
+                dir = dir.display(),
+                origin = origin.trim_start_matches("http://"),
+            )
+        };
+        Self::start("nginx", &["-c"], conf)
+    }
+
+    /// HAProxy with a thread a core and connections that stay open.
+    fn haproxy(origin: &str) -> Started {
+        let conf = |_: &Path, port: u16| {
+            format!(
+                "global\n maxconn 4096\ndefaults\n mode http\n timeout connect 5s\n \
+                 timeout client 60s\n timeout server 60s\n http-reuse always\nfrontend all\n \
+                 bind 127.0.0.1:{port}\n default_backend origin\nbackend origin\n server origin {}\n",
+                origin.trim_start_matches("http://"),
+            )
+        };
+        Self::start("haproxy", &["-db", "-f"], conf)
+    }
+
+    fn start(
+        name: &'static str,
+        args: &[&str],
+        conf: impl FnOnce(&Path, u16) -> String,
+    ) -> Started {
+        let Some(program) = find(name) else {
+            return Ok(Err(format!(
+                "{name}: it is not installed (Debian and Ubuntu: apt install {name})"
+            )));
+        };
+        let broken = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
+        let dir = tempfile::Builder::new().prefix("fence-bench-").tempdir().map_err(broken)?;
+        let port = free_port().map_err(broken)?;
+        let file = dir.path().join("conf");
+        std::fs::write(&file, conf(dir.path(), port)).map_err(broken)?;
+        let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        args.push(file.display().to_string());
+        let process = Process::start_other(name, &program, &args, dir.path())?;
+        let url = format!("http://127.0.0.1:{port}");
+        Ok(Ok(Self { name, url, process, _dir: dir }))
+    }
+
+    async fn answers(&self) -> Result<(), Failure> {
+        let at = self.url.trim_start_matches("http://");
+        let answers = async || Ok(TcpStream::connect(at).await.ok().map(drop));
+        awaited(&format!("{} that answers", self.name), answers).await
+    }
+}
