@@ -21,7 +21,7 @@ impl Machine {
             fs::create_dir(machine.path(folder)).unwrap();
         }
         let postinst = deploy("deb/postinst").replace("@NAME@", "lock-server");
-        let postinst = postinst.replace("/run/systemd/system", "/nonexistent");
+        let postinst = postinst.replace("/run/systemd/system", "/dev/null/none");
         let etc = machine.path("etc");
         fs::write(
             machine.path("postinst"),

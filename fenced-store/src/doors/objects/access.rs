@@ -66,6 +66,7 @@ mod tests {
             let route = match path.as_str() {
                 path if path.starts_with("/v1/objects/") => "/v1/objects/{*key}",
                 path if path.starts_with("/v1/fences/") => "/v1/fences/{*lock}",
+                path if path.starts_with("/v1/terraform-states/") => "/v1/terraform-states/{*key}",
                 path if path.starts_with("/v1/") => path,
                 _ => continue,
             };
