@@ -102,7 +102,7 @@ impl Observer {
     }
 
     /// Returns rules and codes with their counts of what observe mode let pass, in the order of the
-    /// rules' texts: the highest counts, as far as [`LISTED_BYTES_MAX`] reach. The rest is in one
+    /// rules' texts: the highest counts, as far as `LISTED_BYTES_MAX` reach. The rest is in one
     /// line a code, with the rule `other`.
     pub fn lines(&self) -> Vec<WouldRefuse> {
         if self.mode == Mode::Enforce {

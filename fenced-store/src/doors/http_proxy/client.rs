@@ -109,7 +109,8 @@ impl Client {
             let error = error.as_ref();
             Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
-        let (io, probe) = ProbedIo::new(stream);
+        let (io, probe) =
+            ProbedIo::new(stream).map_err(|error| Lost::NotSent(error.to_string()))?;
         let (sender, driver) =
             http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;
         // It has kilobytes, which would be moved several times a request.

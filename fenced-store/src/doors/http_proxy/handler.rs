@@ -134,6 +134,7 @@ fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Fai
     second_name::check_depth(method, headers)?;
     second_name::check_query(uri.query())?;
     headers::check_request(headers)?;
+    headers::check_body(method, headers)?;
     let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let intent = if is_safe(method) { Intent::Read } else { Intent::Write };

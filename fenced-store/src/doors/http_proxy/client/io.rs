@@ -21,9 +21,23 @@ pub(super) struct ProbedIo {
 
 impl ProbedIo {
     /// Makes the socket, and the flag that makes its next read a probe.
-    pub(super) fn new(inner: MaybeHttpsStream<TokioIo<TcpStream>>) -> (Self, Arc<AtomicBool>) {
+    ///
+    /// Once the socket is closed, by the kernel after the end of the process too, nothing more is
+    /// sent. Otherwise the kernel would repeat what the upstream has not confirmed for minutes, and
+    /// the upstream's maximum request lifetime would begin then.
+    ///
+    /// # Errors
+    /// If the kernel does not take the option.
+    pub(super) fn new(
+        inner: MaybeHttpsStream<TokioIo<TcpStream>>,
+    ) -> io::Result<(Self, Arc<AtomicBool>)> {
+        let socket = match &inner {
+            MaybeHttpsStream::Http(plain) => plain.inner(),
+            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
+        };
+        socket.set_zero_linger()?;
         let probe = Arc::new(AtomicBool::new(false));
-        (Self { inner, probe: Arc::clone(&probe) }, probe)
+        Ok((Self { inner, probe: Arc::clone(&probe) }, probe))
     }
 
     /// Returns `true` if a socket at rest has something to read, its end included. Under TLS that
@@ -76,5 +90,24 @@ impl Write for ProbedIo {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.inner).poll_write_vectored(cx, slices)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_sent_after_the_end_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let (socket, _) = ProbedIo::new(MaybeHttpsStream::Http(TokioIo::new(stream))).unwrap();
+        drop(socket);
+        let end = peer.read(&mut [0; 1]).await.map_err(|error| error.kind());
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel goes on sending");
     }
 }
