@@ -154,7 +154,15 @@ impl http_body::Body for StreamedReply {
                     return Poll::Ready(Some(Err(std::io::Error::other(error))));
                 }
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                    Ok(data) => {
+                        // It is not polled again after its last byte.
+                        if body.is_end_stream()
+                            && let Some((connection, _)) = this.source.take()
+                        {
+                            this.client.release(connection, cx);
+                        }
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
                     Err(_trailers) => continue,
                 },
             }

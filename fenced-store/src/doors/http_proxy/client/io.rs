@@ -108,6 +108,6 @@ mod tests {
         let (socket, _) = ProbedIo::new(MaybeHttpsStream::Http(TokioIo::new(stream))).unwrap();
         drop(socket);
         let end = peer.read(&mut [0; 1]).await.map_err(|error| error.kind());
-        assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel goes on sending");
+        assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel keeps sending");
     }
 }
