@@ -66,7 +66,7 @@ impl ProxyFlags {
                 "--max-request-lifetime is missing: set for how long the upstream may still act on a \
                  request whose connection broke. Only you can know; there is no default",
             ),
-            (state.is_none(), "--state is missing: set the folder of marks and intents"),
+            (state.is_none(), "--state is missing: set the folder of marks and open lanes"),
         ]
         .into_iter()
         .filter(|(is_missing, _)| *is_missing)

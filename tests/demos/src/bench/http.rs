@@ -3,6 +3,8 @@
 use std::io::Write as _;
 
 use fence_client::BearerToken;
+use fence_terminal::exit::{Failure, code};
+use serde::Deserialize;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -99,4 +101,28 @@ fn content_length(head: &[u8]) -> Result<usize, String> {
         Some((_, value)) => value.trim().parse().map_err(|_| "a strange content-length".to_owned()),
         None => Ok(0),
     }
+}
+
+/// The tokens of a grant.
+#[derive(Deserialize)]
+pub(super) struct Granted {
+    /// Value of the header.
+    pub(super) fencing_token: String,
+    /// The same in a form that goes into a password.
+    pub(super) fencing_credential: String,
+}
+
+/// Acquires a lease of ten minutes on `lock`.
+pub(super) async fn lease(locks: &str, lock: &str) -> Result<Granted, Failure> {
+    let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
+    let mut connection = Connection::open(locks, None).await.map_err(unreachable)?;
+    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
+    let headers = "content-type: application/json\r\n";
+    let reply = connection.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await;
+    let (status, body) = reply.map_err(unreachable)?;
+    if status != 200 {
+        let body = String::from_utf8_lossy(&body);
+        return Err(unreachable(format!("acquire: {status} {body}")));
+    }
+    serde_json::from_slice(&body).map_err(|error| unreachable(error.to_string()))
 }

@@ -1,6 +1,15 @@
 //! A server of the benchmark's own, as a process of its own.
 
+use std::net::Ipv4Addr;
+
+use axum::Router;
+use fence_terminal::output::emit;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use service_kit::tasks::Tasks;
 use tempfile::TempDir;
+use tokio::net::TcpListener;
 
 use crate::process::Process;
 use fence_terminal::exit::{Failure, code};
@@ -89,5 +98,24 @@ async fn address(process: &mut Process) -> Result<String, Failure> {
     match line.split_once("listening on ") {
         Some((_, address)) => Ok(address.trim().to_owned()),
         None => Err(process.failed("it did not print where it listens")),
+    }
+}
+
+/// Serves a router as plainly as axum can: nothing but HTTP/1 on a loopback port, which it prints.
+pub(super) async fn serve_bare(name: &str, router: Router) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
+    let addr = listener.local_addr().map_err(failed)?;
+    emit(format!("{name} listening on http://{addr}\n").as_bytes())?;
+    let tasks = Tasks::new();
+    loop {
+        let (stream, _) = listener.accept().await.map_err(failed)?;
+        stream.set_nodelay(true).map_err(failed)?;
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+        tasks.spawn(async move {
+            // A client that leaves in the middle of a request has failed itself.
+            let _ = connection.await;
+        });
     }
 }

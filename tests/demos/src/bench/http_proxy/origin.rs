@@ -1,7 +1,6 @@
 //! An HTTP datastore in memory: what the proxies stand before.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use axum::Router;
@@ -9,14 +8,9 @@ use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Path, State};
 use axum::http::StatusCode;
 use axum::routing::put;
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
-use service_kit::tasks::Tasks;
-use tokio::net::TcpListener;
 
-use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::emit;
+use crate::bench::server::serve_bare;
+use fence_terminal::exit::Failure;
 
 type Objects = Arc<Mutex<HashMap<String, Bytes>>>;
 
@@ -28,25 +22,11 @@ pub(crate) fn start() -> Result<(), Failure> {
 }
 
 async fn serve() -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
     let router = Router::new()
         .route("/{*path}", put(store).get(load))
         .layer(DefaultBodyLimit::disable())
         .with_state(Objects::default());
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let addr = listener.local_addr().map_err(failed)?;
-    emit(format!("bench-origin listening on http://{addr}\n").as_bytes())?;
-    let tasks = Tasks::new();
-    loop {
-        let (stream, _) = listener.accept().await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        tasks.spawn(async move {
-            // A client that leaves in the middle of a request has failed itself.
-            let _ = connection.await;
-        });
-    }
+    serve_bare("bench-origin", router).await
 }
 
 async fn store(

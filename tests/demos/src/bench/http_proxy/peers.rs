@@ -3,7 +3,6 @@
 
 use std::path::Path;
 
-use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -84,10 +83,11 @@ impl Peers {
                 }
             }
         }
-        let token = token(&locks.url, "shared").await?;
+        let token = http::lease(&locks.url, "shared").await?.fencing_token;
         let mut own_tokens = Vec::new();
         for number in 0..clients {
-            own_tokens.push(self::token(&locks.url, &format!("own/{number:04}")).await?);
+            let lease = http::lease(&locks.url, &format!("own/{number:04}")).await?;
+            own_tokens.push(lease.fencing_token);
         }
         Ok(Self { origin, guard, locks, others, missing, token, own_tokens })
     }
@@ -135,28 +135,6 @@ impl Peers {
             other.process.end().await;
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Granted {
-    fencing_token: String,
-}
-
-/// The header of a lease on `lock`.
-async fn token(locks: &str, lock: &str) -> Result<String, Failure> {
-    let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
-    let mut connection = http::Connection::open(locks, None).await.map_err(unreachable)?;
-    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
-    let headers = "content-type: application/json\r\n";
-    let reply = connection.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await;
-    let (status, body) = reply.map_err(unreachable)?;
-    if status != 200 {
-        let body = String::from_utf8_lossy(&body);
-        return Err(unreachable(format!("acquire: {status} {body}")));
-    }
-    let granted: Granted =
-        serde_json::from_slice(&body).map_err(|error| unreachable(error.to_string()))?;
-    Ok(granted.fencing_token)
 }
 
 /// A plain reverse proxy on a port of its own.

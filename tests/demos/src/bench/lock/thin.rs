@@ -1,26 +1,20 @@
 //! A thin HTTP handler around the two least scripts: what any service that gives tokens over HTTP
 //! costs, and the base of a lock server that keeps leases in memory.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::post;
 use axum::{Json, Router};
-use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::service::TowerToHyperService;
 use redis::Script;
 use redis::aio::MultiplexedConnection;
 use serde::{Deserialize, Serialize};
-use service_kit::tasks::Tasks;
-use tokio::net::TcpListener;
 
 use super::clients::{ACQUIRE, RELEASE};
 use crate::backing::connect;
-use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::emit;
+use crate::bench::server::serve_bare;
+use fence_terminal::exit::Failure;
 
 /// Started by `bench lock`, never by people.
 #[derive(Clone, Debug, clap::Args)]
@@ -63,7 +57,6 @@ pub(crate) fn start(args: Args) -> Result<(), Failure> {
 }
 
 async fn serve(Args { redis, prefix }: Args) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
     let target = redis.parse().map_err(|error| Failure::usage(format!("{error}")))?;
     let redis = connect(&target).await?;
     let acquire = Script::new(ACQUIRE);
@@ -72,20 +65,7 @@ async fn serve(Args { redis, prefix }: Args) -> Result<(), Failure> {
     let handler = Arc::new(Handler { redis, acquire, release, prefix, tokens });
     let route = post(handle);
     let router = Router::new().route("/v1/locks/{lock}/{verb}", route).with_state(handler);
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.map_err(failed)?;
-    let addr = listener.local_addr().map_err(failed)?;
-    emit(format!("bench-handler listening on http://{addr}\n").as_bytes())?;
-    let tasks = Tasks::new();
-    loop {
-        let (stream, _) = listener.accept().await.map_err(failed)?;
-        stream.set_nodelay(true).map_err(failed)?;
-        let service = TowerToHyperService::new(router.clone());
-        let connection = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
-        tasks.spawn(async move {
-            // A client that leaves in the middle of a request has failed itself.
-            let _ = connection.await;
-        });
-    }
+    serve_bare("bench-handler", router).await
 }
 
 async fn handle(

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
 use tempfile::TempDir;
 use tokio::net::TcpStream;
 
@@ -103,10 +102,14 @@ impl Peers {
         let port = guard.port.clone().unwrap_or_default();
         let mut own_credentials = Vec::new();
         for number in 0..clients {
-            own_credentials
-                .push(credential(&locks.url, &format!("{namespace}/{number:03}")).await?);
+            own_credentials.push(
+                http::lease(&locks.url, &format!("{namespace}/{number:03}"))
+                    .await?
+                    .fencing_credential,
+            );
         }
-        let credential = credential(&locks.url, &format!("{namespace}/fenced")).await?;
+        let credential =
+            http::lease(&locks.url, &format!("{namespace}/fenced")).await?.fencing_credential;
         let guard_at = port.trim_start_matches("redis://").to_owned();
         let servers = [locks, guard];
         Ok(Self {
@@ -180,28 +183,6 @@ pub(in crate::bench) fn plain_address(url: &str) -> Result<String, Failure> {
         ));
     }
     Ok(if rest.contains(':') { rest.to_owned() } else { format!("{rest}:6379") })
-}
-
-#[derive(Deserialize)]
-struct Granted {
-    fencing_credential: String,
-}
-
-/// A lease on `lock`, in the form that goes into a password.
-async fn credential(locks: &str, lock: &str) -> Result<String, Failure> {
-    let unreachable = |error: String| Failure::new(code::UNAVAILABLE, error);
-    let mut connection = http::Connection::open(locks, None).await.map_err(unreachable)?;
-    let path = format!("/v1/locks/{}/acquire", lock.replace('/', "%2F"));
-    let headers = "content-type: application/json\r\n";
-    let reply = connection.send("POST", &path, headers, b"{\"ttl_ms\":600000}").await;
-    let (status, body) = reply.map_err(unreachable)?;
-    if status != 200 {
-        let body = String::from_utf8_lossy(&body);
-        return Err(unreachable(format!("acquire: {status} {body}")));
-    }
-    let granted: Granted =
-        serde_json::from_slice(&body).map_err(|error| unreachable(error.to_string()))?;
-    Ok(granted.fencing_credential)
 }
 
 /// twemproxy on a port of its own.
