@@ -21,6 +21,10 @@ pub struct Counters {
     pub seal_seconds: Histogram,
     /// Forwarded operations with an unknown outcome.
     pub unknown_outcomes: Counter,
+    /// Unknown outcomes that were settled by the same conditional write.
+    pub settled_outcomes: Counter,
+    /// Writes that were to be conditional and were not, or that broke the promise of the upstream.
+    pub unconditional_writes: Counter,
     /// Lanes that a restart would quarantine.
     pub open_lanes: Gauge,
     /// Quarantines that began.
@@ -66,6 +70,8 @@ impl Counters {
             store_seconds: Family::new_with_constructor(latencies),
             seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             unknown_outcomes: Counter::default(),
+            settled_outcomes: Counter::default(),
+            unconditional_writes: Counter::default(),
             open_lanes: Gauge::default(),
             quarantines: Counter::default(),
             lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
@@ -102,6 +108,16 @@ impl Counters {
             "fence_in_doubt",
             "Forwarded operations with an unknown outcome",
             self.unknown_outcomes.clone(),
+        );
+        registry.register(
+            "fence_settled",
+            "Unknown outcomes that were settled by the same conditional write",
+            self.settled_outcomes.clone(),
+        );
+        registry.register(
+            "fence_unconditional",
+            "Writes without a condition because the upstream gave no usable ETag, and reused ETags",
+            self.unconditional_writes.clone(),
         );
         registry.register("fence_quarantines", "Quarantines that began", self.quarantines.clone());
         registry.register(

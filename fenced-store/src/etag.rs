@@ -32,6 +32,18 @@ impl ETag {
         Self(text.into())
     }
 
+    /// Parses the `ETag` field of another server. `None` for a weak or malformed tag, and for one
+    /// above [`MAX_FOREIGN_BYTES`](Self::MAX_FOREIGN_BYTES).
+    pub fn parse_strong(field: &str) -> Option<Self> {
+        if field.len() > Self::MAX_FOREIGN_BYTES {
+            return None;
+        }
+        unquoted(field).map(|tag| Self(tag.to_owned()))
+    }
+
+    /// Longest tag of another server, in bytes with its quotes.
+    pub const MAX_FOREIGN_BYTES: usize = 256;
+
     /// Returns the tag without quotes.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -112,17 +124,19 @@ fn tags(header: &'static str, list: &str) -> Result<Vec<ETag>, Invalid> {
         if item.starts_with("W/") {
             return Err(refuse("has a weak tag; only strong ones are compared"));
         }
-        let tag = item
-            .strip_prefix('"')
-            .and_then(|rest| rest.strip_suffix('"'))
-            .filter(|tag| !tag.is_empty() && !tag.contains('"'))
-            .ok_or_else(|| refuse("must be * or tags in double quotes"))?;
+        let tag = unquoted(item).ok_or_else(|| refuse("must be * or tags in double quotes"))?;
         tags.push(ETag(tag.to_owned()));
     }
     if tags.len() > Condition::MAX_TAGS {
         return Err(refuse("has more than 16 tags"));
     }
     Ok(tags)
+}
+
+/// Returns a strong tag without its quotes.
+fn unquoted(item: &str) -> Option<&str> {
+    let tag = item.strip_prefix('"')?.strip_suffix('"')?;
+    (!tag.is_empty() && !tag.contains('"')).then_some(tag)
 }
 
 #[cfg(test)]
@@ -153,6 +167,15 @@ mod tests {
         ] {
             assert_eq!(condition.holds(Some(&tag)), present, "{condition:?}");
             assert_eq!(condition.holds(None), absent, "{condition:?}");
+        }
+    }
+
+    #[test]
+    fn tags_of_other_servers_must_be_strong() {
+        assert_eq!(ETag::parse_strong("\"1-a\"").unwrap().as_str(), "1-a");
+        let long = format!("\"{}\"", "a".repeat(255));
+        for bad in ["", "1-a", "W/\"1-a\"", "\"\"", "\"a\"b\"", long.as_str()] {
+            assert_eq!(ETag::parse_strong(bad), None, "{bad}");
         }
     }
 

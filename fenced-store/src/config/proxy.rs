@@ -8,7 +8,8 @@ use clap::Args;
 use fence_protocol::duration::{parse, parse_positive};
 use service_kit::tls::ServerUrl;
 
-use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, upstream_url};
+use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
+use crate::key::ObjectKey;
 
 /// Reverse proxy before an HTTP datastore, in place of a store.
 #[derive(Clone, Debug, Args)]
@@ -41,6 +42,11 @@ pub struct ProxyFlags {
     /// Longest wait of a request for lower ones, then 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
+    /// Folder of the upstream in which the guard may write a probe at its start. If that shows
+    /// strong ETags that are never reused, and conditions that are checked, PUT and DELETE of
+    /// protected paths carry If-Match or If-None-Match; otherwise the guard does not start.
+    #[arg(long, value_name = "PATH", value_parser = probe_folder)]
+    pub etag_probe: Option<ObjectKey>,
 }
 
 impl ProxyFlags {
@@ -50,6 +56,7 @@ impl ProxyFlags {
             || self.upstream.is_some()
             || self.state.is_some()
             || self.max_request_lifetime.is_some()
+            || self.etag_probe.is_some()
     }
 
     /// Checks that nothing is missing, and reads the certificates.
@@ -82,6 +89,7 @@ impl ProxyFlags {
                 timeout: self.upstream_timeout,
                 idle: self.upstream_idle,
                 drain_wait: self.drain_wait,
+                etag_probe: self.etag_probe.clone(),
             }),
             _ => Err(missing.join("\n")),
         }

@@ -1,7 +1,7 @@
 //! Front door before any HTTP datastore: a reverse proxy that drains.
 //!
 //! The datastore cannot compare tokens, so check and effect cannot be one step. [`lane`] waits
-//! instead, and its guarantee is `bounded`. It holds if no request takes effect later than the
+//! instead, and its guarantee is `bounded`; [`conditions`] makes it `atomic` for some writes. It holds if no request takes effect later than the
 //! stated maximum request lifetime after its connection broke, if no client writes around the
 //! proxy, and if only one proxy at a time is active for a lock.
 //!
@@ -21,6 +21,8 @@ use crate::store::commit::FolderError;
 
 mod body;
 mod client;
+mod conditional;
+mod conditions;
 mod forward;
 mod handler;
 mod headers;
@@ -34,7 +36,7 @@ mod ticket;
 mod upstream;
 
 pub use lanes::Lanes;
-pub use upstream::{Upstream, UpstreamTlsFlags, upstream_url};
+pub use upstream::{Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
 
 /// A state folder that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -45,9 +47,22 @@ pub enum ProxyError {
     /// The folder cannot be read.
     #[error("the proxy's state cannot be read: {0}")]
     State(#[from] StoreError),
+    /// The upstream does not pass the probe.
+    #[error(
+        "{url} fails the probe of --etag-probe under /{folder}: {reason}. Correct the upstream, or \
+         leave --etag-probe out; then all writes are bounded"
+    )]
+    Probe {
+        /// Address of the upstream.
+        url: String,
+        /// Folder of the probe.
+        folder: String,
+        /// The check that failed, and what was seen.
+        reason: String,
+    },
 }
 
-/// Opens the state folder; operations in flight when the last process ended have an unknown
+/// Probes the upstream if its writes are to be conditional, and opens the state folder; operations in flight when the last process ended have an unknown
 /// outcome.
 ///
 /// # Errors
@@ -57,7 +72,19 @@ pub async fn open(
     counters: &Counters,
     kit: &Kit,
 ) -> Result<Arc<Lanes>, ProxyError> {
-    Lanes::open(upstream, counters.clone(), kit.clone()).await
+    let conditions = match &upstream.etag_probe {
+        None => None,
+        Some(folder) => {
+            let probed = conditional::probe(upstream, folder, counters, kit).await;
+            let failed = |reason| ProxyError::Probe {
+                url: upstream.url.to_string(),
+                folder: folder.to_string(),
+                reason,
+            };
+            Some(probed.map_err(failed)?)
+        }
+    };
+    Lanes::open(upstream, conditions, counters.clone(), kit.clone()).await
 }
 
 /// Makes the handler of the proxy: every path is the upstream's.

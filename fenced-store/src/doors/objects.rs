@@ -20,7 +20,7 @@ mod unread;
 mod upload;
 
 pub(crate) use access::need;
-pub(crate) use request::owner;
+pub(crate) use request::{condition, owner};
 pub(crate) use upload::Upload;
 
 #[cfg(test)]

@@ -10,9 +10,15 @@ use axum::response::{IntoResponse as _, Response};
 use bytes::Bytes;
 use fence_protocol::Code;
 use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
-use http::header::HOST;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::header::{
+    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE,
+    CONTENT_TYPE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
+    RANGE, TRANSFER_ENCODING,
+};
+use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
+use http_body_util::{Either, Full};
+use service_kit::Kit;
 use service_kit::problem::{Pieces, Reject};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
@@ -20,6 +26,7 @@ use service_kit::trace;
 use super::body::StreamedReply;
 use super::client::{Client, Lost, UpstreamBody, chain};
 use super::headers;
+use super::upstream::Upstream;
 use crate::key::ObjectKey;
 use crate::service::UNKNOWN_HINT;
 
@@ -32,6 +39,62 @@ pub(super) struct Checked {
     pub(super) headers: http::HeaderMap,
     pub(super) body: UpstreamBody,
 }
+
+impl Checked {
+    /// Path and query: the name of the resource.
+    pub(super) fn target(&self) -> String {
+        match &self.query {
+            Some(query) => format!("/{}?{query}", self.key),
+            None => format!("/{}", self.key),
+        }
+    }
+
+    /// Returns `true` if the body was received whole, so that it can be sent again.
+    pub(super) fn is_repeatable(&self) -> bool {
+        matches!(self.body, Either::Left(_))
+    }
+
+    /// Takes the request out, to send it. A body that was received whole stays here too.
+    pub(super) fn take(&mut self) -> Self {
+        let body = match &self.body {
+            Either::Left(whole) => Either::Left(whole.clone()),
+            Either::Right(_) => std::mem::replace(&mut self.body, Either::Left(Full::default())),
+        };
+        let Self { method, key, query, headers, .. } = self;
+        let (method, key) = (method.clone(), key.clone());
+        Self { method, key, query: query.clone(), headers: headers.clone(), body }
+    }
+
+    /// Makes the HEAD of the same resource, with the credentials of this request.
+    pub(super) fn head(&self) -> Self {
+        let mut headers = self.headers.clone();
+        for name in OF_A_BODY_OR_CONDITION {
+            headers.remove(name);
+        }
+        let body = Either::Left(Full::default());
+        let (key, query) = (self.key.clone(), self.query.clone());
+        Self { method: Method::HEAD, key, query, headers, body }
+    }
+}
+
+/// Headers that a HEAD must not take from a write: they select another representation, or describe
+/// the body.
+const OF_A_BODY_OR_CONDITION: [HeaderName; 14] = [
+    ACCEPT,
+    ACCEPT_ENCODING,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    IF_MATCH,
+    IF_MODIFIED_SINCE,
+    IF_NONE_MATCH,
+    IF_RANGE,
+    IF_UNMODIFIED_SINCE,
+    RANGE,
+    TRANSFER_ENCODING,
+];
 
 /// Method and resource of a request, for messages.
 struct What {
@@ -76,6 +139,29 @@ pub(super) fn is_safe(method: &Method) -> bool {
 }
 
 impl Forwarder {
+    pub(super) fn new(upstream: &Upstream, kit: &Kit, max_reply_bytes: usize) -> Self {
+        Self {
+            client: Client::new(upstream, &kit.tasks),
+            host: HeaderValue::try_from(upstream.url.authority().as_str())
+                .unwrap_or(HeaderValue::from_static("upstream")),
+            url: upstream.url.clone(),
+            timeout: upstream.timeout,
+            max_reply_bytes,
+        }
+    }
+
+    /// Sends a HEAD, whose reply is whole when its head is.
+    pub(super) async fn head(&self, request: Checked) -> Forwarded {
+        let what = What { method: Method::HEAD, key: request.key.clone() };
+        let mut forwarded = self.write(request).await;
+        if forwarded.is_unknown {
+            return self.unreachable(&what, "it has not replied");
+        }
+        // The length of a body that does not come.
+        forwarded.response.headers_mut().remove(CONTENT_LENGTH);
+        forwarded
+    }
+
     /// Sends a request that may change something. Its reply is received whole before the operation
     /// ends: a slow client must not hold up the lane.
     pub(super) async fn write(&self, request: Checked) -> Forwarded {
@@ -170,12 +256,8 @@ impl Forwarder {
     /// Makes the upstream's request: the canonical path, the query unchanged, the upstream's name.
     fn request(&self, checked: Checked) -> Result<Request<UpstreamBody>, Box<Reject>> {
         let refuse = |error: String| Box::new(Reject::new(Code::InvalidRequest, error));
-        let path = match &checked.query {
-            Some(query) => format!("/{}?{query}", checked.key),
-            None => format!("/{}", checked.key),
-        };
         let uri = Uri::builder()
-            .path_and_query(path)
+            .path_and_query(checked.target())
             .build()
             .map_err(|error| refuse(format!("the path cannot be forwarded: {error}")))?;
         let mut request = Request::new(checked.body);

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
-use fence_protocol::wire::fence::Mode;
+use fence_protocol::wire::fence::{Guarantee, Mode};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
-use http::HeaderValue;
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::request::Parts;
+use http::{HeaderValue, Method};
 use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
@@ -17,7 +17,8 @@ use service_kit::problem::Reject;
 use service_kit::{clock, trace};
 
 use super::body::{StreamedRequest, Unread};
-use super::client::Client;
+use super::conditional::{Conditional, client_condition};
+use super::conditions::Conditions;
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
@@ -27,6 +28,7 @@ use super::ticket::Ticket;
 use super::upstream::Upstream;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::{Upload, owner};
+use crate::etag::Condition;
 use crate::fencing::Intent;
 use crate::key::ObjectKey;
 use crate::service::{Failure, Guard, RequestSummary};
@@ -38,7 +40,7 @@ use crate::verdict::Fence;
 pub(super) struct Proxy {
     shared: HandlerState,
     lanes: Arc<Lanes>,
-    forwarder: Forwarder,
+    pub(super) forwarder: Forwarder,
     guarantee: HeaderValue,
     /// Metrics of most requests: they need no look-up by labels.
     forward_seconds: Histogram,
@@ -47,14 +49,7 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
-        let forwarder = Forwarder {
-            client: Client::new(upstream, &shared.guard().kit.tasks),
-            host: HeaderValue::try_from(upstream.url.authority().as_str())
-                .unwrap_or(HeaderValue::from_static("upstream")),
-            url: upstream.url.clone(),
-            timeout: upstream.timeout,
-            max_reply_bytes: shared.max_object_bytes(),
-        };
+        let forwarder = Forwarder::new(upstream, &shared.guard().kit, shared.max_object_bytes());
         let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
         let counters = &shared.guard().counters;
         let forward_seconds = counters.times("forward");
@@ -62,8 +57,27 @@ impl Proxy {
         Self { shared, lanes, forwarder, guarantee, forward_seconds, applied }
     }
 
-    fn guard(&self) -> &Arc<Guard> {
+    pub(super) fn guard(&self) -> &Arc<Guard> {
         self.shared.guard()
+    }
+
+    /// Returns the conditions under which writes of protected paths are sent, if any.
+    fn conditions(&self) -> Option<&Arc<Conditions>> {
+        let conditions = self.lanes.conditions()?;
+        (conditions.is_trusted() && self.guard().observer.mode() == Mode::Enforce)
+            .then_some(conditions)
+    }
+
+    /// Returns the effect of an operation at the upstream.
+    fn kind(&self, method: &Method, summary: &RequestSummary) -> Kind {
+        if is_safe(method) {
+            return Kind::Read;
+        }
+        match (method, summary.fence.is_some() && self.conditions().is_some()) {
+            (&Method::PUT, true) => Kind::ConditionalPut,
+            (&Method::DELETE, true) => Kind::ConditionalDelete,
+            _ => Kind::Write,
+        }
     }
 }
 
@@ -76,11 +90,13 @@ const WHOLE_BYTES: usize = 1 << 20;
 pub(super) async fn reply(proxy: Arc<Proxy>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let unread = Unread::new(&body);
-    let mut response = match forward(&proxy, head, body, &unread).await {
-        Ok(response) => response,
-        Err(failure) => failure.into_response(),
+    let (mut response, is_atomic) = match forward(&proxy, head, body, &unread).await {
+        Ok(passed) => passed,
+        Err(failure) => (failure.into_response(), false),
     };
-    response.headers_mut().insert(FENCING_GUARANTEE, proxy.guarantee.clone());
+    let atomic = HeaderValue::from_static(Guarantee::Atomic.as_str());
+    let guarantee = if is_atomic { atomic } else { proxy.guarantee.clone() };
+    response.headers_mut().insert(FENCING_GUARANTEE, guarantee);
     if unread.is_left() {
         response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -88,14 +104,17 @@ pub(super) async fn reply(proxy: Arc<Proxy>, request: Request) -> Response {
 }
 
 /// Checks, receives and forwards a request. A client that disconnects can take a request out of
-/// the lane, never back from the upstream.
+/// the lane, never back from the upstream. Returns the reply, and whether it is `atomic`.
 async fn forward(
     proxy: &Arc<Proxy>,
     head: Parts,
     body: Body,
     unread: &Unread,
-) -> Result<Response, Failure> {
+) -> Result<(Response, bool), Failure> {
     let (summary, key) = check(proxy, &head)?;
+    let kind = proxy.kind(&head.method, &summary);
+    let client =
+        if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
     let body = match rest {
         None => {
@@ -109,7 +128,6 @@ async fn forward(
             Either::Right(Body::new(body))
         }
     };
-    let kind = if is_safe(&head.method) { Kind::Read } else { Kind::Write };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let ticket = match &summary.fence {
@@ -121,11 +139,16 @@ async fn forward(
     let tasks = proxy.guard().kit.tasks.clone();
     let proxy = Arc::clone(proxy);
     let work = Box::pin(async move {
-        let response = proxy.pass(&summary, checked, kind, ticket).await;
+        let passed = match ticket {
+            Some(ticket) if kind.is_conditional() => {
+                proxy.pass_conditionally(&summary, checked, client, ticket).await
+            }
+            ticket => Ok((proxy.pass(&summary, checked, kind, ticket).await, false)),
+        };
         drop(upload);
-        response
+        passed
     });
-    Ok(tasks.finish(trace::carry(work)).await)
+    tasks.finish(trace::carry(work)).await
 }
 
 fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Failure> {
@@ -176,12 +199,41 @@ impl Proxy {
             return self.watch(summary, request, kind).await;
         }
         let forwarded = self.send(request, kind).await;
-        match ticket {
-            Some(ticket) if forwarded.is_unknown => ticket.unanswered(),
-            Some(ticket) => ticket.ended(),
-            None => {}
+        if let Some(ticket) = ticket {
+            settle(ticket, &forwarded);
         }
-        render(forwarded, summary.fence.as_ref().map(|fence| fence.presented.token))
+        render(forwarded, summary.fence.as_ref().map(token))
+    }
+
+    /// Sends a write under the version of its resource; without a condition, in a turn of its own,
+    /// if the upstream gives no version. Returns the reply, and whether it is `atomic`.
+    async fn pass_conditionally(
+        &self,
+        summary: &RequestSummary,
+        mut request: Checked,
+        client: Condition,
+        ticket: Ticket,
+    ) -> Result<(Response, bool), Failure> {
+        let result = match self.conditions() {
+            Some(conditions) => self.conditionally(conditions, &mut request, client).await,
+            None => Conditional::Unconditional,
+        };
+        let (forwarded, is_atomic) = match result {
+            Conditional::Forwarded { forwarded, is_atomic } => (forwarded, is_atomic),
+            Conditional::NotApplied(outcome) => {
+                ticket.ended();
+                return Err(self.refuse(summary, outcome));
+            }
+            Conditional::Unconditional => {
+                ticket.ended();
+                let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
+                let ticket = self.enter(summary, fence, &request.key, Kind::Write).await?;
+                let response = self.pass(summary, request, Kind::Write, Some(ticket)).await;
+                return Ok((response, false));
+            }
+        };
+        settle(ticket, &forwarded);
+        Ok((render(forwarded, summary.fence.as_ref().map(token)), is_atomic))
     }
 
     /// Records the token and forwards at once (observe mode).
@@ -211,13 +263,18 @@ impl Proxy {
         }
     }
 
+    /// Sends a write, whatever its form.
+    pub(super) async fn write(&self, request: Checked) -> Forwarded {
+        self.send(request, Kind::Write).await
+    }
+
     async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
         let counters = &self.guard().counters;
         counters.in_flight.inc();
         let begun = clock::now();
         let forwarded = match kind {
-            Kind::Write => self.forwarder.write(request).await,
             Kind::Read | Kind::Seal => self.forwarder.read(request).await,
+            _ => self.forwarder.write(request).await,
         };
         counters.in_flight.dec();
         self.forward_seconds.observe(begun.elapsed().as_secs_f64());
@@ -227,6 +284,22 @@ impl Proxy {
         }
         forwarded
     }
+}
+
+fn settle(ticket: Ticket, forwarded: &Forwarded) {
+    if forwarded.is_unknown {
+        ticket.unanswered();
+    } else {
+        ticket.ended();
+    }
+}
+
+fn token(fence: &Fence) -> Token {
+    fence.presented.token
+}
+
+fn no_fence() -> Reject {
+    Reject::new(Code::Internal, "a conditional write has no fence")
 }
 
 fn render(forwarded: Forwarded, mark: Option<Token>) -> Response {

@@ -8,13 +8,18 @@ use fence_protocol::{LockName, Token};
 use redb::{ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction};
 use service_kit::Kit;
 
+use super::lane::Opening;
 use crate::store::commit::marks::{self, Highest, MARKS};
 use crate::store::commit::{Cause, Committer, Done, FolderError};
 use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
-/// Open lane → lowest token whose writes may be at the upstream.
+/// Open lane → lowest token whose writes may be at the upstream, and [`CONDITIONAL`].
 const OPEN: TableDefinition<'_, &str, u64> = TableDefinition::new("open");
+
+/// Bit of an open lane whose writes are all conditional. It is no part of a token: a version
+/// without conditions refuses the row, and does not take the writes for its own.
+const CONDITIONAL: u64 = 1 << 63;
 
 /// Operation → (lock, token), one for each write: the form of version 0.1.
 const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("intents");
@@ -42,8 +47,8 @@ pub(super) struct Change {
     pub(super) seq: u64,
     /// Raised mark, if any.
     pub(super) mark: Option<Mark>,
-    /// Token that the lane is open under.
-    pub(super) open: Option<Token>,
+    /// Writes that may be at the upstream; `None` for a closed lane.
+    pub(super) open: Option<Opening>,
 }
 
 impl Journal {
@@ -63,19 +68,21 @@ impl Journal {
         self.file.check()
     }
 
-    /// Returns every open lane: its lock, mark, and the token that it is open under.
+    /// Returns every open lane: its lock and mark, and how it is open.
     pub(super) async fn open_lanes(
         &self,
-    ) -> Result<Vec<(LockName, Option<Mark>, Token)>, StoreError> {
+    ) -> Result<Vec<(LockName, Option<Mark>, Opening)>, StoreError> {
         self.file
             .read(|snapshot| {
                 let marks = snapshot.open_table(MARKS)?;
                 let mut found = Vec::new();
                 for row in snapshot.open_table(OPEN)?.iter()? {
-                    let (lock, token) = row?;
+                    let (lock, opening) = row?;
                     let lock = LockName::new(lock.value())?;
                     let mark = marks::get(&marks, &lock)?;
-                    found.push((lock, mark, Token::new(token.value())?));
+                    let token = Token::new(opening.value() & !CONDITIONAL)?;
+                    let is_conditional = opening.value() & CONDITIONAL != 0;
+                    found.push((lock, mark, Opening { token, is_conditional }));
                 }
                 Ok(found)
             })
@@ -166,7 +173,10 @@ impl Journal {
                     marks::set(&mut marks, lock, mark)?;
                 }
                 match change.open {
-                    Some(token) => opened.insert(lock.as_str(), token.get())?,
+                    Some(Opening { token, is_conditional }) => {
+                        let bit = if is_conditional { CONDITIONAL } else { 0 };
+                        opened.insert(lock.as_str(), token.get() | bit)?
+                    }
                     None => opened.remove(lock.as_str())?,
                 };
             }
@@ -218,9 +228,11 @@ mod tests {
         for _ in 0..2 {
             let journal = Journal::open(folder.path(), &kit).unwrap();
             let found = journal.open_lanes().await.unwrap();
-            let found: Vec<_> =
-                found.iter().map(|(lock, _, token)| (lock.as_str(), token.get())).collect();
-            assert_eq!(found, [("a", 33), ("b", 7)]);
+            let found: Vec<_> = found
+                .iter()
+                .map(|(lock, _, open)| (lock.as_str(), open.token.get(), open.is_conditional))
+                .collect();
+            assert_eq!(found, [("a", 33, false), ("b", 7, false)]);
         }
     }
 }

@@ -15,6 +15,11 @@
 //! next write could be overtaken by the earlier one, so that the newer value is lost. Tokens
 //! compare equal, so the fence alone would not prevent it. Reads are forwarded in turn like writes,
 //! but neither open nor quarantine a lane: they change nothing.
+//!
+//! Where the upstream checks versions, writes can be *conditional* (`conditions` says why that is
+//! safe). While all writes with an unknown outcome are, a conditional PUT need not wait for them;
+//! a DELETE must, because a creation with an unknown outcome could take effect after it. Whether an
+//! open lane has conditional writes alone is durable, like its token.
 
 use std::collections::VecDeque;
 
@@ -30,10 +35,35 @@ pub type OpId = u64;
 pub enum Kind {
     /// May change something.
     Write,
+    /// Replaces the version that the guard saw, or creates what it saw missing; otherwise no effect.
+    ConditionalPut,
+    /// Deletes the version that the guard saw; otherwise no effect.
+    ConditionalDelete,
     /// A safe method.
     Read,
     /// Never forwarded: raises the mark and awaits the drain.
     Seal,
+}
+
+impl Kind {
+    /// Returns `true` for what may change something.
+    pub fn is_write(self) -> bool {
+        !matches!(self, Self::Read | Self::Seal)
+    }
+
+    /// Returns `true` for writes that take effect only on the version that the guard saw.
+    pub fn is_conditional(self) -> bool {
+        matches!(self, Self::ConditionalPut | Self::ConditionalDelete)
+    }
+}
+
+/// State of an open lane: which writes may be at the upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opening {
+    /// Lowest token of these writes.
+    pub token: Token,
+    /// All of them are conditional.
+    pub is_conditional: bool,
 }
 
 /// Input of a lane.
@@ -62,6 +92,8 @@ pub enum Event {
     },
     /// A forwarded write has no reply: it may take effect until `until_ms`.
     Unanswered {
+        /// Its effect.
+        kind: Kind,
         /// Time at which it can no longer take effect.
         until_ms: u64,
     },
@@ -91,8 +123,8 @@ pub enum Action {
         seq: u64,
         /// Raised mark, if any.
         mark: Option<Mark>,
-        /// Lowest token whose writes may be at the upstream; `None` closes the lane.
-        open: Option<Token>,
+        /// Writes that may be at the upstream; `None` closes the lane.
+        open: Option<Opening>,
     },
     /// Forward the operation (reply, if it is a seal).
     Go {
@@ -141,8 +173,8 @@ pub struct Lane {
     /// The mark. While it is being made durable nothing is decided.
     mark: Option<Mark>,
     mark_seq: u64,
-    /// Lowest token whose writes may be at the upstream. They may once `open_seq` is durable.
-    open: Option<Token>,
+    /// Writes that may be at the upstream. They may once `open_seq` is durable.
+    open: Option<Opening>,
     open_seq: u64,
     /// Numbers of the last [`Action::Persist`], and of the last one that is durable.
     emitted_seq: u64,
@@ -168,6 +200,8 @@ struct Unanswered {
     /// Lowest token with an unknown outcome.
     token: Token,
     until_ms: u64,
+    /// All writes with an unknown outcome are conditional.
+    is_conditional: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -190,10 +224,11 @@ impl Lane {
         Self { mark, ..Self::default() }
     }
 
-    /// Makes a lane after a restart, from its durable mark and the token that it was open under:
-    /// its writes may take effect until `until_ms`.
-    pub fn restore(mark: Option<Mark>, open: Token, until_ms: u64) -> Self {
-        let unanswered = Some(Unanswered { token: open, until_ms });
+    /// Makes a lane after a restart, from its durable mark and how it was open: its writes may take
+    /// effect until `until_ms`.
+    pub fn restore(mark: Option<Mark>, open: Opening, until_ms: u64) -> Self {
+        let Opening { token, is_conditional } = open;
+        let unanswered = Some(Unanswered { token, until_ms, is_conditional });
         Self { mark, open: Some(open), unanswered, ..Self::default() }
     }
 
@@ -233,7 +268,7 @@ impl Lane {
                     return;
                 }
             }
-            Event::Unanswered { until_ms } => self.unanswered(until_ms),
+            Event::Unanswered { kind, until_ms } => self.unanswered(kind, until_ms),
             Event::Abandoned { op } => return self.abandoned(op, actions),
             Event::Tick { now_ms } => {
                 self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms);
@@ -247,24 +282,27 @@ impl Lane {
     fn ended(&mut self, kind: Kind) {
         let Some(active) = &mut self.active else { return };
         match kind {
-            Kind::Write => {
+            Kind::Seal => {}
+            Kind::Read => active.reads = active.reads.saturating_sub(1),
+            Kind::Write | Kind::ConditionalPut | Kind::ConditionalDelete => {
                 active.writes = active.writes.saturating_sub(1);
                 self.has_rested = false;
             }
-            Kind::Read => active.reads = active.reads.saturating_sub(1),
-            Kind::Seal => {}
         }
         if active.writes == 0 && active.reads == 0 {
             self.active = None;
         }
     }
 
-    fn unanswered(&mut self, until_ms: u64) {
+    fn unanswered(&mut self, kind: Kind, until_ms: u64) {
         let Some(Active { token, .. }) = self.active else { return };
-        let unanswered = self.unanswered.get_or_insert(Unanswered { token, until_ms });
+        let is_conditional = kind.is_conditional();
+        let first = Unanswered { token, until_ms, is_conditional };
+        let unanswered = self.unanswered.get_or_insert(first);
         unanswered.token = unanswered.token.min(token);
+        unanswered.is_conditional &= is_conditional;
         unanswered.until_ms = unanswered.until_ms.max(until_ms);
-        self.ended(Kind::Write);
+        self.ended(kind);
     }
 
     fn abandoned(&mut self, op: OpId, actions: &mut Vec<Action>) {
@@ -283,8 +321,8 @@ impl Lane {
             return self.close(actions);
         }
         let Some(lowest) = self.lowest_out() else { return };
-        if self.open.is_some_and(|open| open < lowest) && self.is_open_durable() {
-            self.open = Some(lowest);
+        if let Some(open) = self.open.filter(|open| open.token < lowest && self.is_open_durable()) {
+            self.open = Some(Opening { token: lowest, ..open });
             self.persist(None, actions);
         }
     }
@@ -331,7 +369,9 @@ impl Lane {
         let mark = waiting.presented;
         self.mark = Some(mark);
         if self.lowest_out().is_none() {
-            self.open = (waiting.kind == Kind::Write).then_some(mark.token);
+            let is_conditional = waiting.kind.is_conditional();
+            let open = Opening { token: mark.token, is_conditional };
+            self.open = waiting.kind.is_write().then_some(open);
             self.open_seq = self.emitted_seq + 1;
         }
         self.persist(Some(mark), actions);
@@ -343,10 +383,12 @@ impl Lane {
         if self.active.is_some_and(|active| active.token < token) {
             return Gate::Wait;
         }
-        let is_write = waiting.kind == Kind::Write;
+        let is_write = waiting.kind.is_write();
         match &self.unanswered {
             None => {}
             Some(unanswered) if unanswered.token == token && !is_write => {}
+            Some(unanswered)
+                if unanswered.is_conditional && waiting.kind == Kind::ConditionalPut => {}
             Some(unanswered) if unanswered.until_ms > waiting.patience_until_ms => {
                 return Gate::Quarantined { until_ms: unanswered.until_ms };
             }
@@ -355,12 +397,20 @@ impl Lane {
         if !is_write {
             return Gate::Open;
         }
-        if self.open.is_none() {
-            self.open = Some(token);
-            self.open_seq = self.emitted_seq + 1;
-            self.persist(None, actions);
-        }
+        self.open_for(token, waiting.kind.is_conditional(), actions);
         if self.is_open_durable() { Gate::Open } else { Gate::Wait }
+    }
+
+    /// Opens the lane for a write, unless it is open for writes of its form.
+    fn open_for(&mut self, token: Token, is_conditional: bool, actions: &mut Vec<Action>) {
+        let is_open = |open: Opening| is_conditional || !open.is_conditional;
+        if self.open.is_some_and(is_open) {
+            return;
+        }
+        let token = self.open.map_or(token, |open| open.token);
+        self.open = Some(Opening { token, is_conditional });
+        self.open_seq = self.emitted_seq + 1;
+        self.persist(None, actions);
     }
 
     fn admit(&mut self, waiting: Waiting, actions: &mut Vec<Action>) {
@@ -369,12 +419,13 @@ impl Lane {
         if kind != Kind::Seal {
             let active = self.active.get_or_insert(Active { token, writes: 0, reads: 0 });
             debug_assert_eq!(active.token, token, "operations of two tokens at the upstream");
-            match kind {
-                Kind::Write => active.writes += 1,
-                Kind::Read | Kind::Seal => active.reads += 1,
+            if kind.is_write() {
+                active.writes += 1;
+            } else {
+                active.reads += 1;
             }
         }
-        self.has_rested &= kind != Kind::Write;
+        self.has_rested &= !kind.is_write();
         actions.push(Action::Go { op });
     }
 
@@ -416,14 +467,18 @@ mod tests {
             let kind = Kind::Write;
             Event::Arrive { op, presented, kind, patience_until_ms: 1_000 }
         };
-        let open = Token::new(5).ok();
-        assert_eq!(feed(arrive(1, mark(5, 1))), [Action::Persist { seq: 1, mark: None, open }]);
+        let open = |token| Some(Opening { token: Token::new(token).ok()?, is_conditional: false });
+        let opened = open(5);
+        assert_eq!(
+            feed(arrive(1, mark(5, 1))),
+            [Action::Persist { seq: 1, mark: None, open: opened }]
+        );
         // The same while the opening is on its way to the disk.
         let collision = Why::Collision { mark: mark(5, 1) };
         assert_eq!(feed(arrive(2, mark(5, 2))), [Action::Refuse { op: 2, why: collision }]);
         let raised = Some(mark(6, 2));
-        let open = Token::new(6).ok();
-        assert_eq!(feed(arrive(3, mark(6, 2))), [Action::Persist { seq: 2, mark: raised, open }]);
+        let opened = Action::Persist { seq: 2, mark: raised, open: open(6) };
+        assert_eq!(feed(arrive(3, mark(6, 2))), [opened]);
         let stale = Why::Stale { mark: mark(6, 2) };
         assert_eq!(
             feed(Event::Persisted { seq: 2 }),

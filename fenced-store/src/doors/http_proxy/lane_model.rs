@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use fence_protocol::Token;
 
-use super::lane::{Action, Event, Kind, Lane, MAX_WAITING, OpId, Why};
+use super::lane::{Action, Event, Kind, Lane, MAX_WAITING, OpId, Opening, Why};
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
 
@@ -56,9 +56,9 @@ struct World {
     now_ms: u64,
     next: OpId,
     pending: BTreeMap<OpId, (Mark, Kind)>,
-    persists: VecDeque<(u64, Option<Mark>, Option<Token>)>,
+    persists: VecDeque<(u64, Option<Mark>, Option<Opening>)>,
     disk_mark: Option<Mark>,
-    disk_open: Option<Token>,
+    disk_open: Option<Opening>,
     flights: BTreeMap<OpId, Flight>,
     /// The highest token that took effect or was acknowledged.
     highest: Option<Token>,
@@ -88,13 +88,18 @@ impl World {
     }
 
     /// A crash at any moment, with any part of what the disk was given, would find the lane open if
-    /// a write may still take effect, under a token that is not above it.
+    /// a write may still take effect, under a token that is not above it, and as conditional only if
+    /// every such write is.
     fn check_open(&self) {
-        let writes = self.flights.values().filter(|flight| flight.kind == Kind::Write);
-        let Some(lowest) = writes.map(|flight| flight.token).min() else { return };
         let possible = self.persists.iter().map(|(_, _, open)| *open);
         for open in possible.chain([self.disk_open]) {
-            assert!(open.is_some_and(|open| open <= lowest), "{lowest} is out, open: {open:?}");
+            for flight in self.flights.values().filter(|flight| flight.kind.is_write()) {
+                let fits = |open: Opening| {
+                    open.token <= flight.token
+                        && (flight.kind.is_conditional() || !open.is_conditional)
+                };
+                assert!(open.is_some_and(fits), "{flight:?} is out, open: {open:?}");
+            }
         }
     }
 
@@ -102,7 +107,7 @@ impl World {
         let (presented, kind) = self.pending.remove(&op).expect("an operation goes once");
         match kind {
             Kind::Seal => self.success(presented.token),
-            Kind::Read | Kind::Write => {
+            _ => {
                 let token = presented.token;
                 assert!(self.highest <= Some(token), "forwarded below {:?}: {token}", self.highest);
                 let durable = self.disk_mark.map(|mark| mark.token);
@@ -186,7 +191,7 @@ impl World {
     }
 
     fn land(&mut self, at: usize) {
-        if let Some(op) = self.pick(at, |flight| flight.kind == Kind::Write) {
+        if let Some(op) = self.pick(at, |flight| flight.kind.is_write()) {
             let token = self.flights[&op].token;
             assert!(self.highest <= Some(token), "{token} landed after {:?}", self.highest);
             self.highest = Some(token);
@@ -196,14 +201,15 @@ impl World {
 
     fn break_off(&mut self, at: usize) {
         let Some(op) = self.pick(at, |flight| flight.awaited) else { return };
-        if self.flights[&op].kind == Kind::Read {
+        let kind = self.flights[&op].kind;
+        if kind == Kind::Read {
             self.flights.remove(&op);
             return self.feed(Event::Ended { kind: Kind::Read });
         }
         let until_ms = self.now_ms + LIFETIME_MS;
         let flight = self.flights.get_mut(&op).unwrap();
         (flight.awaited, flight.dies_at_ms) = (false, Some(until_ms));
-        self.feed(Event::Unanswered { until_ms });
+        self.feed(Event::Unanswered { kind, until_ms });
     }
 
     fn crash(&mut self, durable: usize) {
@@ -211,7 +217,7 @@ impl World {
         self.persists.clear();
         self.pending.clear();
         let until_ms = self.now_ms + LIFETIME_MS;
-        self.flights.retain(|_, flight| flight.kind == Kind::Write);
+        self.flights.retain(|_, flight| flight.kind.is_write());
         for flight in self.flights.values_mut() {
             flight.awaited = false;
             flight.dies_at_ms = Some(flight.dies_at_ms.map_or(until_ms, |at| at.min(until_ms)));
@@ -240,7 +246,13 @@ impl World {
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![3 => Just(Kind::Write), 1 => Just(Kind::Read), 1 => Just(Kind::Seal)]
+    // A DELETE waits like any write. A PUT that does not is in the model of the conditions.
+    prop_oneof![
+        2 => Just(Kind::Write),
+        1 => Just(Kind::ConditionalDelete),
+        1 => Just(Kind::Read),
+        1 => Just(Kind::Seal),
+    ]
 }
 
 fn step() -> impl Strategy<Value = LaneStep> {
@@ -360,11 +372,11 @@ fn writes_of_an_open_lane_cost_no_disk_and_rest_closes_it() {
 #[test]
 fn a_drained_token_is_forgotten() {
     let mut world = run(&[write(33), LaneStep::Persist(0), write(34), LaneStep::Persist(0)]);
-    assert_eq!(world.disk_open.map(|token| token.get()), Some(33));
+    assert_eq!(world.disk_open.map(|open| open.token.get()), Some(33));
     world.step(LaneStep::Answer(0));
     world.step(LaneStep::Rest);
     world.step(LaneStep::Persist(0));
-    assert_eq!(world.disk_open.map(|token| token.get()), Some(34));
+    assert_eq!(world.disk_open.map(|open| open.token.get()), Some(34));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use service_kit::Kit;
 use service_kit::tls::ServerUrl;
 use tokio::sync::oneshot;
 
+use super::conditions::Conditions;
 use super::journal::{Change, Journal};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
 use super::ticket::{OperationEnds, Ticket};
@@ -37,6 +38,8 @@ pub struct Lanes {
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
     url: ServerUrl,
+    /// Conditions of writes, if the upstream checks any.
+    conditions: Option<Arc<Conditions>>,
     lifetime_ms: u64,
     drain_wait: Duration,
     counters: Counters,
@@ -83,6 +86,7 @@ enum Arrival {
 impl Lanes {
     pub(super) async fn open(
         upstream: &Upstream,
+        conditions: Option<Arc<Conditions>>,
         counters: Counters,
         kit: Kit,
     ) -> Result<Arc<Self>, ProxyError> {
@@ -92,6 +96,7 @@ impl Lanes {
             loading: tokio::sync::Mutex::default(),
             journal,
             url: upstream.url.clone(),
+            conditions,
             lifetime_ms: whole_ms(upstream.max_request_lifetime),
             drain_wait: upstream.drain_wait,
             counters,
@@ -103,12 +108,17 @@ impl Lanes {
         Ok(lanes)
     }
 
+    /// Returns the conditions of writes, if the upstream checks any.
+    pub(super) fn conditions(&self) -> Option<&Arc<Conditions>> {
+        self.conditions.as_ref()
+    }
+
     /// Quarantines every lane that was open when the last process ended.
     async fn restore(&self) -> Result<(), StoreError> {
         let until_ms = self.now_ms() + self.lifetime_ms;
         for (lock, mark, open) in self.journal.open_lanes().await? {
             tracing::warn!(
-                %lock, token = %open, lifetime_ms = self.lifetime_ms,
+                %lock, token = %open.token, lifetime_ms = self.lifetime_ms,
                 "writes may have been in flight when the last process ended; the lane is quarantined"
             );
             let lane = Lane::restore(mark, open, until_ms);
@@ -329,14 +339,14 @@ impl OperationEnds for Lanes {
         self.feed(lock, Event::Ended { kind });
     }
 
-    fn unanswered(&self, lock: &LockName) {
+    fn unanswered(&self, lock: &LockName, kind: Kind) {
         let until_ms = self.now_ms() + self.lifetime_ms;
         self.counters.unknown_outcomes.inc();
         tracing::warn!(
             %lock, lifetime_ms = self.lifetime_ms,
             "a forwarded operation has no reply; the lane is quarantined"
         );
-        self.feed(lock, Event::Unanswered { until_ms });
+        self.feed(lock, Event::Unanswered { kind, until_ms });
         self.tick_at(lock.clone(), until_ms);
     }
 }

@@ -133,6 +133,7 @@ async fn app_with(
         timeout: Duration::from_secs(20),
         idle,
         drain_wait: Duration::from_secs(5),
+        etag_probe: None,
     };
     let mut settings = Settings::new(Backend::Proxy(upstream), None);
     settings.rules = crate::rules::Rules::new(vec!["public/**=@open".parse().unwrap()]).unwrap();

@@ -12,7 +12,7 @@ pub(super) trait OperationEnds: std::fmt::Debug + Send + Sync {
     fn ended(&self, lock: &LockName, kind: Kind);
 
     /// A forwarded write has no reply, so it may still take effect.
-    fn unanswered(&self, lock: &LockName);
+    fn unanswered(&self, lock: &LockName, kind: Kind);
 }
 
 /// One admitted operation. A write whose ticket is dropped without a report counts as unanswered.
@@ -45,9 +45,9 @@ impl Ticket {
         }
         let Some(lanes) = self.lanes.upgrade() else { return };
         match self.kind {
-            Kind::Write if is_unknown => lanes.unanswered(&self.lock),
-            Kind::Write | Kind::Read => lanes.ended(&self.lock, self.kind),
             Kind::Seal => {}
+            kind if kind.is_write() && is_unknown => lanes.unanswered(&self.lock, kind),
+            kind => lanes.ended(&self.lock, kind),
         }
     }
 }

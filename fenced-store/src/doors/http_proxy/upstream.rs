@@ -5,9 +5,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use fence_protocol::Invalid;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
 use crate::https::Https;
+use crate::key::ObjectKey;
 
 /// Settings of the reverse proxy.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Upstream {
     pub idle: Duration,
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
+    /// Folder of the probe that must show that writes can be conditional; `None` if they are not.
+    pub etag_probe: Option<ObjectKey>,
 }
 
 /// Flags for a datastore over TLS.
@@ -76,6 +80,14 @@ pub fn upstream_url(text: &str) -> Result<ServerUrl, String> {
         return Err(format!("{url} must have no path: requests bring theirs"));
     }
     Ok(url)
+}
+
+/// Parses a folder of the upstream, with or without slashes around it.
+///
+/// # Errors
+/// [`Invalid`] if it is no path that the proxy forwards.
+pub fn probe_folder(text: &str) -> Result<ObjectKey, Invalid> {
+    ObjectKey::from_path(text.trim_matches('/'))
 }
 
 #[cfg(test)]

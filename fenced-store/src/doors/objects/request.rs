@@ -51,7 +51,7 @@ pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
 }
 
 /// Parses `If-Match` and `If-None-Match`.
-pub(super) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
+pub(crate) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
     let if_match = list(headers, &http::header::IF_MATCH)?;
     let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
     Condition::parse(if_match.as_deref(), if_none_match.as_deref())

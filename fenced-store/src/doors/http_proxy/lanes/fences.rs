@@ -17,23 +17,31 @@ impl Fences for Lanes {
 
     fn report(&self) -> StoreReport {
         let lifetime = self.lifetime_ms;
-        StoreReport {
-            kind: "http",
-            target: self.url.to_string(),
-            guarantee: Guarantee::Bounded,
-            probe: format!(
-                "marks and open lanes are durable in {}; the datastore itself cannot be probed",
-                self.journal.path().display()
+        let folder = self.journal.path().display();
+        let mut gaps = vec![
+            format!(
+                "Effects of the datastore later than {lifetime} ms (--max-request-lifetime) after a \
+                 connection broke are not fenced."
             ),
-            gaps: vec![
-                format!(
-                    "Effects of the datastore later than {lifetime} ms (--max-request-lifetime) \
-                     after a connection broke are not fenced."
-                ),
-                "A second proxy with a state folder of its own is not noticed, and shares no marks."
-                    .to_owned(),
-            ],
-        }
+            "A second proxy with a state folder of its own is not noticed, and shares no marks."
+                .to_owned(),
+        ];
+        let probe = match &self.conditions {
+            None => format!(
+                "marks and open lanes are durable in {folder}; the datastore itself cannot be probed"
+            ),
+            Some(conditions) if conditions.is_trusted() => {
+                gaps[0].push_str(" A PUT that replies atomic is, for its resource.");
+                let shown = &conditions.shown;
+                format!("marks and open lanes are durable in {folder}; {shown}")
+            }
+            Some(_) => format!(
+                "marks and open lanes are durable in {folder}; the datastore passed the probe at \
+                 start and reused an ETag later"
+            ),
+        };
+        let target = self.url.to_string();
+        StoreReport { kind: "http", target, guarantee: Guarantee::Bounded, probe, gaps }
     }
 
     async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {

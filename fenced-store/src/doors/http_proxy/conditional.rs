@@ -1,0 +1,194 @@
+//! Conditional writes at the proxy: carries out the steps of an [`Attempt`].
+
+use std::sync::Arc;
+
+use axum::response::Response;
+use fence_protocol::Code;
+use http::header::IF_UNMODIFIED_SINCE;
+use http::{HeaderMap, Method};
+use http_body_util::{BodyExt as _, Either, Full};
+use service_kit::problem::Reject;
+use service_kit::{Kit, ids};
+
+use super::conditions::attempt::{Attempt, End, Precondition, Seen, Step, Written, strong_tag};
+use super::conditions::probe::{self, Origin, Reply};
+use super::conditions::{Conditions, Doubt};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
+use super::handler::Proxy;
+use super::upstream::Upstream;
+use crate::counters::Counters;
+use crate::doors::objects::condition;
+use crate::etag::Condition;
+use crate::key::ObjectKey;
+use crate::store::{FenceOutcome, StoreError};
+
+/// Largest reply to the probe, in bytes.
+const MAX_PROBE_REPLY_BYTES: usize = 1 << 20;
+
+/// Result of a conditional write.
+pub(super) enum Conditional {
+    /// There is a reply; `is_atomic` if the upstream applied the write under its condition.
+    Forwarded { forwarded: Forwarded, is_atomic: bool },
+    /// Nothing was applied.
+    NotApplied(Result<FenceOutcome, StoreError>),
+    /// Nothing was applied, and the request must be sent without a condition.
+    Unconditional,
+}
+
+/// Reads a client's condition on a write that gets one of the guard's own.
+///
+/// # Errors
+/// 400 for a malformed condition, and for one that the guard's would replace unchecked.
+pub(super) fn client_condition(headers: &HeaderMap) -> Result<Condition, Reject> {
+    if headers.contains_key(IF_UNMODIFIED_SINCE) {
+        let detail = "If-Unmodified-Since is refused: this proxy sends writes under an ETag, which \
+                      an upstream checks in its place; use If-Match";
+        return Err(Reject::new(Code::InvalidRequest, detail));
+    }
+    Ok(condition(headers)?)
+}
+
+impl Proxy {
+    /// Sends a PUT or DELETE under the version of its resource until its outcome is certain, or
+    /// cannot be.
+    pub(super) async fn conditionally(
+        &self,
+        conditions: &Conditions,
+        request: &mut Checked,
+        client: Condition,
+    ) -> Conditional {
+        let is_delete = request.method == Method::DELETE;
+        let slot = conditions.versions.slot(&request.target());
+        let Ok(mut known) = tokio::time::timeout(self.forwarder.timeout, slot.lock()).await else {
+            let text = "earlier writes of the same resource are under way".to_owned();
+            return Conditional::NotApplied(Err(StoreError::Unavailable(text)));
+        };
+        let mut attempt = Attempt::new(is_delete, client, known.take(), request.is_repeatable());
+        let mut last = None;
+        let mut unknown = None;
+        let end = loop {
+            match attempt.step() {
+                Step::End(end) => break end,
+                Step::Look => {
+                    let forwarded = self.forwarder.head(request.head()).await;
+                    attempt.looked(seen(&forwarded));
+                    last = Some(forwarded);
+                }
+                Step::Send(precondition) => {
+                    let mut write = request.take();
+                    precondition.apply(&mut write.headers);
+                    let forwarded = self.write(write).await;
+                    attempt.replied(written(&forwarded));
+                    if forwarded.is_unknown {
+                        unknown.get_or_insert(forwarded);
+                    } else {
+                        last = Some(forwarded);
+                    }
+                }
+            }
+        };
+        if attempt.is_reused() {
+            conditions.doubt(request.key.as_str(), Doubt::Reused);
+        }
+        let is_sound = conditions.is_trusted();
+        if attempt.is_unknown() && matches!(end, End::Replied | End::Settled) {
+            self.guard().counters.settled_outcomes.inc();
+            tracing::info!(key = %request.key, "a write of unknown outcome was settled");
+        }
+        *known = attempt.version();
+        drop(known);
+        let forwarded = match end {
+            End::Replied | End::Looked => last,
+            End::Settled => unknown.map(|forwarded| Forwarded { is_unknown: false, ..forwarded }),
+            End::Unsettled => unknown,
+            End::Failed { current: etag } => {
+                let failed = FenceOutcome::PreconditionFailed { etag, mark: None };
+                return Conditional::NotApplied(Ok(failed));
+            }
+            End::Contended => {
+                let text = "the resource changed before each attempt to write it".to_owned();
+                return Conditional::NotApplied(Err(StoreError::Unavailable(text)));
+            }
+            End::Unconditional(doubt) => {
+                conditions.doubt(request.key.as_str(), doubt);
+                return Conditional::Unconditional;
+            }
+        };
+        let Some(forwarded) = forwarded else {
+            let text = "the write ended without a reply".to_owned();
+            return Conditional::NotApplied(Err(StoreError::Unknown(text)));
+        };
+        let is_applied = end == End::Replied && forwarded.response.status().is_success();
+        Conditional::Forwarded { is_atomic: is_applied && !is_delete && is_sound, forwarded }
+    }
+}
+
+fn seen(forwarded: &Forwarded) -> Seen {
+    if forwarded.verdict != APPLIED {
+        return Seen::Nothing;
+    }
+    Seen::from_reply(forwarded.response.status(), forwarded.response.headers())
+}
+
+fn written(forwarded: &Forwarded) -> Written {
+    if forwarded.is_unknown {
+        return Written::Unknown;
+    }
+    if forwarded.verdict != APPLIED {
+        return Written::Other;
+    }
+    Written::from_reply(forwarded.response.status(), forwarded.response.headers())
+}
+
+/// Probes the upstream under a folder.
+///
+/// # Errors
+/// A sentence: the check that failed, and what was seen.
+pub(super) async fn probe(
+    upstream: &Upstream,
+    folder: &ObjectKey,
+    counters: &Counters,
+    kit: &Kit,
+) -> Result<Arc<Conditions>, String> {
+    let name = format!("{}/fencepost-probe-{}", folder.as_str(), ids::random_hex(8));
+    let key = ObjectKey::new(&name).map_err(|invalid| invalid.to_string())?;
+    let origin =
+        ProbedOrigin { forwarder: Forwarder::new(upstream, kit, MAX_PROBE_REPLY_BYTES), key };
+    let shown = probe::examine(&origin).await?;
+    Ok(Arc::new(Conditions::new(shown, counters.clone())))
+}
+
+/// A resource of the upstream for the probe.
+struct ProbedOrigin {
+    forwarder: Forwarder,
+    key: ObjectKey,
+}
+
+impl Origin for ProbedOrigin {
+    async fn send(
+        &self,
+        method: Method,
+        precondition: Option<&Precondition>,
+        body: &str,
+    ) -> Result<Reply, String> {
+        let mut headers = HeaderMap::new();
+        if method == Method::PUT {
+            let json = http::HeaderValue::from_static("application/json");
+            headers.insert(http::header::CONTENT_TYPE, json);
+        }
+        if let Some(precondition) = precondition {
+            precondition.apply(&mut headers);
+        }
+        let body = Either::Left(Full::from(body.to_owned()));
+        let what = format!("a {method} of {}", self.key);
+        let request = Checked { method, key: self.key.clone(), query: None, headers, body };
+        let Forwarded { is_unknown, verdict, response } = self.forwarder.write(request).await;
+        let (head, body) = Response::into_parts(response);
+        let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
+        if is_unknown || verdict != APPLIED {
+            let text = String::from_utf8_lossy(&body);
+            return Err(format!("{what} got no reply: {text}"));
+        }
+        Ok(Reply { status: head.status, tag: strong_tag(&head.headers), body: body.to_vec() })
+    }
+}

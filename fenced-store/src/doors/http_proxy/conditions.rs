@@ -1,0 +1,92 @@
+//! Conditional writes: fenced by the upstream itself, where it checks versions.
+//!
+//! A write that carries `If-Match: E` takes effect only while the resource's tag is `E`. If tags are
+//! never reused, the write can never take effect once the resource has had another tag, however
+//! late it arrives. So the guard sends every PUT and DELETE of a protected path under the tag that
+//! it saw, or under `If-None-Match: *`, after a [`probe`] has shown at start that the upstream keeps
+//! both promises. What follows:
+//!
+//! - *A PUT that was applied cannot be followed by a lower one.* A lower write that is still out
+//!   names a tag that has passed, or is a creation, which fails while the resource exists. That is
+//!   `atomic`, for this resource, and needs no time limit. So such a PUT need not wait for a
+//!   quarantine either, as long as everything that is out is conditional.
+//! - *An unknown outcome of a write under `If-Match` can be settled at once*: the same write is sent
+//!   again. 2xx: it was applied once, and the first one is dead, for it would have changed the tag.
+//!   412: the tag has changed, so that it was applied or never will be. Reading the tag would not
+//!   settle it: a read may be answered by a cache or a replica, a condition is not.
+//! - *Absence is not a version.* A resource can be missing, made and missing again. A creation with
+//!   an unknown outcome is not settled by the next one: it quarantines the lane, and no DELETE goes
+//!   before the lifetime has passed. A DELETE is `bounded`, and so are reads, which leave no tag
+//!   behind, and methods that have no condition (POST, PATCH).
+//! - *Equality is not order.* Where equal content gives equal tags (hashes, times of change), a
+//!   delayed write can find "its" version again. The probe refuses such an upstream, and a tag that
+//!   is reused later ends the mode.
+
+pub(super) mod attempt;
+#[cfg(test)]
+mod origin_model;
+pub(super) mod probe;
+mod versions;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub(super) use self::versions::Versions;
+use crate::counters::Counters;
+
+/// Reason for a write without a condition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Doubt {
+    /// A resource has no strong tag.
+    Untagged,
+    /// A read shows the tag that a write was refused under.
+    Contradiction,
+    /// A write left the tag as it was.
+    Reused,
+}
+
+/// Conditional writes to an upstream that passed the probe.
+#[derive(Debug)]
+pub(super) struct Conditions {
+    /// Result of the probe, as a sentence.
+    pub(super) shown: String,
+    pub(super) versions: Versions,
+    is_trusted: AtomicBool,
+    counters: Counters,
+}
+
+impl Conditions {
+    pub(super) fn new(shown: String, counters: Counters) -> Self {
+        Self { shown, versions: Versions::default(), is_trusted: AtomicBool::new(true), counters }
+    }
+
+    /// Returns `false` once the upstream reused a tag: all writes are unconditional from then on.
+    pub(super) fn is_trusted(&self) -> bool {
+        self.is_trusted.load(Ordering::Acquire)
+    }
+
+    /// Notes that a resource, or the upstream, does not keep what the probe has shown.
+    pub(super) fn doubt(&self, resource: &str, doubt: Doubt) {
+        self.counters.unconditional_writes.inc();
+        match doubt {
+            Doubt::Untagged => {
+                tracing::warn!(
+                    resource,
+                    "the upstream gives no strong ETag: its writes are bounded, not atomic"
+                );
+            }
+            Doubt::Contradiction => {
+                tracing::warn!(
+                    resource,
+                    "the upstream refuses the ETag that it shows: this write is bounded, not atomic"
+                );
+            }
+            Doubt::Reused => {
+                self.is_trusted.store(false, Ordering::Release);
+                tracing::error!(
+                    resource,
+                    "the upstream reused an ETag: all writes are bounded until the next start"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Steps of a conditional write, reply by reply.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn tag(text: &str) -> ETag {
+    ETag::from_stored(text)
+}
+
+fn at(text: &str) -> Version {
+    Version::Tag(tag(text))
+}
+
+fn under(text: &str) -> Step {
+    Step::Send(Precondition::Match(tag(text)))
+}
+
+fn put(client: Condition, known: Option<Version>) -> Attempt {
+    Attempt::new(false, client, known, true)
+}
+
+fn delete(known: Option<Version>) -> Attempt {
+    Attempt::new(true, Condition::None, known, true)
+}
+
+#[test]
+fn a_write_goes_under_the_version_that_was_seen() {
+    let mut attempt = put(Condition::None, None);
+    assert_eq!(attempt.step(), Step::Look);
+    attempt.looked(Seen::Version(at("1")));
+    assert_eq!(attempt.step(), under("1"));
+    attempt.replied(Written::Applied(Some(tag("2"))));
+    assert_eq!(attempt.step(), Step::End(End::Replied));
+    assert!(!attempt.is_reused());
+    assert_eq!(attempt.version(), Some(at("2")));
+    assert_eq!(
+        put(Condition::None, Some(Version::Absent)).step(),
+        Step::Send(Precondition::Absent)
+    );
+}
+
+#[test]
+fn a_refused_write_is_sent_again_under_the_version_that_is_there() {
+    let mut attempt = put(Condition::None, Some(at("1")));
+    for number in 2..=SENDS {
+        attempt.replied(Written::Refused);
+        assert_eq!(attempt.step(), Step::Look);
+        attempt.looked(Seen::Version(at(&number.to_string())));
+        assert_eq!(attempt.step(), under(&number.to_string()));
+    }
+    attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(at("9")));
+    assert_eq!(attempt.step(), Step::End(End::Contended));
+}
+
+/// The client's condition is checked on the version that the upstream checks, and on a current one
+/// before it fails.
+#[test]
+fn a_client_condition_is_never_weakened() {
+    let client = || Condition::AnyOf(vec![tag("1")]);
+    assert_eq!(put(client(), Some(at("1"))).step(), under("1"));
+    let mut attempt = put(client(), Some(at("2")));
+    assert_eq!(attempt.step(), Step::Look);
+    attempt.looked(Seen::Version(at("2")));
+    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+    // It held when the write was sent, and not any more.
+    let mut attempt = put(client(), Some(at("1")));
+    attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(at("2")));
+    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+    let mut attempt = put(Condition::Absent, Some(Version::Absent));
+    assert_eq!(attempt.step(), Step::Send(Precondition::Absent));
+    attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(at("2")));
+    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+}
+
+#[test]
+fn an_unknown_outcome_is_settled_by_the_same_write() {
+    let unknown = || {
+        let mut attempt = put(Condition::None, Some(at("1")));
+        attempt.replied(Written::Unknown);
+        assert_eq!(attempt.step(), under("1"));
+        attempt
+    };
+    let mut attempt = unknown();
+    attempt.replied(Written::Applied(Some(tag("2"))));
+    assert_eq!(attempt.step(), Step::End(End::Replied));
+    let mut attempt = unknown();
+    attempt.replied(Written::Refused);
+    assert_eq!(attempt.step(), Step::End(End::Settled));
+    // None of these shows that the tag has changed.
+    for written in [Written::Unknown, Written::Other, Written::Missing] {
+        let mut attempt = unknown();
+        for _ in 0..RESENDS {
+            assert_eq!(attempt.step(), under("1"));
+            attempt.replied(written.clone());
+        }
+        assert_eq!(attempt.step(), Step::End(End::Unsettled), "{written:?}");
+    }
+    let mut attempt = delete(Some(at("1")));
+    attempt.replied(Written::Unknown);
+    attempt.replied(Written::Missing);
+    assert_eq!(attempt.step(), Step::End(End::Settled), "a tag does not come back");
+}
+
+#[test]
+fn a_creation_of_unknown_outcome_is_never_settled() {
+    let mut attempt = put(Condition::None, Some(Version::Absent));
+    attempt.replied(Written::Unknown);
+    assert_eq!(attempt.step(), Step::End(End::Unsettled));
+}
+
+#[test]
+fn a_body_that_can_be_sent_once_is_sent_once() {
+    let once = |known| Attempt::new(false, Condition::None, known, false);
+    let mut attempt = once(Some(at("1")));
+    assert_eq!(attempt.step(), Step::Look, "the version is read for it");
+    attempt.looked(Seen::Version(at("1")));
+    attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(at("2")));
+    assert_eq!(attempt.step(), Step::End(End::Contended));
+    let mut attempt = once(None);
+    attempt.looked(Seen::Version(at("1")));
+    attempt.replied(Written::Unknown);
+    assert_eq!(attempt.step(), Step::End(End::Unsettled));
+    // Its body is gone, so that nothing may be sent without a condition either.
+    for seen in [Seen::Untagged, Seen::Version(at("1"))] {
+        let mut attempt = once(None);
+        attempt.looked(Seen::Version(at("1")));
+        attempt.replied(Written::Refused);
+        attempt.looked(seen);
+        assert_eq!(attempt.step(), Step::End(End::Contended));
+    }
+}
+
+#[test]
+fn a_missing_resource_is_not_deleted() {
+    let mut attempt = delete(Some(Version::Absent));
+    assert_eq!(attempt.step(), Step::Look);
+    attempt.looked(Seen::Version(Version::Absent));
+    assert_eq!(attempt.step(), Step::End(End::Looked));
+}
+
+#[test]
+fn an_upstream_that_breaks_its_promise_is_noticed() {
+    let mut attempt = put(Condition::None, None);
+    attempt.looked(Seen::Untagged);
+    assert_eq!(attempt.step(), Step::End(End::Unconditional(Doubt::Untagged)));
+    let mut attempt = put(Condition::None, Some(at("1")));
+    attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(at("1")));
+    assert_eq!(attempt.step(), Step::End(End::Unconditional(Doubt::Contradiction)));
+    let mut attempt = put(Condition::None, Some(at("1")));
+    attempt.replied(Written::Applied(Some(tag("1"))));
+    assert!(attempt.is_reused());
+    // Some upstreams show the tag of what they deleted.
+    let mut attempt = delete(Some(at("1")));
+    attempt.replied(Written::Applied(Some(tag("1"))));
+    assert!(!attempt.is_reused());
+}
+
+#[test]
+fn replies_are_read_with_care() {
+    let headers = |tags: &[&'static str]| {
+        let mut headers = HeaderMap::new();
+        for tag in tags {
+            headers.append(header::ETAG, HeaderValue::from_static(tag));
+        }
+        headers
+    };
+    let seen = |status: u16, tags: &[&'static str]| {
+        Seen::from_reply(StatusCode::from_u16(status).unwrap(), &headers(tags))
+    };
+    assert_eq!(seen(200, &["\"1\""]), Seen::Version(at("1")));
+    assert_eq!(seen(404, &["\"1\""]), Seen::Version(Version::Absent));
+    for tags in [&[][..], &["W/\"1\""], &["\"1\"", "\"2\""]] {
+        assert_eq!(seen(200, tags), Seen::Untagged, "{tags:?}");
+    }
+    for status in [301, 401, 403, 500, 503] {
+        assert_eq!(seen(status, &["\"1\""]), Seen::Nothing, "{status}");
+    }
+    let mut own = headers(&[]);
+    own.insert(header::IF_NONE_MATCH, HeaderValue::from_static("\"9\""));
+    Precondition::Match(tag("1")).apply(&mut own);
+    assert_eq!(own["if-match"], "\"1\"");
+    assert!(!own.contains_key("if-none-match"));
+}
+
+fn written() -> impl Strategy<Value = Written> {
+    prop_oneof![
+        Just(Written::Unknown),
+        Just(Written::Applied(None)),
+        Just(Written::Applied(Some(tag("2")))),
+        Just(Written::Refused),
+        Just(Written::Missing),
+        Just(Written::Other),
+    ]
+}
+
+fn seen() -> impl Strategy<Value = Seen> {
+    prop_oneof![
+        Just(Seen::Version(Version::Absent)),
+        Just(Seen::Version(at("1"))),
+        Just(Seen::Version(at("2"))),
+        Just(Seen::Untagged),
+        Just(Seen::Nothing),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Whatever the upstream replies, a write ends, is not sent again under another condition once
+    /// an outcome is unknown, and is said to be without effect only if it certainly is.
+    #[test]
+    fn a_write_ends_and_its_end_is_true(
+        is_delete: bool,
+        is_repeatable: bool,
+        written in prop::collection::vec(written(), 16),
+        seen in prop::collection::vec(seen(), 16),
+    ) {
+        let mut attempt = Attempt::new(is_delete, Condition::None, None, is_repeatable);
+        let (mut written, mut seen) = (written.into_iter(), seen.into_iter());
+        let mut unknown: Option<Precondition> = None;
+        let mut sends = 0;
+        let end = loop {
+            match attempt.step() {
+                Step::Look => {
+                    prop_assert!(unknown.is_none());
+                    attempt.looked(seen.next().expect("it ends"));
+                }
+                Step::Send(sent) => {
+                    sends += 1;
+                    prop_assert!(is_repeatable || sends == 1);
+                    prop_assert!(unknown.as_ref().is_none_or(|unknown| *unknown == sent));
+                    let reply = written.next().expect("it ends");
+                    if reply == Written::Unknown {
+                        unknown = Some(sent);
+                    }
+                    attempt.replied(reply);
+                }
+                Step::End(end) => break end,
+            }
+        };
+        let is_unknown = matches!(end, End::Settled | End::Unsettled);
+        prop_assert_eq!(is_unknown, unknown.is_some() && end != End::Replied);
+        if end == End::Settled {
+            prop_assert!(matches!(unknown, Some(Precondition::Match(_))));
+        }
+    }
+}
