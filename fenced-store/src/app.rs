@@ -108,7 +108,10 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
         Backend::Proxy(upstream) => {
-            let lanes = http_proxy::open(upstream, &counters, kit).await?;
+            let lanes = {
+                let namespace = &settings.namespace;
+                http_proxy::open(upstream, namespace, settings.redis, &counters, kit).await?
+            };
             (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
         }
     };

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use redis_link::RedisTarget;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
+use super::election::ElectionOptions;
 use crate::https::Https;
 
 /// Settings of the reverse proxy.
@@ -20,14 +22,23 @@ pub struct Upstream {
     pub https: Https,
     /// Time for which the datastore may still act on a request whose connection broke.
     pub max_request_lifetime: Duration,
-    /// Folder of durable marks and open lanes.
-    pub state: PathBuf,
+    /// Place of durable marks and open lanes.
+    pub state: LaneState,
     /// Time limit of a reply.
     pub timeout: Duration,
     /// Longest rest after which a connection is used again; zero for a new one each time.
     pub idle: Duration,
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
+}
+
+/// Place of the lanes' durable state.
+#[derive(Clone, Debug)]
+pub enum LaneState {
+    /// Folder of this guard alone.
+    Folder(PathBuf),
+    /// A Redis that several guards share, of which the elected one serves.
+    Shared(RedisTarget, ElectionOptions),
 }
 
 /// Flags for a datastore over TLS.
