@@ -11,6 +11,7 @@ mod pool;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -27,7 +28,6 @@ use crate::https::{Connector, Https};
 
 pub(super) use self::connection::Connection;
 use self::io::ProbedIo;
-pub(super) use self::io::UNACKNOWLEDGED_MAX;
 use self::pool::Pool;
 
 /// Body of a request: received whole, or streamed.
@@ -52,6 +52,7 @@ pub(super) struct Client {
     origin: Uri,
     pool: Arc<Pool>,
     term: Term,
+    unacknowledged: Option<Duration>,
 }
 
 impl Client {
@@ -65,6 +66,7 @@ impl Client {
             https: upstream.https.clone(),
             origin: upstream.url.base().parse().unwrap_or_default(),
             pool,
+            unacknowledged: term.is_limited().then(|| upstream.unacknowledged()),
             term,
         }
     }
@@ -130,7 +132,7 @@ impl Client {
             let error = error.as_ref();
             Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
-        let (io, flags) = ProbedIo::new(stream, self.term.clone())
+        let (io, flags) = ProbedIo::new(stream, self.term.clone(), self.unacknowledged)
             .map_err(|error| Lost::NotSent(error.to_string()))?;
         let (sender, driver) =
             http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;

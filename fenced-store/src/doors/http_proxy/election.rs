@@ -15,7 +15,7 @@ use service_kit::health::Status;
 use service_kit::{Kit, clock};
 
 use self::lease::{Acquired, Lease, LeaseError, Leases};
-use super::client::{Client, UNACKNOWLEDGED_MAX};
+use super::client::Client;
 use super::journal::Journal;
 use super::lanes::{Lanes, whole_ms};
 use super::service::{Office, ServedTerm};
@@ -162,7 +162,7 @@ impl Election {
         // An earlier leader may trust its term for this long, its kernel may deliver what it sent
         // for this long, and the upstream may act on that for this long.
         let lifetime_ms = whole_ms(self.upstream.max_request_lifetime);
-        let quarantine_ms = taken.ttl_ms + whole_ms(UNACKNOWLEDGED_MAX) + lifetime_ms;
+        let quarantine_ms = taken.ttl_ms + whole_ms(self.upstream.unacknowledged()) + lifetime_ms;
         let until_ms = self.kit.clock.monotonic_ms() + quarantine_ms;
         let stop = self.kit.tasks.shutdown_token();
         if !taken.has_predecessor {

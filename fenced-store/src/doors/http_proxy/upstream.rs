@@ -32,6 +32,18 @@ pub struct Upstream {
     pub drain_wait: Duration,
 }
 
+/// Longest time for which the upstream may leave bytes unacknowledged, where a standby may take
+/// over.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(5);
+
+impl Upstream {
+    /// Time after which the kernel ends a connection whose bytes the upstream does not acknowledge:
+    /// later than this after the end of a term, nothing of it arrives.
+    pub(super) fn unacknowledged(&self) -> Duration {
+        self.timeout.min(UNACKNOWLEDGED_MAX)
+    }
+}
+
 /// Place of the lanes' durable state.
 #[derive(Clone, Debug)]
 pub enum LaneState {

@@ -16,11 +16,6 @@ use tokio::net::TcpStream;
 
 use super::super::term::Term;
 
-/// Longest time for which the upstream may leave bytes unacknowledged, where a standby may take
-/// over. The kernel ends the connection then, even while this process is stopped: later than this
-/// after the end of a term, nothing of it arrives.
-pub(in super::super) const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(5);
-
 /// Facts on a socket that its connection shares with it.
 #[derive(Debug, Default)]
 pub(super) struct SocketFlags {
@@ -43,7 +38,8 @@ pub(super) struct ProbedIo {
 }
 
 impl ProbedIo {
-    /// Makes the socket.
+    /// Makes the socket. The kernel closes it if the upstream acknowledges nothing for the time of
+    /// `unacknowledged`, even while this process is stopped.
     ///
     /// Once the socket is closed, by the kernel after the end of the process too, nothing more is
     /// sent. Otherwise the kernel would repeat what the upstream has not confirmed for minutes, and
@@ -54,14 +50,15 @@ impl ProbedIo {
     pub(super) fn new(
         inner: MaybeHttpsStream<TokioIo<TcpStream>>,
         term: Term,
+        unacknowledged: Option<Duration>,
     ) -> io::Result<(Self, Arc<SocketFlags>)> {
         let socket = match &inner {
             MaybeHttpsStream::Http(plain) => plain.inner(),
             MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
         };
         socket.set_zero_linger()?;
-        if term.is_limited() {
-            socket::limit_unacknowledged(socket, UNACKNOWLEDGED_MAX)?;
+        if let Some(unacknowledged) = unacknowledged {
+            socket::limit_unacknowledged(socket, unacknowledged)?;
         }
         let flags = Arc::new(SocketFlags::default());
         Ok((Self { inner, flags: Arc::clone(&flags), term }, flags))
@@ -156,7 +153,7 @@ mod tests {
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
         let stream = MaybeHttpsStream::Http(TokioIo::new(stream));
-        let (socket, _) = ProbedIo::new(stream, Term::default()).unwrap();
+        let (socket, _) = ProbedIo::new(stream, Term::default(), None).unwrap();
         drop(socket);
         let end = peer.read(&mut [0; 1]).await.map_err(|error| error.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel keeps sending");
@@ -169,7 +166,7 @@ mod tests {
         let (mut peer, _) = listener.accept().await.unwrap();
         let term = Term::until(u64::MAX);
         let stream = MaybeHttpsStream::Http(TokioIo::new(stream));
-        let (mut socket, flags) = ProbedIo::new(stream, term.clone()).unwrap();
+        let (mut socket, flags) = ProbedIo::new(stream, term.clone(), None).unwrap();
         let mut write = async |bytes: &'static [u8]| {
             poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, bytes)).await
         };
