@@ -21,6 +21,8 @@ use self::load::lease_of;
 /// Time to live of the leader's lease. Long enough for a busy machine, so that a lead is rarely
 /// lost by itself; the tests allow for it.
 const TTL: &str = "1500ms";
+/// The same for a test that acts within it.
+const LONG_TTL: &str = "3s";
 const LOCK: &str = "guards/http";
 
 /// A guard of the pair.
@@ -33,9 +35,9 @@ struct Member {
 }
 
 impl Member {
-    async fn start(name: &'static str, pair: &Setting) -> Self {
-        let to_locks = FaultProxy::before(&pair.locks.address()).await;
-        let mut server = setup(name, pair, &to_locks).start().await;
+    async fn start(name: &'static str, setting: &Setting, ttl: &str) -> Self {
+        let to_locks = FaultProxy::before(&setting.locks.address()).await;
+        let mut server = setup(name, setting, ttl, &to_locks).start().await;
         let api = Api::new(&server.proxy().await);
         Self { name, server, api, to_locks }
     }
@@ -50,12 +52,12 @@ impl Member {
     }
 }
 
-fn setup(name: &str, setting: &Setting, to_locks: &FaultProxy) -> Setup {
+fn setup(name: &str, setting: &Setting, ttl: &str, to_locks: &FaultProxy) -> Setup {
     Setup::bare("fenced-store")
         .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
         .args(&["--upstream", setting.upstream.base(), "--max-request-lifetime", "300ms"])
         .args(&["--upstream-timeout", "500ms", "--drain-wait", "100ms"])
-        .args(&["--state", &setting.redis.url(), "--leader-lock", LOCK, "--leader-ttl", TTL])
+        .args(&["--state", &setting.redis.url(), "--leader-lock", LOCK, "--leader-ttl", ttl])
         .args(&["--leader-server", &format!("http://{}", to_locks.address())])
         .args(&["--leader-name", name])
 }
@@ -72,7 +74,7 @@ async fn put(
     api.attempt(Method::PUT, &format!("/{doc}"), &headers, value.to_owned().into()).await
 }
 
-/// What the guards share.
+/// Everything that the guards share.
 struct Setting {
     locks: Server,
     redis: Redis,
@@ -87,10 +89,16 @@ struct Pair {
 impl Pair {
     /// Starts both; returns once one serves.
     async fn start() -> Self {
+        Self::with_ttl(TTL).await
+    }
+
+    async fn with_ttl(ttl: &str) -> Self {
         let locks = Setup::lock_server("memory:").start().await;
-        let (redis, upstream) = (Redis::start().await, Upstream::start().await);
+        let redis = Redis::start().await;
+        let upstream = Upstream::start().await;
         let setting = Setting { locks, redis, upstream };
-        let members = [Member::start("a", &setting).await, Member::start("b", &setting).await];
+        let members =
+            [Member::start("a", &setting, ttl).await, Member::start("b", &setting, ttl).await];
         let pair = Self { setting, members };
         pair.leader().await;
         pair

@@ -27,7 +27,8 @@ pub struct ElectionFlags {
     /// another for each upstream.
     #[arg(long, value_name = "LOCK")]
     pub leader_lock: Option<LockName>,
-    /// Lock server of --leader-lock, http(s)://HOST:PORT; repeatable. The first that replies serves.
+    /// Lock server of --leader-lock, http(s)://HOST:PORT; repeatable. The first that replies is
+    /// used.
     #[arg(long, value_name = "URL")]
     pub leader_server: Vec<ServerUrl>,
     /// Bearer token for a lock server with an access file. It needs the right to acquire the lock.
@@ -90,6 +91,7 @@ impl ElectionFlags {
             None => Owner::new(listen.to_string()).map_err(|error| error.to_string())?,
         };
         let servers = LockServers { urls, auth, https };
-        Ok(LaneState::Shared(target, ElectionOptions { lock, servers, ttl, name }))
+        let options = ElectionOptions { redis: target, lock, servers, ttl, name };
+        Ok(LaneState::Shared(Box::new(options)))
     }
 }

@@ -30,8 +30,7 @@ pub struct ReportFlags {
 }
 
 impl ReportFlags {
-    /// Reads the files; `None` without a lock server. `others` are servers that the certificates are
-    /// also for.
+    /// Reads the files; `None` without a lock server. The certificates are also for `others`.
     pub(super) fn options(&self, others: &[ServerUrl]) -> Result<Option<LockServers>, String> {
         let auth = self.report_auth_file.as_deref().map(authorization).transpose();
         let auth = auth.map_err(|error| format!("--report-auth-file {error}"))?;

@@ -7,7 +7,7 @@ use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::json;
 
-use super::Pair;
+use super::{LONG_TTL, Pair};
 
 /// Neither guard reaches the lock server: the leader stops at the end of its lease, and nothing is
 /// forwarded until one is granted again.
@@ -71,7 +71,7 @@ async fn a_leader_that_is_cut_off_is_replaced() {
 /// own: Redis refuses the first from the take-over on, and its lanes wait until it has stopped.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_server_that_forgets_lowers_no_token() {
-    let mut pair = Pair::start().await;
+    let mut pair = Pair::with_ttl(LONG_TTL).await;
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 33, "one").await;
     let address = pair.setting.locks.address();
@@ -79,13 +79,17 @@ async fn a_lock_server_that_forgets_lowers_no_token() {
     pair.setting.locks.process.kill();
     pair.setting.locks = Setup::lock_server("memory:").listen(address).start().await;
     let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
+    until_true("the standby to lead", || new.leads()).await;
+    // It needs a commit, which comes from an earlier leader now.
+    let other = old.put("other", 33, "old").await.unwrap();
+    assert_eq!(other.status, 503, "{other:?}");
     until("the standby to serve", || async {
         let _ = old.put("doc", 33, "old").await;
         let reply = new.put("doc", 34, "new").await.unwrap();
         (reply.status == 204).then_some(())
     })
     .await;
-    let _ = old.put("doc", 33, "late").await.unwrap().problem(Code::NotLeader);
+    old.put("doc", 33, "late").await.unwrap().problem(Code::NotLeader);
     pair.tokens_never_fell("doc");
 }
 
@@ -145,7 +149,7 @@ async fn a_restart_of_redis_is_survived() {
     pair.tokens_never_fell("doc");
 }
 
-/// What a crash of Redis may forget is refused at the start, unless the loss is accepted.
+/// A Redis whose crash may lose marks is refused at the start, unless the loss is accepted.
 #[tokio::test]
 async fn a_redis_that_may_forget_is_refused() {
     let redis = fence_tests::redis_server::Redis::with(&[("appendfsync", "everysec")]).await;

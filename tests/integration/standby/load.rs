@@ -32,8 +32,13 @@ impl Load {
         let guards = [0, 1].map(|at| (pair.members[at].name, pair.members[at].api.clone()));
         let writers = (0..writers)
             .map(|writer| {
-                let (stop, count) = (Arc::clone(&stop), Arc::clone(&acknowledged));
-                tokio::spawn(write(format!("doc{writer}"), guards.clone(), stop, count))
+                let count = Arc::clone(&acknowledged);
+                tokio::spawn(write(
+                    format!("doc{writer}"),
+                    guards.clone(),
+                    Arc::clone(&stop),
+                    count,
+                ))
             })
             .collect();
         Self { stop, acknowledged, writers }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fence_protocol::Code;
 use fence_tests::seed::{Seed, rounds};
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::{soon, until, until_true};
 use tokio::task::JoinSet;
 
 use super::load::Load;
@@ -82,10 +82,34 @@ async fn a_stopped_leader_that_resumes_forwards_nothing() {
     }
 }
 
+/// A write of the killed leader is still at the datastore: the standby waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_at_the_datastore_is_waited_for() {
+    let mut pair = Pair::start().await;
+    let leader = pair.leader().await;
+    let mut hold = pair.setting.upstream.hold("33");
+    let mut requests = JoinSet::new();
+    later(&mut requests, &pair.members[leader], 33, "33".to_owned());
+    hold.arrived().await;
+    pair.members[leader].server.process.kill();
+    let next = &pair.members[1 - leader];
+    let first = until("the standby to lead", || async {
+        let reply = next.put("doc", 34, "34").await.unwrap();
+        let code = reply.json()["code"].clone();
+        (code != "not-leader").then_some(reply)
+    })
+    .await;
+    first.problem(Code::Quarantined);
+    hold.release();
+    pair.written_through(1 - leader, "doc", 34, "34").await;
+    assert_eq!(pair.setting.upstream.values(), ["33", "34"]);
+}
+
 type Replies = JoinSet<Result<fence_tests::api::Reply, String>>;
 
 fn later(requests: &mut Replies, to: &Member, token: u64, value: String) {
-    let (api, name) = (to.api.clone(), to.name);
+    let api = to.api.clone();
+    let name = to.name;
     requests.spawn(async move { put(&api, name, "doc", token, &value).await });
 }
 

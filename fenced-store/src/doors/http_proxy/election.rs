@@ -1,9 +1,9 @@
 //! Lead of lanes that several guards share: campaign, take-over, renewal, end.
 //!
 //! The lock server decides which guard leads, and Redis decides for how long: a term is extended
-//! only if both confirm it. From the step on by which a later leader has taken the lanes over, Redis
-//! confirms no earlier one, so that an earlier leader trusts its term for at most 0.8 of its time to
-//! live from there, by its own clock and whatever the lock server forgot, revoked or granted twice.
+//! only if both confirm it. From the step on by which a later leader has taken the lanes over,
+//! Redis confirms no earlier one. So an earlier leader trusts its term for at most 0.8 of its time
+//! to live from there, whatever the lock server forgot, revoked or granted twice.
 
 mod lease;
 
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::{LockName, Owner, Token, Ttl};
+use redis_link::RedisTarget;
 use service_kit::health::Status;
 use service_kit::{Kit, clock};
 
@@ -39,6 +40,8 @@ const ENDS: &str = "the process ends";
 /// Settings of an election.
 #[derive(Clone, Debug)]
 pub struct ElectionOptions {
+    /// Redis that keeps the lanes.
+    pub redis: RedisTarget,
     /// Lock whose holder leads; it also names the shared lanes.
     pub lock: LockName,
     /// Lock servers of the namespace.

@@ -87,15 +87,16 @@ impl LaneService {
     ) -> Result<Arc<Self>, ProxyError> {
         let seat = match &upstream.state {
             LaneState::Folder(folder) => Self::alone(folder, upstream, counters, kit).await?,
-            LaneState::Shared(target, options) => {
+            LaneState::Shared(options) => {
+                let target = options.redis.clone();
                 let lock = &options.lock;
-                let lanes = LanesInRedis::open(target.clone(), namespace, lock, redis, kit).await;
+                let lanes = LanesInRedis::open(target, namespace, lock, redis, kit).await;
                 let lanes = lanes.map_err(ProxyError::Redis)?;
                 let office =
                     Arc::new(Office { lanes, term: RwLock::default(), leader: Mutex::default() });
                 let election = Election::new(
                     Arc::clone(&office),
-                    options.clone(),
+                    (**options).clone(),
                     upstream.clone(),
                     counters.clone(),
                     kit.clone(),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use redis_link::RedisTarget;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
 use super::election::ElectionOptions;
@@ -50,7 +49,7 @@ pub enum LaneState {
     /// Folder of this guard alone.
     Folder(PathBuf),
     /// A Redis that several guards share, of which the elected one serves.
-    Shared(RedisTarget, ElectionOptions),
+    Shared(Box<ElectionOptions>),
 }
 
 /// Flags for a datastore over TLS.

@@ -99,8 +99,8 @@ impl Leases {
         Err(problem.detail)
     }
 
-    /// Renews a lease that was granted in the queue: the trust in it counts from before the request,
-    /// so little may be left.
+    /// Renews a lease that was granted in the queue: the trust in it counts from before the
+    /// request, so little may be left.
     async fn renewed(&mut self, lease: Lease) -> Result<Lease, String> {
         let sent_ms = clock::boottime_ms();
         match self.renew(&lease, TIMEOUT).await {
