@@ -67,22 +67,26 @@ async fn a_leader_that_is_cut_off_is_replaced() {
     assert_eq!(standby, new.name);
 }
 
-/// A lock server that forgets its leases grants the lead while the first leader still trusts its
-/// own: Redis refuses the first from the take-over on, and its lanes wait until it has stopped.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_server_that_forgets_lowers_no_token() {
-    let mut pair = Pair::with_ttl(LONG_TTL).await;
+/// Grants the lead to the standby while the leader, cut off, still trusts its own: the lock server
+/// forgets its leases. Returns the index of the first leader, which has written to `doc` with 33.
+async fn granted_twice(pair: &mut Pair) -> usize {
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 33, "one").await;
     let address = pair.setting.locks.address();
     pair.members[leader].to_locks.set(Fault::Blackhole);
     pair.setting.locks.process.kill();
     pair.setting.locks = Setup::lock_server("memory:").listen(address).start().await;
-    let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
+    let new = &pair.members[1 - leader];
     until_true("the standby to lead", || new.leads()).await;
-    // It needs a commit, which comes from an earlier leader now.
-    let other = old.put("other", 33, "old").await.unwrap();
-    assert_eq!(other.status, 503, "{other:?}");
+    leader
+}
+
+/// The lanes that the first leader has open wait until it has stopped by its own clock.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_server_that_forgets_lowers_no_token() {
+    let mut pair = Pair::with_ttl(LONG_TTL).await;
+    let leader = granted_twice(&mut pair).await;
+    let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
     until("the standby to serve", || async {
         let _ = old.put("doc", 33, "old").await;
         let reply = new.put("doc", 34, "new").await.unwrap();
@@ -91,6 +95,16 @@ async fn a_lock_server_that_forgets_lowers_no_token() {
     .await;
     old.put("doc", 33, "late").await.unwrap().problem(Code::NotLeader);
     pair.tokens_never_fell("doc");
+}
+
+/// It opens no lane: that needs a commit, which comes from an earlier leader now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_was_replaced_commits_nothing() {
+    let mut pair = Pair::with_ttl(LONG_TTL).await;
+    let leader = granted_twice(&mut pair).await;
+    let other = pair.members[leader].put("other", 33, "old").await.unwrap();
+    assert_eq!(other.status, 503, "{other:?}");
+    assert_eq!(pair.applied("other"), []);
 }
 
 /// Redis is emptied under running guards: neither serves until a floor is stated, and then nothing
