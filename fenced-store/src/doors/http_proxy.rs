@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use fence_protocol::Namespace;
 use service_kit::Kit;
 use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
@@ -18,9 +19,11 @@ use crate::counters::Counters;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
 use crate::store::commit::FolderError;
+use crate::store::redis::RedisOptions;
 
 mod body;
 mod client;
+mod election;
 mod forward;
 mod handler;
 mod headers;
@@ -30,13 +33,16 @@ pub mod lane;
 mod lane_model;
 mod lanes;
 mod second_name;
+mod service;
+mod term;
 mod ticket;
 mod upstream;
 
-pub use lanes::Lanes;
-pub use upstream::{Upstream, UpstreamTlsFlags, upstream_url};
+pub use election::ElectionOptions;
+pub use service::LaneService;
+pub use upstream::{LaneState, Upstream, UpstreamTlsFlags, upstream_url};
 
-/// A state folder that cannot be used.
+/// A state that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The folder cannot be opened.
@@ -45,25 +51,30 @@ pub enum ProxyError {
     /// The folder cannot be read.
     #[error("the proxy's state cannot be read: {0}")]
     State(#[from] StoreError),
+    /// The Redis of a shared state cannot be used.
+    #[error("the proxy's state: {0}")]
+    Redis(String),
 }
 
-/// Opens the state folder; operations in flight when the last process ended have an unknown
-/// outcome.
+/// Opens the lanes' state; operations in flight when the last process ended have an unknown
+/// outcome. Where guards share the state, starts to campaign.
 ///
 /// # Errors
 /// [`ProxyError`] with the path and the remedy.
 pub async fn open(
     upstream: &Upstream,
+    namespace: &Namespace,
+    redis: RedisOptions,
     counters: &Counters,
     kit: &Kit,
-) -> Result<Arc<Lanes>, ProxyError> {
-    Lanes::open(upstream, counters.clone(), kit.clone()).await
+) -> Result<Arc<LaneService>, ProxyError> {
+    LaneService::open(upstream, namespace, redis, counters, kit).await
 }
 
 /// Makes the handler of the proxy: every path is the upstream's.
 pub fn router(
     shared: HandlerState,
-    lanes: Arc<Lanes>,
+    lanes: Arc<LaneService>,
     upstream: &Upstream,
     options: HttpOptions,
     names: &HostNames,

@@ -17,12 +17,12 @@ use service_kit::problem::Reject;
 use service_kit::{clock, trace};
 
 use super::body::{StreamedRequest, Unread};
-use super::client::Client;
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
-use super::lanes::{Entry, Lanes};
+use super::lanes::Entry;
 use super::second_name;
+use super::service::{LaneService, ServedTerm};
 use super::ticket::Ticket;
 use super::upstream::Upstream;
 use crate::doors::objects::handler_state::HandlerState;
@@ -37,7 +37,7 @@ use crate::verdict::Fence;
 #[derive(Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
-    lanes: Arc<Lanes>,
+    lanes: Arc<LaneService>,
     forwarder: Forwarder,
     guarantee: HeaderValue,
     /// Metrics of most requests: they need no look-up by labels.
@@ -46,9 +46,8 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
+    pub(super) fn new(shared: HandlerState, lanes: Arc<LaneService>, upstream: &Upstream) -> Self {
         let forwarder = Forwarder {
-            client: Client::new(upstream, &shared.guard().kit.tasks),
             host: HeaderValue::try_from(upstream.url.authority().as_str())
                 .unwrap_or(HeaderValue::from_static("upstream")),
             url: upstream.url.clone(),
@@ -96,6 +95,7 @@ async fn forward(
     unread: &Unread,
 ) -> Result<Response, Failure> {
     let (summary, key) = check(proxy, &head)?;
+    let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
     let body = match rest {
         None => {
@@ -114,14 +114,14 @@ async fn forward(
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&summary, fence, &checked.key, kind).await?)
+            Some(proxy.enter(&term, &summary, fence, &checked.key, kind).await?)
         }
         _ => None,
     };
     let tasks = proxy.guard().kit.tasks.clone();
     let proxy = Arc::clone(proxy);
     let work = Box::pin(async move {
-        let response = proxy.pass(&summary, checked, kind, ticket).await;
+        let response = proxy.pass(&term, &summary, checked, kind, ticket).await;
         drop(upload);
         response
     });
@@ -149,12 +149,13 @@ impl Proxy {
     /// Waits for the operation's turn in its lane.
     async fn enter(
         &self,
+        term: &ServedTerm,
         summary: &RequestSummary,
         fence: &Fence,
         key: &ObjectKey,
         kind: Kind,
     ) -> Result<Ticket, Failure> {
-        match self.lanes.enter(fence, kind).await {
+        match term.lanes.enter(fence, kind).await {
             Ok(Entry::Admitted(ticket)) => Ok(ticket),
             Ok(Entry::Refused(outcome)) => {
                 let outcome = Ok(outcome);
@@ -167,15 +168,16 @@ impl Proxy {
 
     async fn pass(
         &self,
+        term: &ServedTerm,
         summary: &RequestSummary,
         request: Checked,
         kind: Kind,
         ticket: Option<Ticket>,
     ) -> Response {
         if self.guard().observer.mode() == Mode::Observe {
-            return self.watch(summary, request, kind).await;
+            return self.watch(term, summary, request, kind).await;
         }
-        let forwarded = self.send(request, kind).await;
+        let forwarded = self.send(term, request, kind).await;
         match ticket {
             Some(ticket) if forwarded.is_unknown => ticket.unanswered(),
             Some(ticket) => ticket.ended(),
@@ -185,7 +187,13 @@ impl Proxy {
     }
 
     /// Records the token and forwards at once (observe mode).
-    async fn watch(&self, summary: &RequestSummary, request: Checked, kind: Kind) -> Response {
+    async fn watch(
+        &self,
+        term: &ServedTerm,
+        summary: &RequestSummary,
+        request: Checked,
+        kind: Kind,
+    ) -> Response {
         let mark = match &summary.fence {
             None => None,
             Some(fence) => {
@@ -193,7 +201,7 @@ impl Proxy {
                 self.guard().let_pass(summary, &request.key, &noted)
             }
         };
-        let forwarded = self.send(request, kind).await;
+        let forwarded = self.send(term, request, kind).await;
         if forwarded.is_unknown {
             self.guard().counters.unknown_outcomes.inc();
         }
@@ -211,13 +219,13 @@ impl Proxy {
         }
     }
 
-    async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
+    async fn send(&self, term: &ServedTerm, request: Checked, kind: Kind) -> Forwarded {
         let counters = &self.guard().counters;
         counters.in_flight.inc();
         let begun = clock::now();
         let forwarded = match kind {
-            Kind::Write => self.forwarder.write(request).await,
-            Kind::Read | Kind::Seal => self.forwarder.read(request).await,
+            Kind::Write => self.forwarder.write(&term.client, request).await,
+            Kind::Read | Kind::Seal => self.forwarder.read(&term.client, request).await,
         };
         counters.in_flight.dec();
         self.forward_seconds.observe(begun.elapsed().as_secs_f64());
