@@ -235,6 +235,7 @@ fn kind_of(problem: &Problem, retry_after: Option<Duration>) -> ErrorKind {
         | Code::StoreUnavailable
         | Code::Draining
         | Code::Quarantined
+        | Code::NotLeader
         | Code::GuardUnsealed
         | Code::ShuttingDown => ErrorKind::Unavailable,
         Code::OutcomeUnknown => ErrorKind::OutcomeUnknown,

@@ -26,7 +26,7 @@ impl Window {
     /// Moment until which the lease is trusted: 0.8 of its time to live. The rest allows for clocks
     /// that run at different rates (a clock that is being corrected may be a twelfth too slow).
     pub fn deadline(&self) -> Moment {
-        self.sent_at.plus_ms(self.ttl_ms / 5 * 4 + self.ttl_ms % 5 * 4 / 5)
+        self.sent_at.plus_ms(Ttl::trusted_ms(self.ttl_ms))
     }
 
     /// Moment of the renewal: a third of the time to live, so that one lost renewal does no harm.

@@ -108,7 +108,9 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
         Backend::Proxy(upstream) => {
-            let lanes = http_proxy::open(upstream, &counters, kit).await?;
+            let namespace = &settings.namespace;
+            let lanes = http_proxy::open(upstream, namespace, settings.redis, &counters, kit);
+            let lanes = lanes.await?;
             (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
         }
     };
@@ -127,13 +129,13 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let guarantee = guard.guarantee();
     announce(&guard);
     let redis_port = open_port(settings.redis_port, redis, &guard).await?;
-    let limits = (settings.max_object_bytes, settings.max_body_bytes_in_all);
-    let shared = HandlerState::new(Arc::clone(&guard), limits.0, limits.1);
-    let http = HttpOptions { max_body_bytes: limits.0, ..HttpOptions::default() };
+    let max_body_bytes = settings.max_object_bytes;
+    let shared =
+        HandlerState::new(Arc::clone(&guard), max_body_bytes, settings.max_body_bytes_in_all);
+    let http = HttpOptions { max_body_bytes, ..HttpOptions::default() };
     let names = &settings.host_names;
     let proxy = lanes.map(|(upstream, lanes)| {
-        let listen = upstream.listen;
-        (listen, http_proxy::router(shared.clone(), lanes, &upstream, http, names))
+        (upstream.listen, http_proxy::router(shared.clone(), lanes, &upstream, http, names))
     });
     let fencing = &guard.fencing;
     let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());

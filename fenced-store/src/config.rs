@@ -1,5 +1,6 @@
 //! Flags, variables (`FENCED_STORE_…`) and configuration keys, and the settings made from them.
 
+mod election;
 mod proxy;
 mod redis_port;
 mod report;
@@ -16,6 +17,7 @@ use service_kit::config::report::ConfigAction;
 use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, TlsFlags, TraceFlags};
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
+pub use self::election::ElectionFlags;
 pub use self::proxy::ProxyFlags;
 pub use self::redis_port::RedisPortFlags;
 pub use self::report::ReportFlags;
@@ -150,7 +152,7 @@ impl Config {
         problems.extend(self.store.unusable_marks_from());
         let keys = keep(self.keys.keys(), &mut problems);
         let access = keep(self.access.open(), &mut problems);
-        let report = keep(self.report.options(), &mut problems);
+        let report = keep(self.report.options(&self.proxy.election.leader_server), &mut problems);
         let rules = Rules::new(self.rule).map_err(|error| error.to_string());
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
         let access = exposure.zip(access).zip(report);
@@ -196,7 +198,8 @@ impl Config {
                         two guards with locks of their own";
             return Err(text.to_owned());
         }
-        let upstream = self.proxy.upstream()?;
+        let login = self.store.login.login()?;
+        let upstream = self.proxy.upstream(&login, &self.report)?;
         // Requests are forwarded with their fencing token and their clients' credentials.
         self.report.peers.refuse_plain("--upstream", &upstream.url)?;
         Ok(Backend::Proxy(upstream))

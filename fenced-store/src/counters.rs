@@ -36,6 +36,10 @@ pub struct Counters {
     pub quarantined_lanes: Gauge,
     /// Operations at the upstream now.
     pub in_flight: Gauge,
+    /// 1 while this guard leads, beside a standby.
+    pub is_leader: Gauge,
+    /// Lanes taken over by this guard.
+    pub takeovers: Counter,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -77,6 +81,8 @@ impl Counters {
             lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
+            is_leader: Gauge::default(),
+            takeovers: Counter::default(),
         };
         metrics.registry(|registry| counters.register(registry));
         counters
@@ -139,6 +145,16 @@ impl Counters {
             "fence_in_flight",
             "Operations at the upstream now",
             self.in_flight.clone(),
+        );
+        registry.register(
+            "fence_leader",
+            "1 while this guard leads the lanes that it shares with others",
+            self.is_leader.clone(),
+        );
+        registry.register(
+            "fence_takeovers",
+            "Times that this guard began to lead",
+            self.takeovers.clone(),
         );
     }
 

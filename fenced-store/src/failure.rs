@@ -161,6 +161,9 @@ fn from_error(summary: &RequestSummary, error: &StoreError) -> Reject {
         StoreError::Draining { retry_ms, .. } => {
             not_applied(Code::Draining).retry_after(retry_ms.div_ceil(1000).max(1))
         }
+        StoreError::NotLeader { leader } => {
+            not_applied(Code::NotLeader).with("leader", leader).retry_after(1)
+        }
         StoreError::Quarantined { retry_ms, .. } => {
             not_applied(Code::Quarantined).retry_after(retry_ms.div_ceil(1000).max(1))
         }

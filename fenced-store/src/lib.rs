@@ -19,6 +19,7 @@ pub mod fencing;
 pub mod fuzz;
 pub mod https;
 pub mod key;
+pub mod lock_servers;
 pub mod observe;
 pub mod process;
 pub mod refusals;

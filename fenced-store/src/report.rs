@@ -17,13 +17,12 @@ use http::HeaderValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use service_kit::health::Status;
-use service_kit::tls::ServerUrl;
 use service_kit::{Kit, trace};
 use tokio::sync::mpsc;
 
 use self::batch::Batches;
-use self::send::{Failed, Sender};
-use crate::https::Https;
+use self::send::send;
+use crate::lock_servers::{Caller, Failed, LockServers};
 use crate::refusals::Refused;
 
 /// Maximum number of refusals to be reported; more are counted and dropped.
@@ -39,17 +38,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 const LAST: Duration = Duration::from_secs(1);
 /// Name in `/readyz?verbose`.
 const CHECK: &str = "refusal-reports";
-
-/// Lock servers to report to, and the credential for them.
-#[derive(Clone, Debug)]
-pub struct ReportOptions {
-    /// Servers of the same namespace; if the first does not reply, the next gets the report.
-    pub urls: Vec<ServerUrl>,
-    /// `Authorization` header, for servers with an access file.
-    pub auth: Option<HeaderValue>,
-    /// Certificates, for servers over TLS.
-    pub https: Https,
-}
 
 /// Queue of refusals to be reported. Never blocks.
 #[derive(Clone, Debug)]
@@ -114,12 +102,12 @@ impl Reporter {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(options: ReportOptions, kit: &Kit) -> Self {
+    pub fn start(servers: LockServers, kit: &Kit) -> Self {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let figures = Figures::new(kit);
         kit.health.set(CHECK, Status::Info("no lock server has accepted a report yet".to_owned()));
         let worker = Worker {
-            sender: Sender::new(options),
+            servers: Caller::new(servers),
             batches: Batches::default(),
             reports_dropped: true,
             figures: figures.clone(),
@@ -158,7 +146,7 @@ fn operation(text: &str, code: Code) -> String {
 }
 
 struct Worker {
-    sender: Sender,
+    servers: Caller,
     batches: Batches,
     /// `true` if the guard may report the number of dropped refusals, which concerns every lock.
     reports_dropped: bool,
@@ -224,7 +212,7 @@ impl Worker {
         };
         let report = self.batches.next(dropped, self.kit.clock.monotonic_ms());
         let taken = report.refusals.len();
-        let result = self.sender.send(&report, self.batches.trace()).await;
+        let result = send(&mut self.servers, &report, self.batches.trace()).await;
         let count = taken as u64;
         match result {
             Ok(()) => {

@@ -421,6 +421,7 @@ fn verdict(outcome: &Result<FenceOutcome, StoreError>) -> &'static str {
         Err(StoreError::Unknown(_)) => "unknown",
         Err(StoreError::LimitReached(_)) => "limit-reached",
         Err(StoreError::Draining { .. }) => "draining",
+        Err(StoreError::NotLeader { .. }) => "not-leader",
         Err(StoreError::Quarantined { .. }) => "quarantined",
     }
 }

@@ -11,7 +11,7 @@ use service_kit::otlp::CollectorUrl;
 
 use crate::doors::http_proxy::Upstream;
 use crate::doors::redis::PortSettings;
-use crate::report::ReportOptions;
+use crate::lock_servers::LockServers;
 use crate::rules::Rules;
 use crate::store::StoreUrl;
 use crate::store::redis::RedisOptions;
@@ -65,7 +65,7 @@ pub struct Settings {
     /// Settings of the Redis port; only with a Redis as store.
     pub redis_port: Option<PortSettings>,
     /// Lock servers that are notified of refusals.
-    pub report: Option<ReportOptions>,
+    pub report: Option<LockServers>,
 }
 
 impl Settings {

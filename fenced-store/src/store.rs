@@ -309,6 +309,13 @@ pub enum StoreError {
         /// Time after which to retry, in milliseconds.
         retry_ms: u64,
     },
+    /// This guard is a standby, or its term has ended. The operation was not applied.
+    #[error("this guard does not lead; {}", .leader.as_deref().map_or_else(
+        || "no leader is known".to_owned(), |leader| format!("{leader} does")))]
+    NotLeader {
+        /// Guard that leads, as far as this one knows.
+        leader: Option<String>,
+    },
     /// An earlier operation with an unknown outcome may still take effect (opaque stores only). The
     /// operation was not applied.
     #[error("an earlier operation on lock {lock} has an unknown outcome and may still take effect")]

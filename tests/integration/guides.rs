@@ -304,7 +304,8 @@ async fn terraform() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn http() {
-    let text = with_free_ports("http.md", &["7420", "7421", "7431", "9000"]);
+    let text =
+        with_free_ports("http.md", &["6379", "7420", "7421", "7422", "7431", "7432", "9000"]);
     run_text("http.md", &text, &[]).await;
 }
 

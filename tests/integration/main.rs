@@ -33,6 +33,7 @@ mod redis_port;
 mod refusals;
 mod sdk;
 mod session_faults;
+mod standby;
 mod start;
 mod tidy;
 mod tls;

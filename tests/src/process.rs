@@ -4,11 +4,12 @@ use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use crate::wait::until;
+use crate::wait::{PATIENCE, until, until_within};
 
 /// A running (or ended) process. Killed, with its process group, when dropped; shows the end of
 /// its output when dropped by a failing test.
@@ -149,8 +150,17 @@ impl Process {
     /// # Panics
     /// If it does not end.
     pub async fn ended(&mut self) -> Output {
+        self.ended_within(PATIENCE).await
+    }
+
+    /// Waits as [`Self::ended`] does, for what has much to do.
+    ///
+    /// # Panics
+    /// If it does not end within `patience`.
+    pub async fn ended_within(&mut self, patience: Duration) -> Output {
         let what = format!("{} to end", self.name);
-        let status = until(&what, || std::future::ready(self.try_wait())).await;
+        let look = || std::future::ready(self.try_wait());
+        let status = until_within(patience, &what, look).await;
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         Output { code, stdout: self.stdout(), stderr: self.stderr() }
     }

@@ -12,7 +12,7 @@ use access_control::{Grant, secret};
 use axum::http::HeaderValue;
 use clap::Parser as _;
 use fenced_store::https::Https;
-use fenced_store::report::ReportOptions;
+use fenced_store::lock_servers::LockServers;
 use lock_server::guards::GuardOptions;
 use redis_link::RedisTarget;
 use service_kit::listener::{self, DrainReport};
@@ -225,7 +225,7 @@ async fn start(
     let addr = listener.local_addr().map_err(cannot_start)?;
     let url = tls.url(addr).parse().map_err(Failure::internal)?;
     let https = Https::new(tls.peers.clone(), tls.files.is_some()).map_err(Failure::internal)?;
-    guard.report = Some(ReportOptions { urls: vec![url], auth: Some(as_guard.header), https });
+    guard.report = Some(LockServers { urls: vec![url], auth: Some(as_guard.header), https });
     let guard = fenced_store::app::build(guard, guard_kit).await.map_err(cannot_start)?;
     let guard = guard.bind().await.map_err(cannot_start)?;
     let Some(api) = guard.addr() else {

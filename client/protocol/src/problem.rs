@@ -160,6 +160,9 @@ codes! {
     /// An earlier write may still land.
     Quarantined = "quarantined", 503, true, "An earlier write may still be applied",
         "Try again after Retry-After: an earlier write may still be applied.";
+    /// Another guard forwards for this lane, or none does at the moment.
+    NotLeader = "not-leader", 503, true, "This guard is a standby",
+        "Send the request to the guard that leads, or try again after Retry-After.";
     /// A guard that has to be sealed first was not.
     GuardUnsealed = "guard-unsealed", 503, true, "A guard could not be sealed",
         "Try again after Retry-After, with a new lease_id; an operator must check the guards in the detail.";

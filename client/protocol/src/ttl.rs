@@ -36,6 +36,11 @@ impl Ttl {
         u64::from(self.0)
     }
 
+    /// Part of a time to live for which a holder trusts its lease: 0.8 of `ttl_ms`, rounded down.
+    pub fn trusted_ms(ttl_ms: u64) -> u64 {
+        ttl_ms / 5 * 4 + ttl_ms % 5 * 4 / 5
+    }
+
     /// Converts it for timers.
     pub fn duration(self) -> Duration {
         Duration::from_millis(self.ms())

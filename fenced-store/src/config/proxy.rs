@@ -1,13 +1,14 @@
 //! Flags of the reverse proxy.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use fence_protocol::duration::{parse, parse_positive};
+use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
+use super::{ElectionFlags, ReportFlags};
 use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
 use crate::key::ObjectKey;
 
@@ -28,9 +29,9 @@ pub struct ProxyFlags {
     /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
     pub max_request_lifetime: Option<Duration>,
-    /// Folder of the proxy's durable marks and open lanes.
-    #[arg(long, value_name = "DIR")]
-    pub state: Option<PathBuf>,
+    /// Durable state, and the election of a leader.
+    #[command(flatten)]
+    pub election: ElectionFlags,
     /// Time for the upstream's reply, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub upstream_timeout: Duration,
@@ -54,17 +55,26 @@ impl ProxyFlags {
     pub(super) fn is_given(&self) -> bool {
         self.proxy_listen.is_some()
             || self.upstream.is_some()
-            || self.state.is_some()
+            || self.election.state.is_some()
             || self.max_request_lifetime.is_some()
             || self.etag_probe.is_some()
     }
 
     /// Checks that nothing is missing, and reads the certificates.
-    pub(super) fn upstream(&self) -> Result<Upstream, String> {
+    pub(super) fn upstream(
+        &self,
+        login: &StoreLogin,
+        report: &ReportFlags,
+    ) -> Result<Upstream, String> {
         let listen = self.proxy_listen;
         let url = self.upstream.clone();
         let lifetime = self.max_request_lifetime;
-        let state = self.state.clone();
+        let state = self.election.state(
+            listen.unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0))),
+            login,
+            &report.peers,
+            &report.report_to,
+        );
         let missing: Vec<&str> = [
             (listen.is_none(), "--proxy-listen is missing: set the address of the reverse proxy"),
             (url.is_none(), "--upstream is missing: set the datastore behind the proxy"),
@@ -73,19 +83,19 @@ impl ProxyFlags {
                 "--max-request-lifetime is missing: set for how long the upstream may still act on a \
                  request whose connection broke. Only you can know; there is no default",
             ),
-            (state.is_none(), "--state is missing: set the folder of marks and open lanes"),
         ]
         .into_iter()
         .filter(|(is_missing, _)| *is_missing)
         .map(|(_, text)| text)
+        .chain(state.as_ref().err().map(String::as_str))
         .collect();
-        match (listen, url, lifetime, state) {
-            (Some(listen), Some(url), Some(max_request_lifetime), Some(state)) => Ok(Upstream {
+        match (listen, url, lifetime, &state) {
+            (Some(listen), Some(url), Some(max_request_lifetime), Ok(state)) => Ok(Upstream {
                 listen,
                 https: self.upstream_tls.https(&url)?,
                 url,
                 max_request_lifetime,
-                state,
+                state: state.clone(),
                 timeout: self.upstream_timeout,
                 idle: self.upstream_idle,
                 drain_wait: self.drain_wait,

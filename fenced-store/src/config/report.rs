@@ -8,7 +8,7 @@ use service_kit::flags::PeerFlags;
 use service_kit::tls::ServerUrl;
 
 use crate::https::Https;
-use crate::report::ReportOptions;
+use crate::lock_servers::LockServers;
 
 /// Maximum number of lock servers to report to.
 const REPORT_TO_MAX: usize = 16;
@@ -30,11 +30,12 @@ pub struct ReportFlags {
 }
 
 impl ReportFlags {
-    /// Reads the files; `None` without a lock server.
-    pub(super) fn options(&self) -> Result<Option<ReportOptions>, String> {
+    /// Reads the files; `None` without a lock server. The certificates are also for `others`.
+    pub(super) fn options(&self, others: &[ServerUrl]) -> Result<Option<LockServers>, String> {
         let auth = self.report_auth_file.as_deref().map(authorization).transpose();
         let auth = auth.map_err(|error| format!("--report-auth-file {error}"))?;
-        let tls = self.peers.tls("--report-to", &self.report_to)?;
+        let called: Vec<ServerUrl> = self.report_to.iter().chain(others).cloned().collect();
+        let tls = self.peers.tls("--report-to or --leader-server", &called)?;
         match self.report_to.len() {
             0 if auth.is_some() => {
                 Err("--report-auth-file is of no use without --report-to http://HOST:PORT"
@@ -44,7 +45,7 @@ impl ReportFlags {
             1..=REPORT_TO_MAX => {
                 let urls = self.report_to.clone();
                 let https = Https::new(tls, urls.iter().any(ServerUrl::is_https))?;
-                Ok(Some(ReportOptions { urls, auth, https }))
+                Ok(Some(LockServers { urls, auth, https }))
             }
             count => Err(format!(
                 "--report-to: {count} lock servers are named; at most {REPORT_TO_MAX} can be notified"

@@ -47,6 +47,7 @@ impl StoreFlags {
             lost_marks: self.lost_marks,
             floor: self.floor,
             fail_points: FailPoints::new(self.fail_at),
+            outlives_data: false,
         }
     }
 

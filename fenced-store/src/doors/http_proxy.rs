@@ -1,9 +1,10 @@
 //! Front door before any HTTP datastore: a reverse proxy that drains.
 //!
 //! The datastore cannot compare tokens, so check and effect cannot be one step. [`lane`] waits
-//! instead, and its guarantee is `bounded`; [`conditions`] makes it `atomic` for some writes. It holds if no request takes effect later than the
+//! instead, and its guarantee is `bounded`. It holds if no request takes effect later than the
 //! stated maximum request lifetime after its connection broke, if no client writes around the
-//! proxy, and if only one proxy at a time is active for a lock.
+//! proxy, and if only one proxy at a time is active for a lock. [`conditions`] make some writes
+//! `atomic`.
 //!
 //! It also relies on HTTP: safe methods (GET, HEAD, OPTIONS) change nothing, and after a complete
 //! final reply other than 202, 502 and 504 the upstream is done with the request. The path names
@@ -11,6 +12,7 @@
 
 use std::sync::Arc;
 
+use fence_protocol::Namespace;
 use service_kit::Kit;
 use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
@@ -18,11 +20,13 @@ use crate::counters::Counters;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
 use crate::store::commit::FolderError;
+use crate::store::redis::RedisOptions;
 
 mod body;
 mod client;
 mod conditional;
 mod conditions;
+mod election;
 mod forward;
 mod handler;
 mod headers;
@@ -32,13 +36,16 @@ pub mod lane;
 mod lane_model;
 mod lanes;
 mod second_name;
+mod service;
+mod term;
 mod ticket;
 mod upstream;
 
-pub use lanes::Lanes;
-pub use upstream::{Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
+pub use election::ElectionOptions;
+pub use service::LaneService;
+pub use upstream::{LaneState, Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
 
-/// A state folder that cannot be used.
+/// A state that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ProxyError {
     /// The folder cannot be opened.
@@ -47,6 +54,9 @@ pub enum ProxyError {
     /// The folder cannot be read.
     #[error("the proxy's state cannot be read: {0}")]
     State(#[from] StoreError),
+    /// The Redis of a shared state cannot be used.
+    #[error("the proxy's state: {0}")]
+    Redis(String),
     /// The upstream does not pass the probe.
     #[error(
         "{url} fails the probe of --etag-probe under /{folder}: {reason}. Correct the upstream, or \
@@ -62,16 +72,19 @@ pub enum ProxyError {
     },
 }
 
-/// Probes the upstream if its writes are to be conditional, and opens the state folder; operations in flight when the last process ended have an unknown
-/// outcome.
+/// Probes the upstream, if writes are to be conditional, and opens the lanes' state; operations in
+/// flight when the last process ended have an unknown outcome. Where guards share the state, starts
+/// to campaign.
 ///
 /// # Errors
 /// [`ProxyError`] with the path and the remedy.
 pub async fn open(
     upstream: &Upstream,
+    namespace: &Namespace,
+    redis: RedisOptions,
     counters: &Counters,
     kit: &Kit,
-) -> Result<Arc<Lanes>, ProxyError> {
+) -> Result<Arc<LaneService>, ProxyError> {
     let conditions = match &upstream.etag_probe {
         None => None,
         Some(folder) => {
@@ -84,13 +97,13 @@ pub async fn open(
             Some(probed.map_err(failed)?)
         }
     };
-    Lanes::open(upstream, conditions, counters.clone(), kit.clone()).await
+    LaneService::open(upstream, conditions, namespace, redis, counters, kit).await
 }
 
 /// Makes the handler of the proxy: every path is the upstream's.
 pub fn router(
     shared: HandlerState,
-    lanes: Arc<Lanes>,
+    lanes: Arc<LaneService>,
     upstream: &Upstream,
     options: HttpOptions,
     names: &HostNames,

@@ -28,6 +28,7 @@ use crate::verdict::{Fence, Mark};
 #[cfg(any(test, fuzzing))]
 pub(super) mod fuzz;
 mod gaps;
+pub(crate) mod lanes;
 pub(crate) mod preempt;
 mod probe;
 pub(crate) mod reply;
@@ -78,6 +79,9 @@ pub struct RedisOptions {
     pub floor: Option<Token>,
     /// Points at which a test makes the guard fail.
     pub fail_points: FailPoints,
+    /// Marks belong to data that is elsewhere: without `lost_marks: Accept`, a Redis is refused
+    /// that may lose acknowledged writes in a crash.
+    pub outlives_data: bool,
 }
 
 /// Names of the keys of one namespace.
@@ -138,9 +142,20 @@ impl RedisStore {
         options: RedisOptions,
         kit: &Kit,
     ) -> Result<Self, String> {
+        Self::open_in(target, namespace, "guard", options, kit).await
+    }
+
+    /// As [`open`](Self::open), with its keys in another folder.
+    pub(crate) async fn open_in(
+        target: RedisTarget,
+        namespace: &Namespace,
+        folder: &str,
+        options: RedisOptions,
+        kit: &Kit,
+    ) -> Result<Self, String> {
         let scripts = Arc::new(Scripts::new());
-        let keys = Keys::new(namespace, "guard");
-        let state = Arc::new(GuardState::new(namespace, keys.clone(), options.lost_marks));
+        let keys = Keys::new(namespace, folder);
+        let state = Arc::new(GuardState::new(namespace, keys.clone(), options));
         if let Some(floor) = options.floor {
             state.state_floor(floor);
         }

@@ -85,6 +85,19 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
+/// Milliseconds since the machine started, its time in suspend included: for the holder of a lease,
+/// whose clock must not run slow.
+pub fn boottime_ms() -> u64 {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    let clock = rustix::time::ClockId::Boottime;
+    // On other systems the monotonic clock is the closest.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    let clock = rustix::time::ClockId::Monotonic;
+    let time = rustix::time::clock_gettime(clock);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1000) + u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000
+}
+
 /// Time since 1970 as the system believes, for the spans of traces.
 #[expect(clippy::disallowed_methods, reason = "this module owns the wall clock")]
 pub(crate) fn since_1970() -> Duration {

@@ -15,8 +15,16 @@ pub enum Status {
     Info(String),
     /// The service works, but an operator should act: what is wrong, and what to do.
     Warn(String),
+    /// The service waits for its turn to work, as it should: not ready, and no fault.
+    Standby(String),
     /// The service cannot do its work: why, and what to do.
     Failing(String),
+}
+
+impl Status {
+    fn is_unready(&self) -> bool {
+        matches!(self, Self::Standby(_) | Self::Failing(_))
+    }
 }
 
 /// The checks of a service. Cheap to clone; all clones are the same.
@@ -66,7 +74,7 @@ impl Health {
         if shutting_down {
             checks.push(("shutdown".to_owned(), Status::Failing("has begun".to_owned())));
         }
-        let ready = !checks.iter().any(|(_, status)| matches!(status, Status::Failing(_)));
+        let ready = !checks.iter().any(|(_, status)| status.is_unready());
         Report { ready, checks }
     }
 }
@@ -75,6 +83,7 @@ fn log(name: &str, status: &Status) {
     match status {
         Status::Ok => tracing::debug!(check = name, "check is ok"),
         Status::Info(text) => tracing::info!(check = name, "{text}"),
+        Status::Standby(text) => tracing::info!(check = name, "standby: {text}"),
         Status::Warn(text) => tracing::warn!(check = name, "{text}"),
         Status::Failing(text) => tracing::error!(check = name, "{text}"),
     }
@@ -101,7 +110,7 @@ impl Report {
     /// The verdict, with warnings and failures, in one line.
     pub fn summary(&self) -> String {
         let verdict = if self.ready { "ready" } else { "not ready" };
-        let is_problem = |status: &Status| matches!(status, Status::Warn(_) | Status::Failing(_));
+        let is_problem = |status: &Status| status.is_unready() || matches!(status, Status::Warn(_));
         let mut text = verdict.to_owned();
         for (name, status) in self.checks.iter().filter(|(_, status)| is_problem(status)) {
             text.push_str("; ");
@@ -111,11 +120,11 @@ impl Report {
         text.replace('\n', " ")
     }
 
-    /// A line a failing check.
+    /// A line a check that is not ready.
     pub fn failing_text(&self) -> String {
         let mut text = String::new();
         for (name, status) in &self.checks {
-            if matches!(status, Status::Failing(_)) {
+            if status.is_unready() {
                 line(&mut text, name, status);
             }
         }
@@ -129,6 +138,7 @@ fn line(out: &mut String, name: &str, status: &Status) {
         Status::Ok => writeln!(out, "[+]{name} ok"),
         Status::Info(text) => writeln!(out, "[+]{name} {text}"),
         Status::Warn(text) => writeln!(out, "[!]{name} warning: {text}"),
+        Status::Standby(text) => writeln!(out, "[-]{name} standby: {text}"),
         Status::Failing(text) => writeln!(out, "[-]{name} failed: {text}"),
     };
 }
@@ -157,6 +167,9 @@ mod tests {
             report.summary(),
             "not ready; [!]persistence warning: appendfsync is everysec; [-]store failed: unreachable"
         );
+        health.set("store", Status::Standby("a leads".to_owned()));
+        assert!(!health.is_ready());
+        assert_eq!(health.report(false).failing_text(), "[-]store standby: a leads\n");
         health.remove("guarantee");
         health.remove("store");
         assert!(health.is_ready());

@@ -47,6 +47,19 @@ pub fn tune_to_store(stream: &TcpStream) {
     tune(stream, STORE_UNACKNOWLEDGED);
 }
 
+/// Ends a connection whose peer leaves sent bytes unacknowledged for this long. The kernel does it,
+/// even while the process is stopped.
+///
+/// # Errors
+/// If the kernel does not take the option.
+pub fn limit_unacknowledged(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
+    #[cfg(target_os = "linux")]
+    SockRef::from(stream).set_tcp_user_timeout(Some(unacknowledged))?;
+    #[cfg(not(target_os = "linux"))]
+    let _ = (stream, unacknowledged);
+    Ok(())
+}
+
 /// Ends the sending direction of a connection: the peer reads what was sent, then the end of it.
 pub fn finish_sending(stream: &TcpStream) {
     // A connection that is gone has nothing to finish.
@@ -83,11 +96,7 @@ fn try_tune(stream: &TcpStream, unacknowledged: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive())?;
-    #[cfg(target_os = "linux")]
-    socket.set_tcp_user_timeout(Some(unacknowledged))?;
-    #[cfg(not(target_os = "linux"))]
-    let _ = unacknowledged;
-    Ok(())
+    limit_unacknowledged(stream, unacknowledged)
 }
 
 #[cfg(test)]

@@ -136,6 +136,10 @@ impl http_body::Body for StreamedReply {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         let this = &mut *self;
+        if this.source.is_some() && !this.client.term().holds() {
+            this.source = None;
+            return Poll::Ready(Some(Err(std::io::Error::other("this guard's term has ended"))));
+        }
         loop {
             let Some((connection, body)) = &mut this.source else { return Poll::Ready(None) };
             let Poll::Ready(frame) = connection.poll_frame(body, cx) else {

@@ -11,6 +11,7 @@ mod pool;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -21,6 +22,7 @@ use hyper::client::conn::http1;
 use service_kit::tasks::Tasks;
 use tower::ServiceExt as _;
 
+use super::term::Term;
 use super::upstream::Upstream;
 use crate::https::{Connector, Https};
 
@@ -36,23 +38,27 @@ pub(super) type UpstreamBody = Either<Full<Bytes>, Body>;
 pub(super) enum Lost {
     /// Nothing was sent: there is no connection, or it had ended before the request's turn.
     NotSent(String),
+    /// Nothing was sent: the guard's term has ended.
+    NotLeader,
     /// It was sent, in whole or in part.
     Unknown(String),
 }
 
-/// Sender of requests to the upstream. Cheap to clone.
+/// Sender of requests to the upstream, in one term. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     connector: Connector,
     https: Https,
     origin: Uri,
     pool: Arc<Pool>,
+    term: Term,
+    unacknowledged: Option<Duration>,
 }
 
 impl Client {
     /// Makes a client. Connecting, with the TLS handshake, gets half of the time of a request, so
     /// that a failure to connect is never taken for a lost reply.
-    pub(super) fn new(upstream: &Upstream, tasks: &Tasks) -> Self {
+    pub(super) fn new(upstream: &Upstream, term: Term, tasks: &Tasks) -> Self {
         let pool = Arc::new(Pool::new(upstream.idle));
         Pool::start_pruning(&pool, tasks);
         Self {
@@ -60,7 +66,14 @@ impl Client {
             https: upstream.https.clone(),
             origin: upstream.url.base().parse().unwrap_or_default(),
             pool,
+            unacknowledged: term.is_limited().then(|| upstream.unacknowledged()),
+            term,
         }
+    }
+
+    /// Term in which requests may be sent.
+    pub(super) fn term(&self) -> &Term {
+        &self.term
     }
 
     /// Sends a request and awaits the head of the reply. The body needs the connection to be
@@ -75,6 +88,9 @@ impl Client {
         &self,
         mut request: Request<UpstreamBody>,
     ) -> Result<(Box<Connection>, Response<Incoming>), Lost> {
+        if !self.term.holds() {
+            return Err(Lost::NotLeader);
+        }
         while let Some(mut connection) = self.pool.take() {
             if !poll_fn(|cx| Poll::Ready(connection.is_usable(cx))).await {
                 continue;
@@ -83,7 +99,7 @@ impl Client {
                 Ok(response) => return Ok((connection, response)),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
-                    None => return Err(Lost::Unknown(chain(error.error()))),
+                    None => return Err(self.lost(&connection, error.error())),
                 },
             }
         }
@@ -91,13 +107,20 @@ impl Client {
         match connection.send(request).await {
             Ok(response) => Ok((connection, response)),
             Err(error) if error.message().is_some() => Err(Lost::NotSent(chain(error.error()))),
-            Err(error) => Err(Lost::Unknown(chain(error.error()))),
+            Err(error) => Err(self.lost(&connection, error.error())),
+        }
+    }
+
+    fn lost(&self, connection: &Connection, error: &hyper::Error) -> Lost {
+        match connection.has_sent() || self.term.holds() {
+            true => Lost::Unknown(chain(error)),
+            false => Lost::NotLeader,
         }
     }
 
     /// Keeps a connection whose reply was read to its end, if it can carry another request.
     pub(super) fn release(&self, mut connection: Box<Connection>, cx: &mut Context<'_>) {
-        if self.pool.is_used() && connection.is_ready(cx) {
+        if self.pool.is_used() && self.term.holds() && connection.is_ready(cx) {
             self.pool.put(connection);
         }
     }
@@ -109,12 +132,12 @@ impl Client {
             let error = error.as_ref();
             Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
-        let (io, probe) =
-            ProbedIo::new(stream).map_err(|error| Lost::NotSent(error.to_string()))?;
+        let (io, flags) = ProbedIo::new(stream, self.term.clone(), self.unacknowledged)
+            .map_err(|error| Lost::NotSent(error.to_string()))?;
         let (sender, driver) =
             http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;
         // It has kilobytes, which would be moved several times a request.
-        Ok(Box::new(Connection::new(sender, driver, probe)))
+        Ok(Box::new(Connection::new(sender, driver, flags)))
     }
 }
 

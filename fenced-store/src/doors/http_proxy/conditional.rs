@@ -10,11 +10,14 @@ use http_body_util::{BodyExt as _, Either, Full};
 use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
 
+use super::client::Client;
 use super::conditions::attempt::{Attempt, End, Precondition, Seen, Step, Written, strong_tag};
 use super::conditions::probe::{self, Origin, Reply};
 use super::conditions::{Conditions, Doubt};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::handler::Proxy;
+use super::service::ServedTerm;
+use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
 use crate::doors::objects::condition;
@@ -53,6 +56,7 @@ impl Proxy {
     /// cannot be.
     pub(super) async fn conditionally(
         &self,
+        term: &ServedTerm,
         conditions: &Conditions,
         request: &mut Checked,
         client: Condition,
@@ -70,14 +74,14 @@ impl Proxy {
             match attempt.step() {
                 Step::End(end) => break end,
                 Step::Look => {
-                    let forwarded = self.forwarder.head(request.head()).await;
+                    let forwarded = self.forwarder.head(&term.client, request.head()).await;
                     attempt.looked(seen(&forwarded));
                     last = Some(forwarded);
                 }
                 Step::Send(precondition) => {
                     let mut write = request.take();
                     precondition.apply(&mut write.headers);
-                    let forwarded = self.write(write).await;
+                    let forwarded = self.write(term, write).await;
                     attempt.replied(written(&forwarded));
                     if forwarded.is_unknown {
                         unknown.get_or_insert(forwarded);
@@ -152,14 +156,16 @@ pub(super) async fn probe(
 ) -> Result<Arc<Conditions>, String> {
     let name = format!("{}/fencepost-probe-{}", folder.as_str(), ids::random_hex(8));
     let key = ObjectKey::new(&name).map_err(|invalid| invalid.to_string())?;
-    let origin =
-        ProbedOrigin { forwarder: Forwarder::new(upstream, kit, MAX_PROBE_REPLY_BYTES), key };
+    let client = Client::new(upstream, Term::default(), &kit.tasks);
+    let forwarder = Forwarder::new(upstream, MAX_PROBE_REPLY_BYTES);
+    let origin = ProbedOrigin { client, forwarder, key };
     let shown = probe::examine(&origin).await?;
     Ok(Arc::new(Conditions::new(shown, counters.clone())))
 }
 
 /// A resource of the upstream for the probe.
 struct ProbedOrigin {
+    client: Client,
     forwarder: Forwarder,
     key: ObjectKey,
 }
@@ -182,7 +188,8 @@ impl Origin for ProbedOrigin {
         let body = Either::Left(Full::from(body.to_owned()));
         let what = format!("a {method} of {}", self.key);
         let request = Checked { method, key: self.key.clone(), query: None, headers, body };
-        let Forwarded { is_unknown, verdict, response } = self.forwarder.write(request).await;
+        let Forwarded { is_unknown, verdict, response } =
+            self.forwarder.write(&self.client, request).await;
         let (head, body) = Response::into_parts(response);
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         if is_unknown || verdict != APPLIED {

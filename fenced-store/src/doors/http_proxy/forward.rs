@@ -18,10 +18,10 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
-use service_kit::Kit;
 use service_kit::problem::{Pieces, Reject};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
+use tokio::time::error::Elapsed;
 
 use super::body::StreamedReply;
 use super::client::{Client, Lost, UpstreamBody, chain};
@@ -111,7 +111,6 @@ impl fmt::Display for What {
 /// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
-    pub(super) client: Client,
     pub(super) url: ServerUrl,
     /// Name of the upstream, for its Host header.
     pub(super) host: HeaderValue,
@@ -139,9 +138,8 @@ pub(super) fn is_safe(method: &Method) -> bool {
 }
 
 impl Forwarder {
-    pub(super) fn new(upstream: &Upstream, kit: &Kit, max_reply_bytes: usize) -> Self {
+    pub(super) fn new(upstream: &Upstream, max_reply_bytes: usize) -> Self {
         Self {
-            client: Client::new(upstream, &kit.tasks),
             host: HeaderValue::try_from(upstream.url.authority().as_str())
                 .unwrap_or(HeaderValue::from_static("upstream")),
             url: upstream.url.clone(),
@@ -151,9 +149,9 @@ impl Forwarder {
     }
 
     /// Sends a HEAD, whose reply is whole when its head is.
-    pub(super) async fn head(&self, request: Checked) -> Forwarded {
+    pub(super) async fn head(&self, client: &Client, request: Checked) -> Forwarded {
         let what = What { method: Method::HEAD, key: request.key.clone() };
-        let mut forwarded = self.write(request).await;
+        let mut forwarded = self.write(client, request).await;
         if forwarded.is_unknown {
             return self.unreachable(&what, "it has not replied");
         }
@@ -164,29 +162,51 @@ impl Forwarder {
 
     /// Sends a request that may change something. Its reply is received whole before the operation
     /// ends: a slow client must not hold up the lane.
-    pub(super) async fn write(&self, request: Checked) -> Forwarded {
+    ///
+    /// A reply counts if the term holds after its last byte was read: the write has then taken
+    /// effect before any other guard was granted the lead. Later, a stop may have lain before the
+    /// write itself, so its outcome is unknown.
+    pub(super) async fn write(&self, client: &Client, request: Checked) -> Forwarded {
         let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
+        let term = client.term();
+        if !term.holds() {
+            return not_leader(&what);
+        }
         // Boxed: the futures around it are moved.
-        let exchange = Box::pin(self.exchange(request));
-        match tokio::time::timeout(self.timeout, exchange).await {
-            Err(_) => {
-                self.unknown(&what, &format!("no reply within {} ms", self.timeout.as_millis()))
-            }
-            Ok(Err(Lost::NotSent(why))) => self.unreachable(&what, &why),
-            Ok(Err(Lost::Unknown(why))) => self.unknown(&what, &why),
-            Ok(Ok((head, body))) => self.answered(&what, head, body),
+        let exchange = Box::pin(self.exchange(client, request));
+        let exchange = term.run(tokio::time::timeout(self.timeout, exchange)).await;
+        let is_unsent =
+            |replied: &_| matches!(replied, Ok(Err(Lost::NotSent(_) | Lost::NotLeader)));
+        match exchange {
+            Some(replied) if term.holds() || is_unsent(&replied) => self.replied(&what, replied),
+            _ => self.unknown(&what, "the guard's term ended before the reply was complete"),
+        }
+    }
+
+    fn replied(
+        &self,
+        what: &What,
+        replied: Result<Result<(http::response::Parts, Bytes), Lost>, Elapsed>,
+    ) -> Forwarded {
+        match replied {
+            Err(_) => self.unknown(what, &self.silence()),
+            Ok(Err(Lost::NotLeader)) => not_leader(what),
+            Ok(Err(Lost::NotSent(why))) => self.unreachable(what, &why),
+            Ok(Err(Lost::Unknown(why))) => self.unknown(what, &why),
+            Ok(Ok((head, body))) => self.answered(what, head, body),
         }
     }
 
     async fn exchange(
         &self,
+        client: &Client,
         request: Request<UpstreamBody>,
     ) -> Result<(http::response::Parts, Bytes), Lost> {
-        let (mut connection, response) = self.client.send(request).await?;
+        let (mut connection, response) = client.send(request).await?;
         let (head, mut body) = response.into_parts();
         // Servers send it to a connection at rest too, before they close it: then it is no reply.
         if head.status == StatusCode::REQUEST_TIMEOUT && connection.is_reused() {
@@ -209,7 +229,7 @@ impl Forwarder {
         let mut connection = Some(connection);
         poll_fn(|cx| {
             if let Some(connection) = connection.take() {
-                self.client.release(connection, cx);
+                client.release(connection, cx);
             }
             Poll::Ready(())
         })
@@ -231,24 +251,27 @@ impl Forwarder {
     }
 
     /// Sends a request that changes nothing, and streams the reply.
-    pub(super) async fn read(&self, request: Checked) -> Forwarded {
+    pub(super) async fn read(&self, client: &Client, request: Checked) -> Forwarded {
         let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        let reply = Box::pin(self.client.send(request));
-        let reply = tokio::time::timeout(self.timeout, reply).await;
+        let reply = tokio::time::timeout(self.timeout, Box::pin(client.send(request)));
+        let reply = client.term().run(reply).await;
+        let Some(reply) = reply.filter(|_| client.term().holds()) else {
+            return not_leader(&what);
+        };
         let lost = match reply {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                let client = self.client.clone();
-                let body = StreamedReply::new(connection, body, client, self.timeout);
+                let body = StreamedReply::new(connection, body, client.clone(), self.timeout);
                 let response = relay(head, Body::new(body));
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
+            Ok(Err(Lost::NotLeader)) => return not_leader(&what),
             Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,
-            Err(_) => format!("no reply within {} ms", self.timeout.as_millis()),
+            Err(_) => self.silence(),
         };
         self.unreachable(&what, &lost)
     }
@@ -273,6 +296,10 @@ impl Forwarder {
         Ok(request)
     }
 
+    fn silence(&self) -> String {
+        format!("no reply within {} ms", self.timeout.as_millis())
+    }
+
     fn unknown(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} was sent to {}, and {why}", self.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
@@ -287,6 +314,15 @@ impl Forwarder {
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
         )
     }
+}
+
+fn not_leader(what: &What) -> Forwarded {
+    let detail = format!("{what} was not forwarded: this guard's term has ended");
+    not_sent(
+        Reject::new(Code::NotLeader, detail)
+            .with("outcome", WireOutcome::NotApplied)
+            .retry_after(1),
+    )
 }
 
 fn not_sent(reject: Reject) -> Forwarded {

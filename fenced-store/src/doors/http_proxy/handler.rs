@@ -22,8 +22,9 @@ use super::conditions::Conditions;
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
 use super::headers;
 use super::lane::Kind;
-use super::lanes::{Entry, Lanes};
+use super::lanes::Entry;
 use super::second_name;
+use super::service::{LaneService, ServedTerm};
 use super::ticket::Ticket;
 use super::upstream::Upstream;
 use crate::doors::objects::handler_state::HandlerState;
@@ -39,7 +40,7 @@ use crate::verdict::Fence;
 #[derive(Debug)]
 pub(super) struct Proxy {
     shared: HandlerState,
-    lanes: Arc<Lanes>,
+    lanes: Arc<LaneService>,
     pub(super) forwarder: Forwarder,
     guarantee: HeaderValue,
     /// Metrics of most requests: they need no look-up by labels.
@@ -48,8 +49,8 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(shared: HandlerState, lanes: Arc<Lanes>, upstream: &Upstream) -> Self {
-        let forwarder = Forwarder::new(upstream, &shared.guard().kit, shared.max_object_bytes());
+    pub(super) fn new(shared: HandlerState, lanes: Arc<LaneService>, upstream: &Upstream) -> Self {
+        let forwarder = Forwarder::new(upstream, shared.max_object_bytes());
         let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
         let counters = &shared.guard().counters;
         let forward_seconds = counters.times("forward");
@@ -115,6 +116,7 @@ async fn forward(
     let kind = proxy.kind(&head.method, &summary);
     let client =
         if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
+    let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
     let body = match rest {
         None => {
@@ -132,7 +134,7 @@ async fn forward(
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&summary, fence, &checked.key, kind).await?)
+            Some(proxy.enter(&term, &summary, fence, &checked.key, kind).await?)
         }
         _ => None,
     };
@@ -141,9 +143,9 @@ async fn forward(
     let work = Box::pin(async move {
         let passed = match ticket {
             Some(ticket) if kind.is_conditional() => {
-                proxy.pass_conditionally(&summary, checked, client, ticket).await
+                proxy.pass_conditionally(&term, &summary, checked, client, ticket).await
             }
-            ticket => Ok((proxy.pass(&summary, checked, kind, ticket).await, false)),
+            ticket => Ok((proxy.pass(&term, &summary, checked, kind, ticket).await, false)),
         };
         drop(upload);
         passed
@@ -172,12 +174,13 @@ impl Proxy {
     /// Waits for the operation's turn in its lane.
     async fn enter(
         &self,
+        term: &ServedTerm,
         summary: &RequestSummary,
         fence: &Fence,
         key: &ObjectKey,
         kind: Kind,
     ) -> Result<Ticket, Failure> {
-        match self.lanes.enter(fence, kind).await {
+        match term.lanes.enter(fence, kind).await {
             Ok(Entry::Admitted(ticket)) => Ok(ticket),
             Ok(Entry::Refused(outcome)) => {
                 let outcome = Ok(outcome);
@@ -190,15 +193,16 @@ impl Proxy {
 
     async fn pass(
         &self,
+        term: &ServedTerm,
         summary: &RequestSummary,
         request: Checked,
         kind: Kind,
         ticket: Option<Ticket>,
     ) -> Response {
         if self.guard().observer.mode() == Mode::Observe {
-            return self.watch(summary, request, kind).await;
+            return self.watch(term, summary, request, kind).await;
         }
-        let forwarded = self.send(request, kind).await;
+        let forwarded = self.send(term, request, kind).await;
         if let Some(ticket) = ticket {
             settle(ticket, &forwarded);
         }
@@ -209,13 +213,14 @@ impl Proxy {
     /// if the upstream gives no version. Returns the reply, and whether it is `atomic`.
     async fn pass_conditionally(
         &self,
+        term: &ServedTerm,
         summary: &RequestSummary,
         mut request: Checked,
         client: Condition,
         ticket: Ticket,
     ) -> Result<(Response, bool), Failure> {
         let result = match self.conditions() {
-            Some(conditions) => self.conditionally(conditions, &mut request, client).await,
+            Some(conditions) => self.conditionally(term, conditions, &mut request, client).await,
             None => Conditional::Unconditional,
         };
         let (forwarded, is_atomic) = match result {
@@ -227,8 +232,8 @@ impl Proxy {
             Conditional::Unconditional => {
                 ticket.ended();
                 let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
-                let ticket = self.enter(summary, fence, &request.key, Kind::Write).await?;
-                let response = self.pass(summary, request, Kind::Write, Some(ticket)).await;
+                let ticket = self.enter(term, summary, fence, &request.key, Kind::Write).await?;
+                let response = self.pass(term, summary, request, Kind::Write, Some(ticket)).await;
                 return Ok((response, false));
             }
         };
@@ -237,7 +242,13 @@ impl Proxy {
     }
 
     /// Records the token and forwards at once (observe mode).
-    async fn watch(&self, summary: &RequestSummary, request: Checked, kind: Kind) -> Response {
+    async fn watch(
+        &self,
+        term: &ServedTerm,
+        summary: &RequestSummary,
+        request: Checked,
+        kind: Kind,
+    ) -> Response {
         let mark = match &summary.fence {
             None => None,
             Some(fence) => {
@@ -245,7 +256,7 @@ impl Proxy {
                 self.guard().let_pass(summary, &request.key, &noted)
             }
         };
-        let forwarded = self.send(request, kind).await;
+        let forwarded = self.send(term, request, kind).await;
         if forwarded.is_unknown {
             self.guard().counters.unknown_outcomes.inc();
         }
@@ -264,17 +275,17 @@ impl Proxy {
     }
 
     /// Sends a write, whatever its form.
-    pub(super) async fn write(&self, request: Checked) -> Forwarded {
-        self.send(request, Kind::Write).await
+    pub(super) async fn write(&self, term: &ServedTerm, request: Checked) -> Forwarded {
+        self.send(term, request, Kind::Write).await
     }
 
-    async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
+    async fn send(&self, term: &ServedTerm, request: Checked, kind: Kind) -> Forwarded {
         let counters = &self.guard().counters;
         counters.in_flight.inc();
         let begun = clock::now();
         let forwarded = match kind {
-            Kind::Read | Kind::Seal => self.forwarder.read(request).await,
-            _ => self.forwarder.write(request).await,
+            Kind::Read | Kind::Seal => self.forwarder.read(&term.client, request).await,
+            _ => self.forwarder.write(&term.client, request).await,
         };
         counters.in_flight.dec();
         self.forward_seconds.observe(begun.elapsed().as_secs_f64());

@@ -1,6 +1,5 @@
 //! All lanes: feeds them events, carries out their actions, and notifies waiters.
 
-mod fences;
 mod rest;
 mod waiter;
 
@@ -10,16 +9,15 @@ use std::time::Duration;
 
 use fence_protocol::LockName;
 use service_kit::Kit;
-use service_kit::tls::ServerUrl;
 use tokio::sync::oneshot;
 
-use super::conditions::Conditions;
-use super::journal::{Change, Journal};
+use super::journal::{Change, Journal, OpenLane};
 use super::lane::{Action, Event, Kind, Lane, OpId, Why};
+use super::term::Term;
 use super::ticket::{OperationEnds, Ticket};
-use super::{ProxyError, Upstream};
+use super::upstream::Upstream;
 use crate::counters::Counters;
-use crate::store::{FenceOutcome, StoreError};
+use crate::store::{Effect, FenceOutcome, StoreError};
 use crate::verdict::Fence;
 
 use self::waiter::Waiter;
@@ -29,17 +27,15 @@ const MAX_LANES: usize = 100_000;
 /// Minimum advised time before a retry.
 const RETRY_MS: u64 = 1000;
 
-/// The lanes before one upstream, and their marks.
+/// The lanes before one upstream, and their marks, in one term.
 #[derive(Debug)]
-pub struct Lanes {
+pub(super) struct Lanes {
     table: Mutex<Table>,
     /// Held while a lane is loaded from the file or dropped, so that no lane is made from a mark
     /// that was read before another lane of the same lock raised it.
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
-    url: ServerUrl,
-    /// Conditions of writes, if the upstream checks any.
-    conditions: Option<Arc<Conditions>>,
+    term: Term,
     lifetime_ms: u64,
     drain_wait: Duration,
     counters: Counters,
@@ -84,41 +80,37 @@ enum Arrival {
 }
 
 impl Lanes {
-    pub(super) async fn open(
+    /// Makes the lanes of a term. Every lane that was open when the last one ended is quarantined
+    /// until `until_ms`.
+    pub(super) fn start(
         upstream: &Upstream,
-        conditions: Option<Arc<Conditions>>,
-        counters: Counters,
-        kit: Kit,
-    ) -> Result<Arc<Self>, ProxyError> {
-        let journal = Journal::open(&upstream.state, &kit)?;
+        journal: Journal,
+        term: Term,
+        open: Vec<OpenLane>,
+        until_ms: u64,
+        counters: &Counters,
+        kit: &Kit,
+    ) -> Arc<Self> {
         let lanes = Arc::new_cyclic(|itself| Self {
             table: Mutex::default(),
             loading: tokio::sync::Mutex::default(),
             journal,
-            url: upstream.url.clone(),
-            conditions,
+            term,
             lifetime_ms: whole_ms(upstream.max_request_lifetime),
             drain_wait: upstream.drain_wait,
-            counters,
-            kit,
+            counters: counters.clone(),
+            kit: kit.clone(),
             itself: Weak::clone(itself),
         });
-        lanes.restore().await?;
+        lanes.restore(open, until_ms);
         Arc::clone(&lanes).start_resting();
-        Ok(lanes)
+        lanes
     }
 
-    /// Returns the conditions of writes, if the upstream checks any.
-    pub(super) fn conditions(&self) -> Option<&Arc<Conditions>> {
-        self.conditions.as_ref()
-    }
-
-    /// Quarantines every lane that was open when the last process ended.
-    async fn restore(&self) -> Result<(), StoreError> {
-        let until_ms = self.now_ms() + self.lifetime_ms;
-        for (lock, mark, open) in self.journal.open_lanes().await? {
+    fn restore(&self, open: Vec<OpenLane>, until_ms: u64) {
+        for (lock, mark, open) in open {
             tracing::warn!(
-                %lock, token = %open.token, lifetime_ms = self.lifetime_ms,
+                %lock, token = %open.token, quarantine_ms = until_ms.saturating_sub(self.now_ms()),
                 "writes may have been in flight when the last process ended; the lane is quarantined"
             );
             let lane = Lane::restore(mark, open, until_ms);
@@ -131,7 +123,38 @@ impl Lanes {
             drop(table);
             self.tick_at(lock, until_ms);
         }
-        Ok(())
+    }
+
+    /// Refuses whatever waits, after the end of the term. Nothing is admitted any more.
+    pub(super) fn abandon_all(&self) {
+        let mut table = self.table();
+        let slots = std::mem::take(&mut table.slots);
+        table.open.clear();
+        self.counters.open_lanes.set(0);
+        self.counters.quarantined_lanes.set(0);
+        drop(table);
+        drop(slots);
+    }
+
+    /// Returns `true` once the process ends and every lane is closed for good.
+    pub(super) fn are_closed(&self) -> bool {
+        let table = self.table();
+        table.is_closing && table.open.is_empty()
+    }
+
+    /// Raises a mark, and waits until nothing lower can take effect.
+    ///
+    /// # Errors
+    /// As [`enter`](Self::enter).
+    pub(super) async fn seal(&self, fence: &Fence) -> Result<FenceOutcome, StoreError> {
+        match self.enter(fence, Kind::Seal).await? {
+            Entry::Admitted(ticket) => {
+                ticket.ended();
+                let mark = Some(fence.presented.token);
+                Ok(FenceOutcome::Applied { effect: Effect::Sealed, mark })
+            }
+            Entry::Refused(outcome) => Ok(outcome),
+        }
     }
 
     /// Waits until the operation may be forwarded, at most for the drain time.
@@ -144,6 +167,7 @@ impl Lanes {
     pub(super) async fn enter(&self, fence: &Fence, kind: Kind) -> Result<Entry, StoreError> {
         self.journal.check()?;
         let decided = loop {
+            self.check_term()?;
             match self.arrive(fence, kind) {
                 Some(Arrival::Decided(decided)) => break decided,
                 Some(Arrival::Waits(op, reply)) => {
@@ -152,6 +176,8 @@ impl Lanes {
                     let decided = Box::pin(waiter.wait(self.drain_wait)).await;
                     let waited_ms = self.now_ms().saturating_sub(begun_ms);
                     self.counters.lane_wait_seconds.observe(waited_ms as f64 / 1000.0);
+                    // Also for a decision that was made in time and noticed late.
+                    self.check_term()?;
                     let failed = "the lanes' journal failed".to_owned();
                     break decided.ok_or(StoreError::Unavailable(failed))?;
                 }
@@ -159,6 +185,11 @@ impl Lanes {
             }
         };
         self.entry(fence, kind, decided)
+    }
+
+    fn check_term(&self) -> Result<(), StoreError> {
+        let ended = || StoreError::NotLeader { leader: None };
+        self.term.holds().then_some(()).ok_or_else(ended)
     }
 
     fn entry(
@@ -212,6 +243,7 @@ impl Lanes {
         }
         let mark = self.journal.mark(lock).await?;
         let mut table = self.table();
+        self.check_term()?;
         if table.slots.len() >= MAX_LANES {
             table.slots.retain(|_, slot| !slot.lane.is_idle());
         }
@@ -315,7 +347,9 @@ impl Lanes {
 
     /// Refuses all waiting operations of a lane after the journal failed, which is final.
     fn abandon(&self, lock: &LockName, error: &StoreError) {
-        tracing::error!(%lock, %error, "the lane stops: its journal failed");
+        if self.term.holds() {
+            tracing::error!(%lock, %error, "the lane stops: its journal failed");
+        }
         if let Some(slot) = self.table().slots.get_mut(lock) {
             slot.waiting.clear();
         }
@@ -330,7 +364,8 @@ impl Lanes {
     }
 }
 
-fn whole_ms(duration: Duration) -> u64 {
+/// Whole milliseconds of a duration.
+pub(super) fn whole_ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 

@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::app;
-use crate::doors::http_proxy::Upstream;
+use crate::doors::http_proxy::{LaneState, Upstream};
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
@@ -129,7 +129,7 @@ async fn app_with(
         url: format!("http://{addr}").parse().unwrap(),
         https: Https::new(TlsOptions::default(), false).unwrap(),
         max_request_lifetime: Duration::from_millis(lifetime_ms),
-        state: state.to_owned(),
+        state: LaneState::Folder(state.to_owned()),
         timeout: Duration::from_secs(20),
         idle,
         drain_wait: Duration::from_secs(5),

@@ -8,6 +8,7 @@ use clap::Args;
 use fence_protocol::Invalid;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
+use super::election::ElectionOptions;
 use crate::https::Https;
 use crate::key::ObjectKey;
 
@@ -22,8 +23,8 @@ pub struct Upstream {
     pub https: Https,
     /// Time for which the datastore may still act on a request whose connection broke.
     pub max_request_lifetime: Duration,
-    /// Folder of durable marks and open lanes.
-    pub state: PathBuf,
+    /// Place of durable marks and open lanes.
+    pub state: LaneState,
     /// Time limit of a reply.
     pub timeout: Duration,
     /// Longest rest after which a connection is used again; zero for a new one each time.
@@ -32,6 +33,27 @@ pub struct Upstream {
     pub drain_wait: Duration,
     /// Folder of the probe that must show that writes can be conditional; `None` if they are not.
     pub etag_probe: Option<ObjectKey>,
+}
+
+/// Longest time for which the upstream may leave bytes unacknowledged, where a standby may take
+/// over.
+const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(5);
+
+impl Upstream {
+    /// Time after which the kernel ends a connection whose bytes the upstream does not acknowledge:
+    /// later than this after the end of a term, nothing of it arrives.
+    pub(super) fn unacknowledged(&self) -> Duration {
+        self.timeout.min(UNACKNOWLEDGED_MAX)
+    }
+}
+
+/// Place of the lanes' durable state.
+#[derive(Clone, Debug)]
+pub enum LaneState {
+    /// Folder of this guard alone.
+    Folder(PathBuf),
+    /// A Redis that several guards share, of which the elected one serves.
+    Shared(Box<ElectionOptions>),
 }
 
 /// Flags for a datastore over TLS.

@@ -128,8 +128,20 @@ fn unreadable() -> StoreError {
     )
 }
 
+/// Parses a floor and its lease into the highest mark below it; `None` without a floor.
+pub(super) fn below_floor(value: Value) -> Result<Option<Mark>, StoreError> {
+    let Value::Array(items) = value else { return Err(unreadable()) };
+    let [Value::BulkString(floor), Value::BulkString(lease)] = items.as_slice() else {
+        return Ok(None);
+    };
+    let floor: u64 =
+        text(floor.clone()).and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+    let lease = text(lease.clone()).and_then(|text| text.parse().ok()).ok_or_else(unreadable)?;
+    Ok(Token::new(floor.saturating_sub(1)).ok().map(|token| Mark { token, lease }))
+}
+
 /// Parses `token lease`, optionally with a flag, which is ignored.
-fn stored(bytes: &[u8]) -> Option<Mark> {
+pub(super) fn stored(bytes: &[u8]) -> Option<Mark> {
     let mut words = std::str::from_utf8(bytes).ok()?.split(' ');
     let token = words.next()?;
     let lease = words.next()?;

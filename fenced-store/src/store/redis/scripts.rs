@@ -19,6 +19,8 @@ pub(crate) struct Scripts {
     register: Script,
     settle: Script,
     list: Script,
+    take_over: Script,
+    commit: Script,
 }
 
 macro_rules! fenced {
@@ -37,12 +39,24 @@ impl Scripts {
             register: fenced!("register.lua"),
             settle: fenced!("settle.lua"),
             list: Script::new("list.lua", include_str!("list.lua")),
+            take_over: fenced!("take_over.lua"),
+            commit: fenced!("commit.lua"),
         }
     }
 
-    pub(super) fn all(&self) -> [&Script; 7] {
-        let Self { put, get, delete, seal, register, settle, list } = self;
-        [put, get, delete, seal, register, settle, list]
+    pub(super) fn all(&self) -> [&Script; 9] {
+        let Self { put, get, delete, seal, register, settle, list, take_over, commit } = self;
+        [put, get, delete, seal, register, settle, list, take_over, commit]
+    }
+
+    /// Script that makes a guard the leader of lanes.
+    pub(super) fn take_over(&self) -> &Script {
+        &self.take_over
+    }
+
+    /// Script that changes lanes.
+    pub(super) fn commit(&self) -> &Script {
+        &self.commit
     }
 
     /// Makes the call of an operation on an object; `state` is the id of the verified state.

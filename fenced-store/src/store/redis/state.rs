@@ -16,11 +16,11 @@ use redis_link::text_fields;
 use service_kit::health::Status;
 use service_kit::ids;
 
-use super::Keys;
 use super::gaps::gaps;
 use super::preempt::{self, Failed, Wire};
 use super::reply::{self, ScriptReply};
 use super::scripts::Scripts;
+use super::{Keys, RedisOptions};
 use crate::verdict::{Fence, Mark};
 
 /// Maximum number of marks kept in memory for a Redis that returns without its last writes.
@@ -47,7 +47,7 @@ pub(crate) struct GuardState {
     client_name: String,
     /// Keys of the lock server's counter and its record of Redis, if they are here too.
     issuer_keys: [String; 2],
-    lost_marks: LostMarks,
+    options: RedisOptions,
     known: Mutex<VerifiedState>,
     gaps: Mutex<Vec<String>>,
 }
@@ -89,14 +89,32 @@ fn lost(highest: &str) -> String {
 }
 
 impl GuardState {
-    pub(super) fn new(namespace: &Namespace, keys: Keys, lost_marks: LostMarks) -> Self {
+    pub(super) fn new(namespace: &Namespace, keys: Keys, options: RedisOptions) -> Self {
         Self {
             keys,
             client_name: format!("fence:{namespace}:port"),
             issuer_keys: ["token", "meta"].map(|key| format!("{{fence:{namespace}}}:{key}")),
-            lost_marks,
+            options,
             known: Mutex::default(),
             gaps: Mutex::default(),
+        }
+    }
+
+    /// Refuses a Redis whose crash may lose marks while their data, which is elsewhere, stays.
+    ///
+    /// # Errors
+    /// A sentence with the remedy.
+    pub(super) fn check_disk(&self, persistence: &Status) -> Result<(), Failed> {
+        match persistence {
+            Status::Warn(text)
+                if self.options.outlives_data && self.options.lost_marks == LostMarks::Refuse =>
+            {
+                Err(format!(
+                    "{text}. The data behind these marks would stay; set appendonly yes and \
+                     appendfsync always, or accept the loss with --lost-marks accept"
+                ))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -188,7 +206,7 @@ impl GuardState {
     }
 
     fn find_command(&self, id: &str, floor: Option<Token>, run_id: &str) -> Cmd {
-        let lost_marks = match self.lost_marks {
+        let lost_marks = match self.options.lost_marks {
             LostMarks::Refuse => "refuse",
             LostMarks::Accept => "accept",
         };

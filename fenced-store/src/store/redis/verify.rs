@@ -68,6 +68,7 @@ impl Verifier for GuardVerifier {
             redis::cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await.ok();
         let fsync = fsync.and_then(|pair| pair.into_iter().nth(1));
         let persistence = persistence(&info, fsync.as_deref());
+        self.state.check_disk(&persistence)?;
         self.state.record_gaps(&info, &persistence);
         self.health.set(PERSISTENCE, persistence);
         load_scripts(connection, &self.scripts.all()).await?;

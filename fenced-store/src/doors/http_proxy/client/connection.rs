@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 
 use super::UpstreamBody;
-use super::io::ProbedIo;
+use super::io::{ProbedIo, SocketFlags};
 
 /// A connection that the task of its request drives.
 #[derive(Debug)]
@@ -21,8 +21,7 @@ pub(in super::super) struct Connection {
     sender: http1::SendRequest<UpstreamBody>,
     /// Gone once the connection has ended; a request that it did not begin is handed back then.
     driver: Option<http1::Connection<ProbedIo, UpstreamBody>>,
-    /// Makes the next read look at the socket itself.
-    probe: Arc<AtomicBool>,
+    flags: Arc<SocketFlags>,
     /// It has carried a request before.
     is_reused: bool,
 }
@@ -31,9 +30,9 @@ impl Connection {
     pub(super) fn new(
         sender: http1::SendRequest<UpstreamBody>,
         driver: http1::Connection<ProbedIo, UpstreamBody>,
-        probe: Arc<AtomicBool>,
+        flags: Arc<SocketFlags>,
     ) -> Self {
-        Self { sender, driver: Some(driver), probe, is_reused: false }
+        Self { sender, driver: Some(driver), flags, is_reused: false }
     }
 
     /// Returns `true` if the connection has carried a request before the current one.
@@ -50,7 +49,7 @@ impl Connection {
     /// last reply.
     pub(super) fn is_usable(&mut self, cx: &mut Context<'_>) -> bool {
         self.is_reused = true;
-        self.probe.store(true, Ordering::Relaxed);
+        self.flags.probe.store(true, Ordering::Relaxed);
         self.is_ready(cx)
     }
 
@@ -68,13 +67,19 @@ impl Connection {
         &mut self,
         request: Request<UpstreamBody>,
     ) -> Result<Response<Incoming>, TrySendError<Request<UpstreamBody>>> {
-        let Self { sender, driver, .. } = self;
+        let Self { sender, driver, flags, .. } = self;
+        flags.has_sent.store(false, Ordering::Relaxed);
         let mut reply = pin!(sender.try_send_request(request));
         poll_fn(|cx| {
             drive(driver, cx);
             reply.as_mut().poll(cx)
         })
         .await
+    }
+
+    /// Returns `true` if any byte of the last request was handed to the kernel.
+    pub(super) fn has_sent(&self) -> bool {
+        self.flags.has_sent.load(Ordering::Relaxed)
     }
 
     /// Polls the next frame of the reply's body.

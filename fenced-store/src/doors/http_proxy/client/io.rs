@@ -4,23 +4,42 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use service_kit::socket;
 use tokio::net::TcpStream;
 
+use super::super::term::Term;
+
+/// Facts on a socket that its connection shares with it.
+#[derive(Debug, Default)]
+pub(super) struct SocketFlags {
+    /// Makes the next read a probe.
+    pub(super) probe: AtomicBool,
+    /// Bytes were handed to the kernel since this was last cleared.
+    pub(super) has_sent: AtomicBool,
+}
+
 /// A socket. The event queue reports a closed one late; a probe asks the kernel at once.
+///
+/// It sends nothing after the end of its term. The clock is read right before each write, with no
+/// await in between: a process that was stopped reads it again. A stop between the clock and the
+/// system call remains, so the clock is read once more, and the connection ended if it was late.
 #[derive(Debug)]
 pub(super) struct ProbedIo {
     inner: MaybeHttpsStream<TokioIo<TcpStream>>,
-    probe: Arc<AtomicBool>,
+    flags: Arc<SocketFlags>,
+    term: Term,
 }
 
 impl ProbedIo {
-    /// Makes the socket, and the flag that makes its next read a probe.
+    /// Makes the socket. The kernel closes it if the upstream acknowledges nothing for the time of
+    /// `unacknowledged`, even while this process is stopped.
     ///
     /// Once the socket is closed, by the kernel after the end of the process too, nothing more is
     /// sent. Otherwise the kernel would repeat what the upstream has not confirmed for minutes, and
@@ -30,14 +49,34 @@ impl ProbedIo {
     /// If the kernel does not take the option.
     pub(super) fn new(
         inner: MaybeHttpsStream<TokioIo<TcpStream>>,
-    ) -> io::Result<(Self, Arc<AtomicBool>)> {
+        term: Term,
+        unacknowledged: Option<Duration>,
+    ) -> io::Result<(Self, Arc<SocketFlags>)> {
         let socket = match &inner {
             MaybeHttpsStream::Http(plain) => plain.inner(),
             MaybeHttpsStream::Https(tls) => tls.inner().get_ref().0.inner().inner(),
         };
         socket.set_zero_linger()?;
-        let probe = Arc::new(AtomicBool::new(false));
-        Ok((Self { inner, probe: Arc::clone(&probe) }, probe))
+        if let Some(unacknowledged) = unacknowledged {
+            socket::limit_unacknowledged(socket, unacknowledged)?;
+        }
+        let flags = Arc::new(SocketFlags::default());
+        Ok((Self { inner, flags: Arc::clone(&flags), term }, flags))
+    }
+
+    /// Fails after the end of the term.
+    fn check(&self) -> io::Result<()> {
+        if self.term.holds() {
+            return Ok(());
+        }
+        Err(io::Error::new(io::ErrorKind::PermissionDenied, "this guard's term has ended"))
+    }
+
+    fn written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        let count = ready!(written)?;
+        self.flags.has_sent.store(true, Ordering::Relaxed);
+        self.check()?;
+        Poll::Ready(Ok(count))
     }
 
     /// Returns `true` if a socket at rest has something to read, its end included. Under TLS that
@@ -56,7 +95,7 @@ impl Read for ProbedIo {
         cx: &mut Context<'_>,
         buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        if self.probe.swap(false, Ordering::Relaxed) && self.is_disturbed() {
+        if self.flags.probe.swap(false, Ordering::Relaxed) && self.is_disturbed() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         Pin::new(&mut self.inner).poll_read(cx, buffer)
@@ -69,10 +108,14 @@ impl Write for ProbedIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write(cx, bytes)
+        self.check()?;
+        let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
+        self.written(written)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // TLS sends here what it has encrypted.
+        self.check()?;
         Pin::new(&mut self.inner).poll_flush(cx)
     }
 
@@ -89,12 +132,16 @@ impl Write for ProbedIo {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.inner).poll_write_vectored(cx, slices)
+        self.check()?;
+        let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
+        self.written(written)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
 
@@ -105,9 +152,33 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (mut peer, _) = listener.accept().await.unwrap();
-        let (socket, _) = ProbedIo::new(MaybeHttpsStream::Http(TokioIo::new(stream))).unwrap();
+        let stream = MaybeHttpsStream::Http(TokioIo::new(stream));
+        let (socket, _) = ProbedIo::new(stream, Term::default(), None).unwrap();
         drop(socket);
         let end = peer.read(&mut [0; 1]).await.map_err(|error| error.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel keeps sending");
+    }
+
+    #[tokio::test]
+    async fn nothing_is_sent_after_the_end_of_the_term() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (mut peer, _) = listener.accept().await.unwrap();
+        let term = Term::until(u64::MAX);
+        let stream = MaybeHttpsStream::Http(TokioIo::new(stream));
+        let (mut socket, flags) = ProbedIo::new(stream, term.clone(), None).unwrap();
+        let mut write = async |bytes: &'static [u8]| {
+            poll_fn(|cx| Pin::new(&mut socket).poll_write(cx, bytes)).await
+        };
+        assert_eq!(write(b"in time").await.unwrap(), 7);
+        assert!(flags.has_sent.swap(false, Ordering::Relaxed));
+        term.end();
+        assert_eq!(write(b"late").await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(!flags.has_sent.load(Ordering::Relaxed));
+        let mut seen = [0; 32];
+        let count = peer.read(&mut seen).await.unwrap();
+        assert_eq!(&seen[..count], b"in time");
+        drop(socket);
+        assert!(peer.read(&mut seen).await.is_err(), "more came");
     }
 }

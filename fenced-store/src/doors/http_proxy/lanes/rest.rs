@@ -24,6 +24,7 @@ impl Lanes {
             loop {
                 let is_closing = tokio::select! {
                     () = stop.cancelled() => true,
+                    () = self.term.ended() => return,
                     () = tokio::time::sleep(REST) => false,
                 };
                 self.rest_all(is_closing);

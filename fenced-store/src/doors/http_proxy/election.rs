@@ -1,0 +1,267 @@
+//! Lead of lanes that several guards share: campaign, take-over, renewal, end.
+//!
+//! The lock server decides which guard leads, and Redis decides for how long: a term is extended
+//! only if both confirm it. From the step on by which a later leader has taken the lanes over,
+//! Redis confirms no earlier one. So an earlier leader trusts its term for at most 0.8 of its time
+//! to live from there, whatever the lock server forgot, revoked or granted twice.
+
+mod lease;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::{LockName, Owner, Token, Ttl};
+use redis_link::RedisTarget;
+use service_kit::health::Status;
+use service_kit::{Kit, clock};
+
+use self::lease::{Acquired, Lease, LeaseError, Leases};
+use super::client::Client;
+use super::journal::Journal;
+use super::lanes::{Lanes, whole_ms};
+use super::service::{Office, ServedTerm};
+use super::term::Term;
+use super::upstream::Upstream;
+use crate::counters::Counters;
+use crate::lock_servers::LockServers;
+use crate::store::redis::lanes::{LeadError, TakenOver};
+
+/// Name in `/readyz?verbose`.
+const CHECK: &str = "leader";
+/// Pause before a failed call is retried.
+const RETRY: Duration = Duration::from_millis(200);
+/// Longest wait for lanes to close when the process ends.
+const CLOSE_WITHIN: Duration = Duration::from_secs(5);
+const CLOSE_POLL: Duration = Duration::from_millis(20);
+
+/// Reason of the end of a term at the end of the process.
+const ENDS: &str = "the process ends";
+
+/// Settings of an election.
+#[derive(Clone, Debug)]
+pub struct ElectionOptions {
+    /// Redis that keeps the lanes.
+    pub redis: RedisTarget,
+    /// Lock whose holder leads; it also names the shared lanes.
+    pub lock: LockName,
+    /// Lock servers of the namespace.
+    pub servers: LockServers,
+    /// Time to live of the leader's lease.
+    pub ttl: Ttl,
+    /// Name of this guard, for the clients of the others.
+    pub name: Owner,
+}
+
+/// One guard of an election.
+#[derive(Debug)]
+pub(super) struct Election {
+    office: Arc<Office>,
+    options: ElectionOptions,
+    upstream: Upstream,
+    counters: Counters,
+    kit: Kit,
+    leases: Leases,
+    /// The next token must exceed this one: a later leader has it.
+    min_token: Option<Token>,
+}
+
+impl Election {
+    pub(super) fn new(
+        office: Arc<Office>,
+        options: ElectionOptions,
+        upstream: Upstream,
+        counters: Counters,
+        kit: Kit,
+    ) -> Self {
+        let leases = Leases::new(&options);
+        Self { office, options, upstream, counters, kit, leases, min_token: None }
+    }
+
+    /// Campaigns and leads in turns, until the process ends.
+    pub(super) async fn run(mut self) {
+        let stop = self.kit.tasks.shutdown_token();
+        self.stand_by("no lock server has replied yet");
+        loop {
+            let lease = stop.run_until_cancelled(self.campaign()).await;
+            let Some(lease) = lease else { return };
+            let term = Term::until(lease.until_ms);
+            let why = self.lead(&term, &lease).await;
+            term.end();
+            self.step_down();
+            let token = lease.token;
+            tracing::warn!(%token, lock = %self.options.lock, "this guard leads no more: {why}");
+            self.leases.release(&lease).await;
+            if stop.is_cancelled() {
+                return;
+            }
+            self.stand_by(&why);
+        }
+    }
+
+    /// Waits until this guard has the lease.
+    async fn campaign(&mut self) -> Lease {
+        let mut is_leader_known = false;
+        loop {
+            match self.leases.acquire(self.min_token, is_leader_known).await {
+                Ok(Acquired::Granted(lease)) => return lease,
+                Ok(Acquired::Held(owner)) => {
+                    is_leader_known = true;
+                    self.stand_by(&format!("{owner} leads"));
+                    self.office.set_leader(Some(owner));
+                }
+                Err(why) => {
+                    is_leader_known = false;
+                    self.office.set_leader(None);
+                    self.stand_by(&format!("the leader is unknown: {why}"));
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Leads until the term ends, and returns the reason.
+    async fn lead(&mut self, term: &Term, lease: &Lease) -> String {
+        let stop = self.kit.tasks.shutdown_token();
+        let taken = tokio::select! {
+            () = stop.cancelled() => return ENDS.to_owned(),
+            taken = self.take_over(lease) => taken,
+            () = expired(term) => return "the lease ended before the lanes were taken over".to_owned(),
+        };
+        let taken = match taken {
+            Ok(taken) => taken,
+            Err(why) => return why,
+        };
+        let serve = self.serve(term, lease, &taken);
+        let renew = self.renew(term, lease, &taken);
+        tokio::select! {
+            biased;
+            () = term.ended() => "Redis refused a change of lanes".to_owned(),
+            () = expired(term) => "the lease was not renewed in time".to_owned(),
+            why = renew => why,
+            why = serve => why,
+        }
+    }
+
+    /// Writes this guard's token into the lanes' state: from here no earlier leader can commit.
+    async fn take_over(&mut self, lease: &Lease) -> Result<TakenOver, String> {
+        loop {
+            let lanes = &self.office.lanes;
+            match lanes.take_over(lease.token, lease.id, self.options.ttl.ms()).await {
+                Ok(taken) => return Ok(taken),
+                Err(LeadError::Deposed { by }) => {
+                    self.min_token = self.min_token.max(by);
+                    return Err("a later leader has taken the lanes over".to_owned());
+                }
+                Err(LeadError::Failed(why)) => {
+                    self.stand_by(&format!("the lanes cannot be taken over: {why}"));
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Serves the lanes until the process ends and they are closed.
+    async fn serve(&self, term: &Term, lease: &Lease, taken: &TakenOver) -> String {
+        // An earlier leader may trust its term for this long, its kernel may deliver what it sent
+        // for this long, and the upstream may act on that for this long.
+        let lifetime_ms = whole_ms(self.upstream.max_request_lifetime);
+        let quarantine_ms = taken.ttl_ms + whole_ms(self.upstream.unacknowledged()) + lifetime_ms;
+        let until_ms = self.kit.clock.monotonic_ms() + quarantine_ms;
+        let stop = self.kit.tasks.shutdown_token();
+        if !taken.has_predecessor {
+            // Redis is new, or was emptied, and with it the list of open lanes.
+            let text = format!("waits {quarantine_ms} ms for writes of guards that Redis forgot");
+            self.stand_by(&text);
+            let waits = tokio::time::sleep(Duration::from_millis(quarantine_ms));
+            if stop.run_until_cancelled(waits).await.is_none() {
+                return ENDS.to_owned();
+            }
+        }
+        let journal =
+            Journal::of_leader(self.office.lanes.clone(), taken.leader.clone(), term.clone());
+        let open = taken.open.clone();
+        let lanes = Lanes::start(
+            &self.upstream,
+            journal,
+            term.clone(),
+            open,
+            until_ms,
+            &self.counters,
+            &self.kit,
+        );
+        let client = Client::new(&self.upstream, term.clone(), &self.kit.tasks);
+        self.office.set_term(ServedTerm { lanes: Arc::clone(&lanes), client });
+        self.office.set_leader(None);
+        self.counters.is_leader.set(1);
+        self.counters.takeovers.inc();
+        let text = format!("this guard leads with token {}", lease.token);
+        self.kit.health.set(CHECK, Status::Info(text));
+        stop.cancelled().await;
+        let closed = async {
+            while !lanes.are_closed() {
+                tokio::time::sleep(CLOSE_POLL).await;
+            }
+        };
+        // Lanes that stay open are quarantined by the next leader.
+        let _ = tokio::time::timeout(CLOSE_WITHIN, closed).await;
+        ENDS.to_owned()
+    }
+
+    /// Extends the term at a third of the time to live. Returns the reason of its end.
+    async fn renew(&self, term: &Term, lease: &Lease, taken: &TakenOver) -> String {
+        let ttl = self.options.ttl.duration();
+        let mut leases = Leases::new(&self.options);
+        let mut pause = ttl / 3;
+        loop {
+            tokio::time::sleep(pause).await;
+            let sent_ms = clock::boottime_ms();
+            let ttl_ms = match leases.renew(lease, term.remaining() / 2).await {
+                Ok(ttl_ms) => ttl_ms,
+                Err(LeaseError::Lost(why)) => return why,
+                Err(LeaseError::Failed(why)) => {
+                    tracing::warn!("the lead is not renewed, retrying: {why}");
+                    pause = RETRY.min(ttl / 8);
+                    continue;
+                }
+            };
+            match self.office.lanes.confirm(&taken.leader).await {
+                Ok(()) => {}
+                Err(LeadError::Deposed { by: Some(token) }) => {
+                    return format!("the leader with token {token} has taken the lanes over");
+                }
+                Err(LeadError::Deposed { by: None }) => {
+                    return "Redis lost the lanes' state, or its floor was raised".to_owned();
+                }
+                Err(LeadError::Failed(why)) => {
+                    tracing::warn!("the lead is not confirmed, retrying: {why}");
+                    pause = RETRY.min(ttl / 8);
+                    continue;
+                }
+            }
+            if !term.extend(leases.trusted_until(sent_ms, ttl_ms)) {
+                return "the lease was renewed too late".to_owned();
+            }
+            pause = ttl / 3;
+        }
+    }
+
+    /// Cuts the connections of the term, and refuses whatever waits.
+    fn step_down(&self) {
+        let term = self.office.take_term();
+        if let Some(term) = term {
+            term.lanes.abandon_all();
+        }
+        self.counters.is_leader.set(0);
+    }
+
+    fn stand_by(&self, why: &str) {
+        self.kit.health.set(CHECK, Status::Standby(why.to_owned()));
+    }
+}
+
+/// Waits until the term is no longer trusted.
+async fn expired(term: &Term) {
+    while term.holds() {
+        tokio::time::sleep(term.remaining()).await;
+    }
+}

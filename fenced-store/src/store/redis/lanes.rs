@@ -1,0 +1,224 @@
+//! Marks and open lanes of the reverse proxy in Redis, which one guard at a time may change.
+//!
+//! The guard takes its own medicine: each change carries the leader's token, and the script refuses
+//! it once another guard has taken the lanes over.
+
+use std::sync::Arc;
+
+use fence_protocol::{LeaseId, LockName, Namespace, Token};
+use redis::{Cmd, Value};
+use redis_link::RedisTarget;
+use service_kit::Kit;
+
+use super::{RedisOptions, RedisStore, Shared, reply};
+use crate::doors::http_proxy::lane::Opening;
+use crate::store::{Fences as _, StoreError};
+use crate::verdict::Mark;
+
+/// Marks and open lanes in one Redis.
+#[derive(Clone, Debug)]
+pub(crate) struct LanesInRedis {
+    /// Marks, as a Redis store without objects has them.
+    pub(crate) store: Arc<RedisStore>,
+    open: String,
+    lead: String,
+}
+
+/// Leader that has taken the lanes over, as the scripts compare it.
+#[derive(Clone, Debug)]
+pub(crate) struct Leader {
+    /// Its token.
+    pub(crate) token: Token,
+    /// Id of the state that it took over.
+    state: String,
+}
+
+/// State of the lanes at a take-over.
+#[derive(Debug)]
+pub(crate) struct TakenOver {
+    pub(crate) leader: Leader,
+    /// `false` if Redis knows of no earlier leader: it is new, or was emptied.
+    pub(crate) has_predecessor: bool,
+    /// Longest time to live of all leaders' leases so far, in milliseconds.
+    pub(crate) ttl_ms: u64,
+    /// Open lanes: lock, mark, writes that may be at the upstream.
+    pub(crate) open: Vec<(LockName, Option<Mark>, Opening)>,
+}
+
+/// Change of one lane.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneChange {
+    /// Raised mark, if any.
+    pub(crate) mark: Option<Mark>,
+    /// Writes that may be at the upstream; `None` for a closed lane.
+    pub(crate) open: Option<Opening>,
+}
+
+/// Refusal or failure of a leader's step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LeadError {
+    /// Another guard leads, the marks were lost, or the floor was raised. Final for this term.
+    Deposed {
+        /// Token of the leader now, if there is one.
+        by: Option<Token>,
+    },
+    /// The outcome is unknown, or nothing was changed. The same step may be retried.
+    Failed(String),
+}
+
+impl LanesInRedis {
+    /// Opens the lanes that the guards of `lock` share, and probes the Redis.
+    ///
+    /// # Errors
+    /// A sentence with the address, the reason and the remedy.
+    pub(crate) async fn open(
+        target: RedisTarget,
+        namespace: &Namespace,
+        lock: &LockName,
+        options: RedisOptions,
+        kit: &Kit,
+    ) -> Result<Self, String> {
+        let options = RedisOptions { outlives_data: true, ..options };
+        let folder = format!("lanes:{lock}");
+        let store = RedisStore::open_in(target, namespace, &folder, options, kit).await?;
+        let prefix = store.shared.keys.prefix();
+        let [open, lead] = ["open", "lead"].map(|key| format!("{prefix}{key}"));
+        Ok(Self { store: Arc::new(store), open, lead })
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.store.shared
+    }
+
+    fn keys(&self) -> [&str; 6] {
+        let keys = &self.shared().keys;
+        [&keys.marks, &keys.locks, &self.open, &keys.state, &self.open, &self.lead]
+    }
+
+    /// Makes the holder of `token` the leader and returns the lanes. A retry changes nothing.
+    ///
+    /// # Errors
+    /// [`LeadError`].
+    pub(crate) async fn take_over(
+        &self,
+        token: Token,
+        lease: LeaseId,
+        ttl_ms: u64,
+    ) -> Result<TakenOver, LeadError> {
+        let state = self.shared().state.id();
+        let mut command = self.shared().scripts.take_over().call(&self.keys());
+        command.arg(&state).arg(token.get()).arg(lease.to_string()).arg(ttl_ms);
+        let fields = self.call(&command, &state).await?;
+        let strange = || LeadError::Failed("Redis sent lanes that cannot be read".to_owned());
+        let [known, ttl_ms, lanes @ ..] = fields.as_slice() else { return Err(strange()) };
+        let open = lanes.chunks_exact(3).map(|lane| {
+            let lock = LockName::new(lane[0].as_str()).ok()?;
+            let open = opening(&lane[1])?;
+            let mark = match lane[2].as_str() {
+                "" => None,
+                text => Some(reply::stored(text.as_bytes())?),
+            };
+            Some((lock, mark, open))
+        });
+        Ok(TakenOver {
+            leader: Leader { token, state },
+            has_predecessor: known == "1",
+            ttl_ms: ttl_ms.parse().map_err(|_| strange())?,
+            open: open.collect::<Option<_>>().ok_or_else(strange)?,
+        })
+    }
+
+    /// Confirms that `leader` still leads.
+    ///
+    /// # Errors
+    /// [`LeadError`].
+    pub(crate) async fn confirm(&self, leader: &Leader) -> Result<(), LeadError> {
+        let command = self.commit_command(leader, 0);
+        self.call(&command, &leader.state).await.map(drop)
+    }
+
+    /// Makes changes durable in one step. `batch` begins at 1 and rises; a retry has the same.
+    ///
+    /// # Errors
+    /// [`LeadError`].
+    pub(crate) async fn commit<'c>(
+        &self,
+        leader: &Leader,
+        batch: u64,
+        changes: impl Iterator<Item = (&'c LockName, LaneChange)>,
+    ) -> Result<(), LeadError> {
+        let mut command = self.commit_command(leader, batch);
+        let text = |token: Option<Token>| token.map(|token| token.to_string()).unwrap_or_default();
+        for (lock, LaneChange { mark, open }) in changes {
+            let lease = mark.map(|mark| mark.lease.to_string()).unwrap_or_default();
+            command.arg(lock.as_str()).arg(text(mark.map(|mark| mark.token))).arg(lease);
+            command.arg(open.map(opening_text).unwrap_or_default());
+        }
+        self.call(&command, &leader.state).await.map(drop)
+    }
+
+    fn commit_command(&self, leader: &Leader, batch: u64) -> Cmd {
+        let mut command = self.shared().scripts.commit().call(&self.keys());
+        command.arg(&leader.state).arg(leader.token.get()).arg(batch);
+        command
+    }
+
+    /// Returns the mark of a lock, or one just below the floor if that is higher.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(crate) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
+        let mark = self.store.show(lock).await?;
+        let mut command = redis::cmd("HMGET");
+        command.arg(&self.shared().keys.state).arg("floor").arg("floor_lease");
+        let floor = reply::below_floor(self.shared().run_read(command).await?)?;
+        Ok(mark.into_iter().chain(floor).max_by_key(|mark| mark.token))
+    }
+
+    /// Runs a script of a leader. A state that has to be verified again is verified, and the call
+    /// retried if it is still the same.
+    async fn call(&self, command: &Cmd, state: &str) -> Result<Vec<String>, LeadError> {
+        let failed = |error: String| LeadError::Failed(error);
+        for _ in 0..super::TRIES {
+            let generation = self.shared().link.generation();
+            let value = self.shared().link.call(command).await;
+            let fields = strings(value.map_err(|error| failed(error.to_string()))?);
+            let mut fields = fields
+                .ok_or_else(|| failed("Redis sent a reply that is none of ours".to_owned()))?;
+            let word = if fields.is_empty() { String::new() } else { fields.remove(0) };
+            match word.as_str() {
+                "leads" | "done" => return Ok(fields),
+                "deposed" => {
+                    let by = fields.first().and_then(|token| token.parse().ok());
+                    return Err(LeadError::Deposed { by });
+                }
+                _ => {}
+            }
+            let verified = self.shared().link.verify_again(generation).await;
+            verified.map_err(|error| failed(error.to_string()))?;
+            if self.shared().state.id() != state {
+                return Err(LeadError::Deposed { by: None });
+            }
+        }
+        Err(failed("Redis had to be verified too often".to_owned()))
+    }
+}
+
+/// Mark of an open lane whose writes are all conditional, behind its token. A version without
+/// conditions cannot read it, and does not take the writes for its own.
+const CONDITIONAL: &str = " conditional";
+
+fn opening_text(Opening { token, is_conditional }: Opening) -> String {
+    format!("{token}{}", if is_conditional { CONDITIONAL } else { "" })
+}
+
+fn opening(text: &str) -> Option<Opening> {
+    let token = text.strip_suffix(CONDITIONAL);
+    let is_conditional = token.is_some();
+    Some(Opening { token: token.unwrap_or(text).parse().ok()?, is_conditional })
+}
+
+fn strings(value: Value) -> Option<Vec<String>> {
+    let fields = reply::strings(value)?;
+    fields.into_iter().map(|field| String::from_utf8(field).ok()).collect()
+}

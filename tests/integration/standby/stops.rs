@@ -1,0 +1,151 @@
+//! The leader is killed or stopped under load.
+
+use std::time::Duration;
+
+use fence_protocol::Code;
+use fence_tests::seed::{Seed, rounds};
+use fence_tests::wait::{soon, until, until_true};
+use tokio::task::JoinSet;
+
+use super::load::Load;
+use super::{Member, Pair, put};
+
+/// Requests that are sent to a stopped guard.
+const BURST: usize = 12;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_leader_is_replaced_and_nothing_is_lost() {
+    let mut seed = Seed::of_run("standby::a_killed_leader_is_replaced_and_nothing_is_lost");
+    for _ in 0..rounds(1, 20) {
+        let mut pair = Pair::start().await;
+        let load = Load::start(&pair, 4);
+        load.progress(40).await;
+        tokio::time::sleep(seed.time_ms(0, 80)).await;
+        let leader = pair.leader().await;
+        pair.members[leader].server.process.kill();
+        let next = &pair.members[1 - leader];
+        until_true("the standby to lead", || next.leads()).await;
+        load.progress(40).await;
+        assert!(next.server.metric("fencepost_fence_quarantines_total").await > 0);
+        load.check(&pair).await;
+    }
+}
+
+/// The heart of it: writes are on their way through a leader that stops. Its successor writes with
+/// a higher token. What the first has in its sockets must not follow when it resumes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_leader_that_resumes_forwards_nothing() {
+    let mut seed = Seed::of_run("standby::a_stopped_leader_that_resumes_forwards_nothing");
+    let pair = Pair::start().await;
+    let mut token = 10;
+    for round in 0..rounds(2, 40) {
+        let leader = pair.leader().await;
+        let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
+        token += 1;
+        pair.written_through(leader, "doc", token, &format!("warm {round}")).await;
+        let mut requests = JoinSet::new();
+        for write in 0..BURST {
+            later(&mut requests, old, token, format!("before {round}.{write}"));
+        }
+        tokio::time::sleep(Duration::from_micros(seed.below(4_000))).await;
+        old.server.process.pause();
+        old.server.process.stopped().await;
+        let before = requests.len();
+        for write in 0..BURST {
+            later(&mut requests, old, token, format!("stopped {round}.{write}"));
+        }
+        token += 1;
+        pair.written_through(1 - leader, "doc", token, &format!("next {round}")).await;
+        let applied = pair.applied("doc").len();
+        old.server.process.resume();
+        let mut refused = 0;
+        while let Some(reply) = soon("the replies of the old leader", requests.join_next()).await {
+            let Ok(reply) = reply.unwrap() else { continue };
+            match reply.status {
+                503 => {
+                    reply.problem(Code::NotLeader);
+                    refused += 1;
+                }
+                // Acknowledged, or cut, before the stop; of unknown outcome, or refused, after it.
+                204 | 412 | 504 => {}
+                _ => panic!("{reply:?}"),
+            }
+        }
+        assert!(refused > 0, "nothing of {BURST} requests was refused, {before} were before");
+        pair.tokens_never_fell("doc");
+        let late = pair.applied("doc").split_off(applied);
+        assert_eq!(late, [], "the old leader forwarded after its successor: {late:?}");
+        // It is a standby now, without a restart.
+        let problem = old.put("doc", token + 1, "late").await.unwrap().problem(Code::NotLeader);
+        assert!(problem.retryable);
+        assert!(new.leads().await || !old.leads().await);
+    }
+}
+
+/// A write of the killed leader is still at the datastore: the standby waits for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_at_the_datastore_is_waited_for() {
+    let mut pair = Pair::start().await;
+    let leader = pair.leader().await;
+    let mut hold = pair.setting.upstream.hold("33");
+    let mut requests = JoinSet::new();
+    later(&mut requests, &pair.members[leader], 33, "33".to_owned());
+    hold.arrived().await;
+    pair.members[leader].server.process.kill();
+    let next = &pair.members[1 - leader];
+    let first = until("the standby to lead", || async {
+        let reply = next.put("doc", 34, "34").await.unwrap();
+        let code = reply.json()["code"].clone();
+        (code != "not-leader").then_some(reply)
+    })
+    .await;
+    first.problem(Code::Quarantined);
+    hold.release();
+    pair.written_through(1 - leader, "doc", 34, "34").await;
+    assert_eq!(pair.setting.upstream.values(), ["33", "34"]);
+}
+
+type Replies = JoinSet<Result<fence_tests::api::Reply, String>>;
+
+fn later(requests: &mut Replies, to: &Member, token: u64, value: String) {
+    let api = to.api.clone();
+    let name = to.name;
+    requests.spawn(async move { put(&api, name, "doc", token, &value).await });
+}
+
+/// The rest of a streamed body comes after the end of the term: it stays behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_rest_of_a_body_stays_behind() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let pair = Pair::start().await;
+    let leader = pair.leader().await;
+    let old = &pair.members[leader];
+    let address = old.api.base().trim_start_matches("http://").to_owned();
+    let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
+    let token = fence_tests::key_file::unsigned(33, "doc", super::lease_of(33));
+    // Beyond what is received before the lane is entered.
+    let length = 3 << 20;
+    let head = format!(
+        "PUT /doc HTTP/1.1\r\nhost: localhost\r\nfencing-token: {token}\r\nx-through: old\r\n\
+         content-length: {length}\r\n\r\n"
+    );
+    client.write_all(head.as_bytes()).await.unwrap();
+    client.write_all(&vec![b'x'; 2 << 20]).await.unwrap();
+    until_true("the write to be on its way", || async {
+        old.server.metric("fencepost_fence_in_flight").await == 1
+    })
+    .await;
+    old.server.process.pause();
+    old.server.process.stopped().await;
+    pair.written_through(1 - leader, "doc", 34, "next").await;
+    old.server.process.resume();
+    // The guard may have closed the connection.
+    let _ = client.write_all(&vec![b'x'; 1 << 20]).await;
+    let mut reply = Vec::new();
+    let _ = soon("the end of the connection", client.read_to_end(&mut reply)).await;
+    let reply = String::from_utf8_lossy(&reply);
+    assert!(!reply.contains(" 204 "), "{reply}");
+    let applied: Vec<u64> = pair.applied("doc").into_iter().map(|(token, ..)| token).collect();
+    assert_eq!(applied, [34]);
+}
