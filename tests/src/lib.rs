@@ -52,6 +52,7 @@ pub mod store_options;
 pub mod tls_client;
 pub mod tls_proxy;
 pub mod upstream;
+pub mod versioned_origin;
 pub mod wait;
 
 pub use fence_simulation::seed;

@@ -11,7 +11,9 @@ use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
 
 use super::client::Client;
-use super::conditions::attempt::{Attempt, End, Precondition, Seen, Step, Written, strong_tag};
+use super::conditions::attempt::{
+    Attempt, AttemptStep, End, Precondition, Seen, Written, strong_tag,
+};
 use super::conditions::probe::{self, Origin, Reply};
 use super::conditions::{Conditions, Doubt};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
@@ -72,13 +74,13 @@ impl Proxy {
         let mut unknown = None;
         let end = loop {
             match attempt.step() {
-                Step::End(end) => break end,
-                Step::Look => {
+                AttemptStep::End(end) => break end,
+                AttemptStep::Look => {
                     let forwarded = self.forwarder.head(&term.client, request.head()).await;
                     attempt.looked(seen(&forwarded));
                     last = Some(forwarded);
                 }
-                Step::Send(precondition) => {
+                AttemptStep::Send(precondition) => {
                     let mut write = request.take();
                     precondition.apply(&mut write.headers);
                     let forwarded = self.write(term, write).await;

@@ -1,19 +1,19 @@
 //! Conditional writes: fenced by the upstream itself, where it checks versions.
 //!
-//! A write that carries `If-Match: E` takes effect only while the resource's tag is `E`. If tags are
+//! A write under `If-Match: E` takes effect only while the resource's tag is `E`. If tags are
 //! never reused, the write can never take effect once the resource has had another tag, however
 //! late it arrives. So the guard sends every PUT and DELETE of a protected path under the tag that
-//! it saw, or under `If-None-Match: *`, after a [`probe`] has shown at start that the upstream keeps
-//! both promises. What follows:
+//! it saw, or under `If-None-Match: *`, after a [`probe`] has shown at start that the upstream
+//! keeps both promises. What follows:
 //!
 //! - *A PUT that was applied cannot be followed by a lower one.* A lower write that is still out
 //!   names a tag that has passed, or is a creation, which fails while the resource exists. That is
 //!   `atomic`, for this resource, and needs no time limit. So such a PUT need not wait for a
 //!   quarantine either, as long as everything that is out is conditional.
-//! - *An unknown outcome of a write under `If-Match` can be settled at once*: the same write is sent
-//!   again. 2xx: it was applied once, and the first one is dead, for it would have changed the tag.
-//!   412: the tag has changed, so that it was applied or never will be. Reading the tag would not
-//!   settle it: a read may be answered by a cache or a replica, a condition is not.
+//! - *An unknown outcome of a write under `If-Match` can be settled at once*: the same write is
+//!   sent again. 2xx: it was applied once, and the first one is dead, for it would have changed the
+//!   tag. 412: the tag has changed, so that it was applied or never will be. Reading the tag would
+//!   not settle it: a read may be answered by a cache or a replica, a condition is not.
 //! - *Absence is not a version.* A resource can be missing, made and missing again. A creation with
 //!   an unknown outcome is not settled by the next one: it quarantines the lane, and no DELETE goes
 //!   before the lifetime has passed. A DELETE is `bounded`, and so are reads, which leave no tag

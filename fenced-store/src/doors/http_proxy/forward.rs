@@ -61,8 +61,13 @@ impl Checked {
             Either::Right(_) => std::mem::replace(&mut self.body, Either::Left(Full::default())),
         };
         let Self { method, key, query, headers, .. } = self;
-        let (method, key) = (method.clone(), key.clone());
-        Self { method, key, query: query.clone(), headers: headers.clone(), body }
+        Self {
+            method: method.clone(),
+            key: key.clone(),
+            query: query.clone(),
+            headers: headers.clone(),
+            body,
+        }
     }
 
     /// Makes the HEAD of the same resource, with the credentials of this request.
@@ -72,8 +77,8 @@ impl Checked {
             headers.remove(name);
         }
         let body = Either::Left(Full::default());
-        let (key, query) = (self.key.clone(), self.query.clone());
-        Self { method: Method::HEAD, key, query, headers, body }
+        let key = self.key.clone();
+        Self { method: Method::HEAD, key, query: self.query.clone(), headers, body }
     }
 }
 

@@ -35,7 +35,7 @@ pub type OpId = u64;
 pub enum Kind {
     /// May change something.
     Write,
-    /// Replaces the version that the guard saw, or creates what it saw missing; otherwise no effect.
+    /// Replaces the version that the guard saw, or creates what it saw missing; else no effect.
     ConditionalPut,
     /// Deletes the version that the guard saw; otherwise no effect.
     ConditionalDelete,

@@ -88,8 +88,8 @@ impl World {
     }
 
     /// A crash at any moment, with any part of what the disk was given, would find the lane open if
-    /// a write may still take effect, under a token that is not above it, and as conditional only if
-    /// every such write is.
+    /// a write may still take effect, under a token that is not above it, and as conditional only
+    /// if every such write is.
     fn check_open(&self) {
         let possible = self.persists.iter().map(|(_, _, open)| *open);
         for open in possible.chain([self.disk_open]) {
@@ -374,6 +374,9 @@ fn a_drained_token_is_forgotten() {
     let mut world = run(&[write(33), LaneStep::Persist(0), write(34), LaneStep::Persist(0)]);
     assert_eq!(world.disk_open.map(|open| open.token.get()), Some(33));
     world.step(LaneStep::Answer(0));
+    // A higher mark changes nothing: 34 is out.
+    world.step(write(35));
+    world.step(LaneStep::Persist(0));
     world.step(LaneStep::Rest);
     world.step(LaneStep::Persist(0));
     assert_eq!(world.disk_open.map(|open| open.token.get()), Some(34));

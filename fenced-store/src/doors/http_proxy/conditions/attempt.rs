@@ -67,7 +67,6 @@ impl Precondition {
 /// Result of a read of the version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::doors::http_proxy) enum Seen {
-    /// The version.
     Version(Version),
     /// It exists, without a strong tag.
     Untagged,
@@ -130,7 +129,7 @@ impl Written {
 
 /// Next step of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum Step {
+pub(in crate::doors::http_proxy) enum AttemptStep {
     /// Read the version.
     Look,
     /// Send the write under this condition.
@@ -228,14 +227,14 @@ impl Attempt {
     }
 
     /// Returns the next step.
-    pub(in crate::doors::http_proxy) fn step(&self) -> Step {
+    pub(in crate::doors::http_proxy) fn step(&self) -> AttemptStep {
         if let Some(end) = &self.end {
-            return Step::End(end.clone());
+            return AttemptStep::End(end.clone());
         }
         if self.is_unknown {
             return self.settle();
         }
-        let Some(version) = &self.version else { return Step::Look };
+        let Some(version) = &self.version else { return AttemptStep::Look };
         if !self.client.holds(version.tag()) {
             let current = version.tag().cloned();
             return self.if_fresh(End::Failed { current });
@@ -244,24 +243,24 @@ impl Attempt {
             return self.if_fresh(End::Looked);
         }
         if self.sends_left == 0 {
-            return Step::End(End::Contended);
+            return AttemptStep::End(End::Contended);
         }
-        Step::Send(version.precondition())
+        AttemptStep::Send(version.precondition())
     }
 
     /// Ends the write, or reads the version first if it may be outdated.
-    fn if_fresh(&self, end: End) -> Step {
-        if self.is_fresh { Step::End(end) } else { Step::Look }
+    fn if_fresh(&self, end: End) -> AttemptStep {
+        if self.is_fresh { AttemptStep::End(end) } else { AttemptStep::Look }
     }
 
-    fn settle(&self) -> Step {
+    fn settle(&self) -> AttemptStep {
         match &self.sent {
-            Some(sent) if sent.is_once() && self.sends_left > 0 => Step::Send(sent.clone()),
-            _ => Step::End(End::Unsettled),
+            Some(sent) if sent.is_once() && self.sends_left > 0 => AttemptStep::Send(sent.clone()),
+            _ => AttemptStep::End(End::Unsettled),
         }
     }
 
-    /// Handles the reply to [`Step::Look`].
+    /// Handles the reply to [`AttemptStep::Look`].
     pub(in crate::doors::http_proxy) fn looked(&mut self, seen: Seen) {
         self.is_fresh = true;
         match seen {
@@ -285,9 +284,9 @@ impl Attempt {
         self.end = Some(if is_sendable { End::Unconditional(doubt) } else { End::Contended });
     }
 
-    /// Handles the reply to [`Step::Send`].
+    /// Handles the reply to [`AttemptStep::Send`].
     pub(in crate::doors::http_proxy) fn replied(&mut self, written: Written) {
-        let Step::Send(sent) = self.step() else { return };
+        let AttemptStep::Send(sent) = self.step() else { return };
         self.version = None;
         self.is_fresh = false;
         self.sends_left -= 1;

@@ -51,8 +51,8 @@ pub(in crate::doors::http_proxy) async fn examine<O: Origin>(origin: &O) -> Resu
     ))
 }
 
-const A: &str = r#"{"probe":1}"#;
-const B: &str = r#"{"probe":2}"#;
+const A: &str = r#"{"probe":10}"#;
+const B: &str = r#"{"probe":11}"#;
 
 struct Probe<'a, O> {
     origin: &'a O,
@@ -157,7 +157,7 @@ impl<O: Origin> Probe<'_, O> {
     /// Lets writes race under one condition; exactly one may win.
     async fn race(&mut self, precondition: &Precondition) -> Result<ETag, String> {
         let bodies: Vec<String> =
-            (0..RACERS).map(|racer| format!(r#"{{"probe":{}}}"#, racer + 10)).collect();
+            (0..RACERS).map(|racer| format!(r#"{{"probe":{}}}"#, racer + 12)).collect();
         let racers = bodies.iter().map(|body| self.put(precondition, body));
         let replies: Result<Vec<Reply>, String> = join_all(racers).await.into_iter().collect();
         let replies = replies?;

@@ -26,8 +26,8 @@ struct Generations {
 }
 
 impl Versions {
-    /// Returns the slot of a resource. Slots that were not used for long are forgotten; a write that
-    /// holds a forgotten one races with others, which its condition makes safe.
+    /// Returns the slot of a resource. Slots that were not used for long are forgotten; a write
+    /// that holds a forgotten one races with others, which its condition makes safe.
     pub(in crate::doors::http_proxy) fn slot(&self, resource: &str) -> Slot {
         if resource.len() > MAX_NAME_BYTES {
             return Slot::default();

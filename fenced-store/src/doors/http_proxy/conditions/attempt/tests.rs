@@ -12,8 +12,8 @@ fn at(text: &str) -> Version {
     Version::Tag(tag(text))
 }
 
-fn under(text: &str) -> Step {
-    Step::Send(Precondition::Match(tag(text)))
+fn under(text: &str) -> AttemptStep {
+    AttemptStep::Send(Precondition::Match(tag(text)))
 }
 
 fn put(client: Condition, known: Option<Version>) -> Attempt {
@@ -27,16 +27,16 @@ fn delete(known: Option<Version>) -> Attempt {
 #[test]
 fn a_write_goes_under_the_version_that_was_seen() {
     let mut attempt = put(Condition::None, None);
-    assert_eq!(attempt.step(), Step::Look);
+    assert_eq!(attempt.step(), AttemptStep::Look);
     attempt.looked(Seen::Version(at("1")));
     assert_eq!(attempt.step(), under("1"));
     attempt.replied(Written::Applied(Some(tag("2"))));
-    assert_eq!(attempt.step(), Step::End(End::Replied));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Replied));
     assert!(!attempt.is_reused());
     assert_eq!(attempt.version(), Some(at("2")));
     assert_eq!(
         put(Condition::None, Some(Version::Absent)).step(),
-        Step::Send(Precondition::Absent)
+        AttemptStep::Send(Precondition::Absent)
     );
 }
 
@@ -45,13 +45,13 @@ fn a_refused_write_is_sent_again_under_the_version_that_is_there() {
     let mut attempt = put(Condition::None, Some(at("1")));
     for number in 2..=SENDS {
         attempt.replied(Written::Refused);
-        assert_eq!(attempt.step(), Step::Look);
+        assert_eq!(attempt.step(), AttemptStep::Look);
         attempt.looked(Seen::Version(at(&number.to_string())));
         assert_eq!(attempt.step(), under(&number.to_string()));
     }
     attempt.replied(Written::Refused);
     attempt.looked(Seen::Version(at("9")));
-    assert_eq!(attempt.step(), Step::End(End::Contended));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Contended));
 }
 
 /// The client's condition is checked on the version that the upstream checks, and on a current one
@@ -61,19 +61,19 @@ fn a_client_condition_is_never_weakened() {
     let client = || Condition::AnyOf(vec![tag("1")]);
     assert_eq!(put(client(), Some(at("1"))).step(), under("1"));
     let mut attempt = put(client(), Some(at("2")));
-    assert_eq!(attempt.step(), Step::Look);
+    assert_eq!(attempt.step(), AttemptStep::Look);
     attempt.looked(Seen::Version(at("2")));
-    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Failed { current: Some(tag("2")) }));
     // It held when the write was sent, and not any more.
     let mut attempt = put(client(), Some(at("1")));
     attempt.replied(Written::Refused);
     attempt.looked(Seen::Version(at("2")));
-    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Failed { current: Some(tag("2")) }));
     let mut attempt = put(Condition::Absent, Some(Version::Absent));
-    assert_eq!(attempt.step(), Step::Send(Precondition::Absent));
+    assert_eq!(attempt.step(), AttemptStep::Send(Precondition::Absent));
     attempt.replied(Written::Refused);
     attempt.looked(Seen::Version(at("2")));
-    assert_eq!(attempt.step(), Step::End(End::Failed { current: Some(tag("2")) }));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Failed { current: Some(tag("2")) }));
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
     };
     let mut attempt = unknown();
     attempt.replied(Written::Applied(Some(tag("2"))));
-    assert_eq!(attempt.step(), Step::End(End::Replied));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Replied));
     let mut attempt = unknown();
     attempt.replied(Written::Refused);
-    assert_eq!(attempt.step(), Step::End(End::Settled));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Settled));
     // None of these shows that the tag has changed.
     for written in [Written::Unknown, Written::Other, Written::Missing] {
         let mut attempt = unknown();
@@ -97,61 +97,61 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
             assert_eq!(attempt.step(), under("1"));
             attempt.replied(written.clone());
         }
-        assert_eq!(attempt.step(), Step::End(End::Unsettled), "{written:?}");
+        assert_eq!(attempt.step(), AttemptStep::End(End::Unsettled), "{written:?}");
     }
     let mut attempt = delete(Some(at("1")));
     attempt.replied(Written::Unknown);
     attempt.replied(Written::Missing);
-    assert_eq!(attempt.step(), Step::End(End::Settled), "a tag does not come back");
+    assert_eq!(attempt.step(), AttemptStep::End(End::Settled), "a tag does not come back");
 }
 
 #[test]
 fn a_creation_of_unknown_outcome_is_never_settled() {
     let mut attempt = put(Condition::None, Some(Version::Absent));
     attempt.replied(Written::Unknown);
-    assert_eq!(attempt.step(), Step::End(End::Unsettled));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unsettled));
 }
 
 #[test]
 fn a_body_that_can_be_sent_once_is_sent_once() {
     let once = |known| Attempt::new(false, Condition::None, known, false);
     let mut attempt = once(Some(at("1")));
-    assert_eq!(attempt.step(), Step::Look, "the version is read for it");
+    assert_eq!(attempt.step(), AttemptStep::Look, "the version is read for it");
     attempt.looked(Seen::Version(at("1")));
     attempt.replied(Written::Refused);
     attempt.looked(Seen::Version(at("2")));
-    assert_eq!(attempt.step(), Step::End(End::Contended));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Contended));
     let mut attempt = once(None);
     attempt.looked(Seen::Version(at("1")));
     attempt.replied(Written::Unknown);
-    assert_eq!(attempt.step(), Step::End(End::Unsettled));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unsettled));
     // Its body is gone, so that nothing may be sent without a condition either.
     for seen in [Seen::Untagged, Seen::Version(at("1"))] {
         let mut attempt = once(None);
         attempt.looked(Seen::Version(at("1")));
         attempt.replied(Written::Refused);
         attempt.looked(seen);
-        assert_eq!(attempt.step(), Step::End(End::Contended));
+        assert_eq!(attempt.step(), AttemptStep::End(End::Contended));
     }
 }
 
 #[test]
 fn a_missing_resource_is_not_deleted() {
     let mut attempt = delete(Some(Version::Absent));
-    assert_eq!(attempt.step(), Step::Look);
+    assert_eq!(attempt.step(), AttemptStep::Look);
     attempt.looked(Seen::Version(Version::Absent));
-    assert_eq!(attempt.step(), Step::End(End::Looked));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Looked));
 }
 
 #[test]
 fn an_upstream_that_breaks_its_promise_is_noticed() {
     let mut attempt = put(Condition::None, None);
     attempt.looked(Seen::Untagged);
-    assert_eq!(attempt.step(), Step::End(End::Unconditional(Doubt::Untagged)));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional(Doubt::Untagged)));
     let mut attempt = put(Condition::None, Some(at("1")));
     attempt.replied(Written::Refused);
     attempt.looked(Seen::Version(at("1")));
-    assert_eq!(attempt.step(), Step::End(End::Unconditional(Doubt::Contradiction)));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional(Doubt::Contradiction)));
     let mut attempt = put(Condition::None, Some(at("1")));
     attempt.replied(Written::Applied(Some(tag("1"))));
     assert!(attempt.is_reused());
@@ -222,16 +222,17 @@ proptest! {
         seen in prop::collection::vec(seen(), 16),
     ) {
         let mut attempt = Attempt::new(is_delete, Condition::None, None, is_repeatable);
-        let (mut written, mut seen) = (written.into_iter(), seen.into_iter());
+        let mut written = written.into_iter();
+        let mut seen = seen.into_iter();
         let mut unknown: Option<Precondition> = None;
         let mut sends = 0;
         let end = loop {
             match attempt.step() {
-                Step::Look => {
+                AttemptStep::Look => {
                     prop_assert!(unknown.is_none());
                     attempt.looked(seen.next().expect("it ends"));
                 }
-                Step::Send(sent) => {
+                AttemptStep::Send(sent) => {
                     sends += 1;
                     prop_assert!(is_repeatable || sends == 1);
                     prop_assert!(unknown.as_ref().is_none_or(|unknown| *unknown == sent));
@@ -241,7 +242,7 @@ proptest! {
                     }
                     attempt.replied(reply);
                 }
-                Step::End(end) => break end,
+                AttemptStep::End(end) => break end,
             }
         };
         let is_unknown = matches!(end, End::Settled | End::Unsettled);
