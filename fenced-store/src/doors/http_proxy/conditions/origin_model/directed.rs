@@ -70,3 +70,18 @@ fn a_put_need_not_wait_for_a_quarantine_and_a_delete_must() {
     run(&mut world, &[ModelStep::Land(0)]);
     assert_eq!(world.landed, 2, "the one before the crash is dead");
 }
+
+/// One write without a condition among those that are out is enough.
+#[test]
+fn a_put_waits_for_a_quarantine_that_another_write_caused() {
+    for order in [[0, 0], [1, 0]] {
+        let mut world = World::new(false);
+        run(&mut world, &done(1, 0, What::Put(0)));
+        run(&mut world, &[arrive(1, 0, What::Post(1)), ModelStep::Persist(2)]);
+        run(&mut world, &[arrive(1, 1, What::Put(1))]);
+        assert_eq!(world.flights.len(), 2);
+        run(&mut world, &order.map(ModelStep::Break));
+        run(&mut world, &[arrive(2, 0, What::Put(2)), ModelStep::Persist(2)]);
+        assert_eq!(world.flights.len(), 2, "{order:?}: a POST could be applied after it");
+    }
+}
