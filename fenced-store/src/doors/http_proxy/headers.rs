@@ -8,8 +8,8 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use service_kit::problem::Reject;
 
-use super::forward::is_safe;
 use super::second_name;
+use crate::rules::is_safe;
 
 /// Headers of one connection (RFC 9110 section 7.6.1), and their old relatives.
 const HOP_BY_HOP: [HeaderName; 9] = [

@@ -11,22 +11,7 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use service_kit::problem::Reject;
 
-/// Methods that concern the path's resource only. WebDAV's methods with a second one (COPY, MOVE,
-/// BIND, REBIND, MERGE, …) are missing, and so are unknown methods.
-const METHODS: [&str; 12] = [
-    "GET",
-    "HEAD",
-    "OPTIONS",
-    "PUT",
-    "POST",
-    "PATCH",
-    "DELETE",
-    "MKCOL",
-    "PROPFIND",
-    "PROPPATCH",
-    "LOCK",
-    "UNLOCK",
-];
+use crate::rules::METHODS;
 
 /// Names of headers, whole.
 const NAMES: [&str; 13] = [
