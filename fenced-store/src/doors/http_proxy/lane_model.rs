@@ -313,7 +313,7 @@ fn an_unanswered_write_holds_up_the_higher_one_until_it_can_no_longer_land() {
         LaneStep::Persist(0),
     ]);
     world.step(LaneStep::Pass(LIFETIME_MS - 1));
-    assert!(world.persists.is_empty() && world.lane.is_quarantined());
+    assert!(world.persists.is_empty() && world.lane.quarantine().is_some());
     world.step(LaneStep::Pass(1));
     world.step(LaneStep::Persist(0));
     assert_eq!(world.flights.values().map(|f| f.token.get()).collect::<Vec<_>>(), [34]);

@@ -24,6 +24,7 @@ use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
 mod methods;
+mod operator;
 mod reuse;
 mod streams;
 

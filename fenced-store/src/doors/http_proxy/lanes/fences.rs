@@ -2,11 +2,14 @@
 
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::wire::lane::{LanePage, QuarantineRequest};
 use fence_protocol::{LockName, Token};
 
 use super::{Entry, Lanes};
 use crate::doors::http_proxy::lane::Kind;
-use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
+use crate::store::{
+    Effect, FenceList, FenceOutcome, FenceQuery, Fences, QuarantineChange, StoreError, StoreReport,
+};
 use crate::verdict::{Fence, Mark};
 
 #[async_trait]
@@ -62,5 +65,17 @@ impl Fences for Lanes {
 
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
         self.journal.list(query).await
+    }
+
+    fn lanes(&self, query: &FenceQuery) -> Option<LanePage> {
+        Some(self.page(query))
+    }
+
+    fn change_quarantine(
+        &self,
+        lock: &LockName,
+        request: &QuarantineRequest,
+    ) -> Option<QuarantineChange> {
+        Some(self.change(lock, request))
     }
 }
