@@ -19,8 +19,8 @@
 //!
 //! Text caught by `{name}` must itself be a lock name. If it is not, the resource is refused: no
 //! later rule applies, and it is never open. Options follow the lock: with
-//! `PATTERN=LOCK,unfenced-reads` reads need no token. With methods, `reads` and `writes` say whether
-//! they change the resource.
+//! `PATTERN=LOCK,unfenced-reads` reads need no token. With methods, `reads` and `writes` say
+//! whether they change the resource.
 //!
 //! If no rule matches, the [`DefaultRule`] decides. By default the key itself is the lock, so that
 //! nothing is open by accident.

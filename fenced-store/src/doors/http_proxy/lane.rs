@@ -280,7 +280,7 @@ impl Lane {
             Event::Resolved => self.unanswered = None,
             Event::Extended { until_ms } => {
                 if let Some(unanswered) = &mut self.unanswered {
-                    unanswered.until_ms = unanswered.until_ms.max(until_ms);
+                    unanswered.until_ms = until_ms.max(unanswered.until_ms);
                 }
             }
             Event::Abandoned { op } => return self.abandoned(op, actions),
@@ -314,9 +314,9 @@ impl Lane {
         let new = Unanswered { token, until_ms, cause, unknown_outcomes: 0 };
         let unanswered = self.unanswered.get_or_insert(new);
         unanswered.token = unanswered.token.min(token);
-        unanswered.until_ms = unanswered.until_ms.max(until_ms);
         unanswered.cause = cause;
         unanswered.unknown_outcomes += 1;
+        unanswered.until_ms = unanswered.until_ms.max(until_ms);
         self.ended(Kind::Write);
     }
 
