@@ -28,6 +28,9 @@ pub struct Counters {
     /// Time that operations waited in their lane, for the disk, lower operations or a quarantine,
     /// in seconds.
     pub lane_wait_seconds: Histogram,
+    /// Time from a raise of the mark until the last lower operation at the upstream ended, in
+    /// seconds.
+    pub lane_drain_seconds: Histogram,
     /// Lanes in quarantine, waiting for an operation with an unknown outcome.
     pub quarantined_lanes: Gauge,
     /// Operations at the upstream now.
@@ -73,6 +76,7 @@ impl Counters {
             open_lanes: Gauge::default(),
             quarantines: Counter::default(),
             lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            lane_drain_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
             is_leader: Gauge::default(),
@@ -114,6 +118,11 @@ impl Counters {
             "fence_lane_wait_seconds",
             "Time that operations waited in their lane",
             self.lane_wait_seconds.clone(),
+        );
+        registry.register(
+            "fence_lane_drain_seconds",
+            "Time that lower operations at the upstream held up a higher token",
+            self.lane_drain_seconds.clone(),
         );
         registry.register(
             "fence_open_lanes",

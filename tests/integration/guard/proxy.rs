@@ -1,6 +1,7 @@
 //! The drain lane before a datastore that knows nothing of tokens.
 
 mod bytes;
+mod operators;
 
 use std::time::Duration;
 

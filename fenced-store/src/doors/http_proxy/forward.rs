@@ -22,6 +22,7 @@ use super::body::StreamedReply;
 use super::client::{Client, Lost, UpstreamBody, chain};
 use super::headers;
 use crate::key::ObjectKey;
+use crate::rules::Resource;
 use crate::service::UNKNOWN_HINT;
 
 /// A request that was checked.
@@ -32,6 +33,13 @@ pub(super) struct Checked {
     pub(super) query: Option<String>,
     pub(super) headers: http::HeaderMap,
     pub(super) body: UpstreamBody,
+}
+
+impl Checked {
+    /// Returns the resource, as rules see it.
+    pub(super) fn resource(&self) -> Resource<'_> {
+        Resource { key: &self.key, method: Some(&self.method) }
+    }
 }
 
 /// Method and resource of a request, for messages.
@@ -68,11 +76,6 @@ pub(super) struct Forwarded {
     pub(super) verdict: &'static str,
     /// The reply.
     pub(super) response: Response,
-}
-
-/// Returns `true` for methods that change nothing (RFC 9110).
-pub(super) fn is_safe(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 impl Forwarder {

@@ -17,7 +17,7 @@ use service_kit::problem::Reject;
 use service_kit::{clock, trace};
 
 use super::body::{StreamedRequest, Unread};
-use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::Entry;
@@ -29,6 +29,7 @@ use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::{Upload, owner};
 use crate::fencing::Intent;
 use crate::key::ObjectKey;
+use crate::rules::Resource;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 use crate::verdict::Fence;
@@ -94,7 +95,7 @@ async fn forward(
     body: Body,
     unread: &Unread,
 ) -> Result<Response, Failure> {
-    let (summary, key) = check(proxy, &head)?;
+    let (summary, key, kind) = check(proxy, &head)?;
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
     let body = match rest {
@@ -109,12 +110,11 @@ async fn forward(
             Either::Right(Body::new(body))
         }
     };
-    let kind = if is_safe(&head.method) { Kind::Read } else { Kind::Write };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&term, &summary, fence, &checked.key, kind).await?)
+            Some(proxy.enter(&term, &summary, fence, checked.resource(), kind).await?)
         }
         _ => None,
     };
@@ -128,7 +128,7 @@ async fn forward(
     Ok(tasks.finish(trace::carry(work)).await)
 }
 
-fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Failure> {
+fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
     let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
     second_name::check_depth(method, headers)?;
@@ -137,12 +137,17 @@ fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Fai
     headers::check_body(method, headers)?;
     let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
-    let intent = if is_safe(method) { Intent::Read } else { Intent::Write };
     let guard = proxy.guard();
-    let fence = guard.fence(&key, headers, intent)?;
+    let resource = Resource { key: &key, method: Some(method) };
+    let intent = guard.fencing.rules.intent(resource);
+    let fence = guard.fence(resource, headers, intent)?;
     let text = format!("{method} {key}");
     let owner = owner(headers)?;
-    Ok((RequestSummary { fence, kind: "forward", text, owner }, key))
+    let kind = match intent {
+        Intent::Read => Kind::Read,
+        Intent::Write => Kind::Write,
+    };
+    Ok((RequestSummary { fence, kind: "forward", text, owner }, key, kind))
 }
 
 impl Proxy {
@@ -152,14 +157,14 @@ impl Proxy {
         term: &ServedTerm,
         summary: &RequestSummary,
         fence: &Fence,
-        key: &ObjectKey,
+        resource: Resource<'_>,
         kind: Kind,
     ) -> Result<Ticket, Failure> {
         match term.lanes.enter(fence, kind).await {
             Ok(Entry::Admitted(ticket)) => Ok(ticket),
             Ok(Entry::Refused(outcome)) => {
                 let outcome = Ok(outcome);
-                self.guard().count_refusal(summary, key, &outcome);
+                self.guard().count_refusal(summary, resource, &outcome);
                 Err(self.refuse(summary, outcome))
             }
             Err(error) => Err(self.refuse(summary, Err(error))),
@@ -198,7 +203,7 @@ impl Proxy {
             None => None,
             Some(fence) => {
                 let noted = self.lanes.record(fence.clone()).await;
-                self.guard().let_pass(summary, &request.key, &noted)
+                self.guard().let_pass(summary, request.resource(), &noted)
             }
         };
         let forwarded = self.send(term, request, kind).await;

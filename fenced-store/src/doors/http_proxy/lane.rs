@@ -19,6 +19,7 @@
 use std::collections::VecDeque;
 
 use fence_protocol::Token;
+use fence_protocol::wire::lane::QuarantineCause;
 
 use crate::verdict::{Mark, Verdict, judge};
 
@@ -63,6 +64,13 @@ pub enum Event {
     /// A forwarded write has no reply: it may take effect until `until_ms`.
     Unanswered {
         /// Time at which it can no longer take effect.
+        until_ms: u64,
+    },
+    /// An operator states that no write with an unknown outcome can take effect any more.
+    Resolved,
+    /// An operator makes the quarantine longer, if there is one.
+    Extended {
+        /// Its new end.
         until_ms: u64,
     },
     /// A waiting operation times out, or its client disconnected.
@@ -163,11 +171,32 @@ struct Active {
     reads: u32,
 }
 
+/// Operations with an unknown outcome.
 #[derive(Clone, Copy, Debug)]
-struct Unanswered {
+pub struct Unanswered {
     /// Lowest token with an unknown outcome.
-    token: Token,
-    until_ms: u64,
+    pub token: Token,
+    /// Time at which they can no longer take effect.
+    pub until_ms: u64,
+    /// Cause of the last one.
+    pub cause: QuarantineCause,
+    /// Their number; those of an earlier process count as one.
+    pub unknown_outcomes: u32,
+}
+
+/// Summary of a lane, for operators.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneState {
+    /// Highest token admitted.
+    pub mark: Option<Mark>,
+    /// Lowest token whose writes may be at the upstream.
+    pub open: Option<Token>,
+    /// Writes at the upstream.
+    pub writes: u32,
+    /// Reads at the upstream.
+    pub reads: u32,
+    /// Operations that wait.
+    pub waiting: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -193,13 +222,27 @@ impl Lane {
     /// Makes a lane after a restart, from its durable mark and the token that it was open under:
     /// its writes may take effect until `until_ms`.
     pub fn restore(mark: Option<Mark>, open: Token, until_ms: u64) -> Self {
-        let unanswered = Some(Unanswered { token: open, until_ms });
-        Self { mark, open: Some(open), unanswered, ..Self::default() }
+        let cause = QuarantineCause::Restart;
+        let unanswered = Unanswered { token: open, until_ms, cause, unknown_outcomes: 1 };
+        Self { mark, open: Some(open), unanswered: Some(unanswered), ..Self::default() }
     }
 
-    /// Returns `true` while the lane waits for an operation with an unknown outcome.
-    pub fn is_quarantined(&self) -> bool {
-        self.unanswered.is_some()
+    /// Returns the operations with an unknown outcome, while the lane waits for them.
+    pub fn quarantine(&self) -> Option<Unanswered> {
+        self.unanswered
+    }
+
+    /// Returns `true` while a higher token waits for the end of operations at the upstream.
+    pub fn is_draining(&self) -> bool {
+        let mark = self.mark.map(|mark| mark.token);
+        self.active.is_some_and(|active| Some(active.token) < mark)
+    }
+
+    /// Returns a summary.
+    pub fn state(&self) -> LaneState {
+        let (writes, reads) = self.active.map_or((0, 0), |active| (active.writes, active.reads));
+        let waiting = self.waiting.len();
+        LaneState { mark: self.mark, open: self.open, writes, reads, waiting }
     }
 
     /// Returns `true` while a restart may find the lane open.
@@ -234,6 +277,12 @@ impl Lane {
                 }
             }
             Event::Unanswered { until_ms } => self.unanswered(until_ms),
+            Event::Resolved => self.unanswered = None,
+            Event::Extended { until_ms } => {
+                if let Some(unanswered) = &mut self.unanswered {
+                    unanswered.until_ms = until_ms.max(unanswered.until_ms);
+                }
+            }
             Event::Abandoned { op } => return self.abandoned(op, actions),
             Event::Tick { now_ms } => {
                 self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms);
@@ -261,8 +310,12 @@ impl Lane {
 
     fn unanswered(&mut self, until_ms: u64) {
         let Some(Active { token, .. }) = self.active else { return };
-        let unanswered = self.unanswered.get_or_insert(Unanswered { token, until_ms });
+        let cause = QuarantineCause::NoReply;
+        let new = Unanswered { token, until_ms, cause, unknown_outcomes: 0 };
+        let unanswered = self.unanswered.get_or_insert(new);
         unanswered.token = unanswered.token.min(token);
+        unanswered.cause = cause;
+        unanswered.unknown_outcomes += 1;
         unanswered.until_ms = unanswered.until_ms.max(until_ms);
         self.ended(Kind::Write);
     }

@@ -23,6 +23,8 @@ use crate::doors::http_proxy::{LaneState, Upstream};
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
+mod methods;
+mod operator;
 mod reuse;
 mod streams;
 
@@ -135,7 +137,10 @@ async fn app_with(
         drain_wait: Duration::from_secs(5),
     };
     let mut settings = Settings::new(Backend::Proxy(upstream), None);
-    settings.rules = crate::rules::Rules::new(vec!["public/**=@open".parse().unwrap()]).unwrap();
+    let rules =
+        ["public/**=@open", "POST search/**=a,reads", "GET next/**=a,writes", "GET pages/**=@open"];
+    let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    settings.rules = crate::rules::Rules::new(rules).unwrap();
     app::build(settings, kit).await.unwrap()
 }
 
