@@ -18,7 +18,7 @@ use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
 use super::body::StreamedReply;
-use super::client::{Client, Lost, UpstreamBody, chain};
+use super::client::{Client, Connection, Lost, UpstreamBody, chain};
 use super::headers;
 use crate::key::ObjectKey;
 use crate::service::UNKNOWN_HINT;
@@ -120,6 +120,11 @@ impl Forwarder {
                 pieces.push(data);
             }
         }
+        self.release(connection).await;
+        Ok((head, pieces.finish()))
+    }
+
+    async fn release(&self, connection: Box<Connection>) {
         let mut connection = Some(connection);
         poll_fn(|cx| {
             if let Some(connection) = connection.take() {
@@ -128,7 +133,6 @@ impl Forwarder {
             Poll::Ready(())
         })
         .await;
-        Ok((head, pieces.finish()))
     }
 
     fn answered(&self, what: &What, head: http::response::Parts, body: Bytes) -> Forwarded {
@@ -156,9 +160,15 @@ impl Forwarder {
         let lost = match reply {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                let client = self.client.clone();
-                let body = StreamedReply::new(connection, body, client, self.timeout);
-                let response = relay(head, Body::new(body));
+                // An empty body is never polled.
+                let body = if body.is_end_stream() {
+                    self.release(connection).await;
+                    Body::empty()
+                } else {
+                    let client = self.client.clone();
+                    Body::new(StreamedReply::new(connection, body, client, self.timeout))
+                };
+                let response = relay(head, body);
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
             Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,

@@ -29,12 +29,13 @@ const METHODS: [&str; 12] = [
 ];
 
 /// Names of headers, whole.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "content-location",
     "destination",
     "destination-account",
     "if",
     "overwrite",
+    "x-forwarded-method",
     "x-forwarded-path",
     "x-forwarded-prefix",
     "x-forwarded-uri",
@@ -47,12 +48,13 @@ const NAMES: [&str; 13] = [
 
 /// Parts of headers' names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "copy-from",
     "copy-source",
     "method-override",
     "move-source",
     "object-manifest",
+    "original-method",
     "original-path",
     "original-uri",
     "original-url",
@@ -162,6 +164,7 @@ mod tests {
         for name in [
             "destination",
             "x-original-url",
+            "x-original-method",
             "x-rewrite-url",
             "x-amz-copy-source",
             "x-amz-copy-source-if-match",

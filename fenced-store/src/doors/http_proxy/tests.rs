@@ -23,6 +23,7 @@ use crate::doors::http_proxy::Upstream;
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
+mod replies;
 mod reuse;
 mod streams;
 

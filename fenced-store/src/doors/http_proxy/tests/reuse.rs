@@ -32,6 +32,30 @@ async fn a_warm_connection_is_used_again() {
     assert_eq!((answer.status, connection), (StatusCode::OK, 1), "its end was announced");
 }
 
+/// The body of their replies is empty, and is never polled.
+#[tokio::test]
+async fn replies_without_a_body_give_their_connection_back() {
+    let mut world = World::new(60_000).await;
+    for (method, reply) in [
+        (Method::HEAD, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 204 No Content\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+    ] {
+        let mut request = request(method, "/a", 33);
+        *request.body_mut() = Body::empty();
+        let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
+        let seen = world.seen().await;
+        assert_eq!(seen.connection, 0, "{}", seen.text);
+        seen.raw(reply.to_owned());
+        let answer = answer.await.unwrap();
+        assert!(reply.contains(answer.status.as_str()), "{answer:?}");
+        if reply.contains("length: 5") {
+            assert_eq!(answer.headers["content-length"], "5", "of what a GET would reply");
+        }
+    }
+}
+
 #[tokio::test]
 async fn without_idle_time_every_request_has_its_own_connection() {
     let mut world = World::with_idle(60_000, Duration::ZERO).await;
