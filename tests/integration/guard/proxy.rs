@@ -1,6 +1,7 @@
 //! The drain lane before a datastore that knows nothing of tokens.
 
 mod bytes;
+mod journal;
 
 use std::time::Duration;
 
@@ -158,6 +159,8 @@ async fn a_request_names_one_resource() {
         "x-goog-copy-source: /bucket/other",
         "x-http-method-override: DELETE",
         "x-method-override: DELETE",
+        "x-original-method: DELETE",
+        "x-forwarded-method: DELETE",
         "x-forwarded-prefix: /other",
         "x-forwarded-uri: /other",
         "x-accel-redirect: /other",
@@ -185,6 +188,10 @@ async fn a_request_names_one_resource() {
         "/doc/",
         "/doc/.",
         "http://other/doc",
+        "other:80",
+        "*",
+        "/doc%255c..%255cother",
+        "/%2564oc",
         "http://localhost//doc",
     ];
     for path in paths {
