@@ -92,7 +92,7 @@ async fn gc_stall_on_redis_leaves_nothing_there() {
     assert_eq!(users, ["default"], "the demo left users behind");
 }
 
-/// The guard's own store has no part in it: the datastore's replies and the proxy's refusal are HTTP.
+/// The guard's own store has no part in it: the workers' documents are the datastore's.
 #[tokio::test]
 async fn gc_stall_on_a_plain_http_datastore() {
     let (unguarded, guarded) = facts(&["gc-stall", "--store", "http"]).await;

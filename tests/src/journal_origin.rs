@@ -1,5 +1,5 @@
-//! An HTTP datastore that knows nothing of tokens, misbehaves in every way that one can, and records
-//! the order in which its writes took effect.
+//! An HTTP datastore that knows nothing of tokens, misbehaves in every way that one can, and
+//! records the order in which its writes took effect.
 //!
 //! It runs on a thread of its own, so that a busy test does not delay it, and it keeps its word: a
 //! write that it could not apply within [`EFFECT_MAX`] of its arrival never takes effect.
@@ -74,7 +74,7 @@ impl Fate {
     ];
 
     /// Fate and pause of the write `op`: the same for the same seed. One in six is not prompt.
-    fn of(seed: u64, op: &str) -> (Self, Duration) {
+    fn from_seed(seed: u64, op: &str) -> (Self, Duration) {
         let number = op.bytes().fold(seed, |sum, byte| sum.wrapping_mul(31) ^ u64::from(byte));
         let mut seed = Seed::new(number);
         let pause = seed.time_ms(1, PAUSE_MAX_MS);
@@ -197,7 +197,7 @@ impl Records {
             let length = self.journals().get(&request.path).map_or(0, Vec::len);
             return (reply("200 OK", &request.op, &length.to_string()), After::Keep);
         }
-        let (fate, pause) = Fate::of(self.seed, &request.op);
+        let (fate, pause) = Fate::from_seed(self.seed, &request.op);
         *self.fates.lock().unwrap().entry(fate).or_default() += 1;
         let op = request.op.clone();
         match fate {

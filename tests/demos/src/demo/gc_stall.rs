@@ -14,8 +14,8 @@ Two workers update one account under a lock: read, compute, write. Worker A is s
 after its read, as by a long garbage collection, and wakes up after its lease has passed to B; \
 it is naive and writes without checking the clock, which would only make the gap smaller.";
 
-/// Runs it unguarded and guarded: with objects of the guard, on a plain HTTP datastore, or on a Redis
-/// with an ordinary Redis driver.
+/// Runs it unguarded and guarded: with objects of the guard, on a plain HTTP datastore, or on a
+/// Redis with an ordinary Redis driver.
 pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
     match backing {
         Backing::Embedded => on_objects(narrator, backing, Delay::Stopped).await,

@@ -123,7 +123,7 @@ async fn expecting(lane: &Lane, headers: &str) -> (tokio::net::TcpStream, String
     (stream, String::from_utf8_lossy(&first).into_owned())
 }
 
-/// What is refused by its head alone is refused before the client sends a body.
+/// A refusal by the head alone comes before the client sends a body.
 #[tokio::test]
 async fn a_client_that_waits_for_permission_sends_a_body_only_where_it_is_wanted() {
     let lane = Lane::new(LONG).await;

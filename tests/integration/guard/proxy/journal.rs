@@ -101,7 +101,6 @@ async fn round(seed: &mut Seed) {
         }
     }
     let fates = origin.fates();
-    eprintln!("applied, refused, unknown, abandoned: {reports:?}; {fates:?}");
     assert!(reports.iter().all(|count| *count > 0), "{reports:?}");
     assert!(Fate::BAD.iter().filter(|fate| fates.contains_key(fate)).count() > 6, "{fates:?}");
 }
