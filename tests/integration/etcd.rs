@@ -36,7 +36,7 @@ const LOCK_KEY: &str = "fencepost/default/l/";
 
 /// A lock server on this etcd, with a short time-out for replies of etcd.
 fn setup(url: &str) -> Setup {
-    Setup::lock_server(url).args(&["--store-timeout", "1s"])
+    Setup::lock_server(url).args(&["--store-timeout", "3s"])
 }
 
 async fn lock_server(etcd: &Etcd) -> Server {

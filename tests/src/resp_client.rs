@@ -236,6 +236,16 @@ impl RespClient {
         self.writer.0.shutdown().await.expect("a half-closed connection");
     }
 
+    /// Reads at most some kilobytes, for the replies to come; `false` at the end of the connection.
+    ///
+    /// # Panics
+    /// If nothing comes for long, or the connection breaks.
+    pub async fn receive_some(&mut self) -> bool {
+        let RespReader { stream, buffer } = &mut self.reader;
+        buffer.reserve(64 << 10);
+        soon("some bytes", stream.read_buf(buffer)).await.expect("no broken connection") > 0
+    }
+
     /// `true` if anything can be read within `time_ms`: for what must *not* come.
     pub async fn receives_within(&mut self, time_ms: u64) -> bool {
         let time = std::time::Duration::from_millis(time_ms);

@@ -14,7 +14,7 @@ use super::{LONG_MS, load, setup, until_ready};
 
 /// A server whose waiters are passed over soon after it died.
 fn mortal(etcd: &Etcd) -> Setup {
-    setup(&etcd.url()).args(&["--liveness", "1s"])
+    setup(&etcd.url()).args(&["--liveness", "3s"])
 }
 
 fn wait_for(locks: &Locks, lock: &str) -> JoinHandle<Reply> {
@@ -108,7 +108,7 @@ async fn the_leases_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;
     let mut dying = mortal(&etcd).start().await;
     let other = mortal(&etcd).start().await;
-    let short = dying.locks().grant("short", 1_000).await;
+    let short = dying.locks().grant("short", 4_000).await;
     let long = dying.locks().grant("long", LONG_MS).await;
     let waiting = wait_for(&other.locks(), "short");
     other.locks().queue_of("short", 1).await;
@@ -128,7 +128,7 @@ async fn until_alone(etcd: &Etcd) {
         etcd.range("fencepost/default/v/").await.len() == 1
     })
     .await;
-    tokio::time::sleep(std::time::Duration::from_millis(1_100)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(3_100)).await;
 }
 
 /// A server is paused for longer than it counts as alive, and its waiter is passed over. When it

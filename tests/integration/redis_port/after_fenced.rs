@@ -18,6 +18,19 @@ async fn handed_over(guards: &[Port], id: &str) -> (RespClient, Grant, Grant) {
     (client, old, new)
 }
 
+/// `true` while the kernel has not delivered everything that was sent from this address.
+fn kernel_holds_bytes_of(address: &str) -> bool {
+    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
+    let local = format!(": 0100007F:{port:04X} ");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    // number, local address, remote address, state, and "to be sent:to be read".
+    let mut queues = table.lines().filter(|line| line.contains(&local)).map(|line| {
+        let queues = line.split_whitespace().nth(4).unwrap();
+        queues.split(':').next().unwrap().to_owned()
+    });
+    queues.any(|unsent| unsent != "00000000")
+}
+
 async fn is_closed(client: &mut RespClient) -> bool {
     soon("the end", client.next()).await.is_err()
 }
@@ -168,6 +181,9 @@ async fn what_was_answered_before_is_delivered() {
         list.lines().all(|line| line.contains(" oll=0 "))
     })
     .await;
+    while kernel_holds_bytes_of(&redis.address()) {
+        assert!(client.receive_some().await, "closed before the hand-over");
+    }
     RespClient::fenced(&guards[1].address, &new.credential).await;
     client.send(&["SET", &old.key("b"), "late"]).await;
     let replies = client.until_closed().await;
