@@ -152,3 +152,22 @@ async fn a_client_that_waits_for_permission_sends_a_body_only_where_it_is_wanted
     assert_eq!((log.len(), log[0].value.as_str()), (1, "x"));
     assert!(!log[0].headers.contains_key("expect"), "the guard has the whole body: {:?}", log[0]);
 }
+
+/// An origin that does not read it would take it for the connection's next request.
+#[tokio::test]
+async fn a_body_of_a_read_is_refused() {
+    let lane = Lane::new(LONG).await;
+    let own = token(50);
+    let hidden = "PUT /hidden HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\nx";
+    for method in ["GET", "HEAD", "OPTIONS"] {
+        let length = format!("content-length: {}\r\n\r\n{hidden}", hidden.len());
+        let chunks = format!("transfer-encoding: chunked\r\n\r\n0\r\n\r\n{hidden}");
+        for body in [length, chunks] {
+            let head =
+                format!("{method} /doc HTTP/1.1\r\nhost: localhost\r\nfencing-token: {own}\r\n");
+            let reply = exchange(lane.api.base(), format!("{head}{body}").as_bytes()).await;
+            assert_eq!(status(&reply), Some(400), "{method}: {reply}");
+        }
+    }
+    assert!(lane.upstream.log().is_empty(), "{:?}", lane.upstream.log());
+}

@@ -77,6 +77,42 @@ async fn a_connection_that_was_closed_at_rest_carries_no_request() {
     }
 }
 
+/// The event queue has not reported its end yet, so that only a probe of the socket finds it.
+#[tokio::test]
+async fn a_connection_that_was_closed_a_moment_ago_carries_no_request() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (close, may_close) = std::sync::mpsc::channel::<()>();
+    let (closed, is_closed) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\nhi") {
+                let mut buffer = [0; 4096];
+                let read = std::io::Read::read(&mut stream, &mut buffer).unwrap();
+                seen.extend_from_slice(&buffer[..read]);
+            }
+            std::io::Write::write_all(&mut stream, text("200 OK", "").as_bytes()).unwrap();
+            if may_close.recv().is_err() {
+                return;
+            }
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    });
+    let kit = Kit::new("test");
+    let state = tempfile::tempdir().unwrap();
+    let proxy = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
+    for _ in 0..3 {
+        let answer = request_reply(proxy.clone(), request(Method::PUT, "/a", 33)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+        close.send(()).unwrap();
+        // Holds up the thread whose event queue it is.
+        is_closed.recv().unwrap();
+    }
+}
+
 /// The origin has read the request, or part of it, and closes: the outcome is unknown, and nothing
 /// is sent again.
 #[tokio::test]

@@ -28,6 +28,13 @@ async fn raw_upstream() -> (TcpListener, World) {
     (listener, World { state, addr, proxy: app.proxy.unwrap().1, api: app.router, ..world })
 }
 
+/// Returns the next connection; without one, the test fails rather than hangs.
+async fn accepted(listener: &TcpListener) -> (OwnedReadHalf, OwnedWriteHalf) {
+    let patience = Duration::from_secs(30);
+    let accepted = tokio::time::timeout(patience, listener.accept()).await;
+    accepted.expect("nothing was forwarded").unwrap().0.into_split()
+}
+
 /// Reads until so many bytes have come; returns what came.
 async fn read(stream: &mut OwnedReadHalf, bytes: usize) -> Vec<u8> {
     let mut all = Vec::new();
@@ -59,8 +66,7 @@ async fn a_long_body_is_streamed_with_the_length_that_was_stated() {
     let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
     body.send(part()).await.unwrap();
     body.send(part()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, to) = stream.into_split();
+    let (mut from, to) = accepted(&listener).await;
     // The origin gets the first parts while the last one is still to come.
     let mut seen = read(&mut from, 2 * PART).await;
     body.send(part()).await.unwrap();
@@ -88,8 +94,7 @@ async fn a_body_a_little_too_long_to_be_received_first_costs_no_connection() {
     let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
     body.send(part()).await.unwrap();
     body.send(part()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, to) = stream.into_split();
+    let (mut from, to) = accepted(&listener).await;
     read(&mut from, 2 * PART).await;
     answered(to, answer).await;
 }
@@ -116,8 +121,7 @@ async fn a_body_of_unknown_length_is_received_whole() {
         body.send(part()).await.unwrap();
     }
     drop(body);
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, to) = stream.into_split();
+    let (mut from, to) = accepted(&listener).await;
     let seen = read(&mut from, 3 * PART).await;
     let head = String::from_utf8_lossy(&seen[..600]).into_owned();
     assert!(head.contains(&format!("content-length: {}\r\n", 3 * PART)), "{head}");
@@ -132,8 +136,7 @@ async fn a_sender_that_leaves_a_long_body_leaves_an_unknown_outcome() {
     let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
     body.send(part()).await.unwrap();
     body.send(part()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, _to) = stream.into_split();
+    let (mut from, _to) = accepted(&listener).await;
     read(&mut from, PART).await;
     body.send(Err(std::io::ErrorKind::ConnectionReset.into())).await.unwrap();
     assert_eq!(answer.await.unwrap().code(), "outcome-unknown");
@@ -168,8 +171,7 @@ async fn a_reply_before_the_end_of_the_body_ends_the_connection() {
     let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
     body.send(part()).await.unwrap();
     body.send(part()).await.unwrap();
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, mut to) = stream.into_split();
+    let (mut from, mut to) = accepted(&listener).await;
     read(&mut from, PART).await;
     to.write_all(b"HTTP/1.1 413 Content Too Large\r\ncontent-length: 0\r\n\r\n").await.unwrap();
     let answer = answer.await.unwrap();
@@ -178,8 +180,7 @@ async fn a_reply_before_the_end_of_the_body_ends_the_connection() {
     let rest = read(&mut from, 3 * PART).await;
     assert!(rest.len() < 2 * PART, "the body went on");
     let higher = world.send(Method::PUT, "/a", 34);
-    let (stream, _) = listener.accept().await.unwrap();
-    let (mut from, to) = stream.into_split();
+    let (mut from, to) = accepted(&listener).await;
     read(&mut from, 1).await;
     answered(to, higher).await;
 }
