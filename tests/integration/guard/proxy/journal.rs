@@ -90,7 +90,7 @@ async fn round(seed: &mut Seed) {
         guard.hurt(fault, seed).await;
     }
     locks.iter_mut().for_each(Holders::succeed);
-    progress(&locks, LOCKS * 2 / 3).await;
+    progress(&locks, LOCKS / 2).await;
     let mut reports = [0; 4];
     for holders in locks {
         let journal = holders.stop().await;

@@ -84,7 +84,8 @@ async fn a_connection_that_was_closed_a_moment_ago_carries_no_request() {
     let addr = listener.local_addr().unwrap();
     let (close, may_close) = std::sync::mpsc::channel::<()>();
     let (closed, is_closed) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let origin = std::thread::Builder::new().name("origin".to_owned());
+    let serving = move || {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut seen = Vec::new();
@@ -100,7 +101,8 @@ async fn a_connection_that_was_closed_a_moment_ago_carries_no_request() {
             drop(stream);
             closed.send(()).unwrap();
         }
-    });
+    };
+    origin.spawn(serving).unwrap();
     let kit = Kit::new("test");
     let state = tempfile::tempdir().unwrap();
     let proxy = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
