@@ -19,7 +19,7 @@ use service_kit::trace;
 use tokio::time::error::Elapsed;
 
 use super::body::StreamedReply;
-use super::client::{Client, Lost, UpstreamBody, chain};
+use super::client::{Client, Connection, Lost, UpstreamBody, chain};
 use super::headers;
 use crate::key::ObjectKey;
 use crate::rules::Resource;
@@ -145,14 +145,7 @@ impl Forwarder {
                 pieces.push(data);
             }
         }
-        let mut connection = Some(connection);
-        poll_fn(|cx| {
-            if let Some(connection) = connection.take() {
-                client.release(connection, cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
+        release(client, connection).await;
         Ok((head, pieces.finish()))
     }
 
@@ -184,8 +177,14 @@ impl Forwarder {
         let lost = match reply {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                let body = StreamedReply::new(connection, body, client.clone(), self.timeout);
-                let response = relay(head, Body::new(body));
+                // An empty body is never polled.
+                let body = if body.is_end_stream() {
+                    release(client, connection).await;
+                    Body::empty()
+                } else {
+                    Body::new(StreamedReply::new(connection, body, client.clone(), self.timeout))
+                };
+                let response = relay(head, body);
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
             Ok(Err(Lost::NotLeader)) => return not_leader(&what),
@@ -237,6 +236,17 @@ impl Forwarder {
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
         )
     }
+}
+
+async fn release(client: &Client, connection: Box<Connection>) {
+    let mut connection = Some(connection);
+    poll_fn(|cx| {
+        if let Some(connection) = connection.take() {
+            client.release(connection, cx);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }
 
 fn not_leader(what: &What) -> Forwarded {

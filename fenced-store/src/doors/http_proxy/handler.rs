@@ -68,7 +68,8 @@ impl Proxy {
 }
 
 /// Largest body that is received before its lane is entered: until then its sender holds up no
-/// other request, and a sender that leaves has changed nothing.
+/// other request, and a sender that leaves has changed nothing. A body without a stated length is
+/// received whole, because it may turn out to be too large.
 const WHOLE_BYTES: usize = 1 << 20;
 
 /// Forwards a request, and adds `Fencing-Guarantee` to every reply, refusals too. Closes the
@@ -97,17 +98,18 @@ async fn forward(
 ) -> Result<Response, Failure> {
     let (summary, key, kind) = check(proxy, &head)?;
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
-    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
-    let body = match rest {
-        None => {
-            unread.read();
-            Either::Left(Full::new(upload.body.clone()))
-        }
-        Some(rest) => {
-            let length = head.headers.get(CONTENT_LENGTH);
-            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = head.headers.get(CONTENT_LENGTH);
+    let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let first_bytes = length.map_or(proxy.shared.max_object_bytes(), |_| WHOLE_BYTES);
+    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, first_bytes).await?;
+    let body = match (rest, length) {
+        (Some(rest), Some(length)) => {
             let body = StreamedRequest::new(upload.body.clone(), rest, length, unread.clone());
             Either::Right(Body::new(body))
+        }
+        _ => {
+            unread.read();
+            Either::Left(Full::new(upload.body.clone()))
         }
     };
     let query = head.uri.query().map(ToOwned::to_owned);

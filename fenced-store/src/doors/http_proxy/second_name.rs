@@ -14,12 +14,13 @@ use service_kit::problem::Reject;
 use crate::rules::METHODS;
 
 /// Names of headers, whole.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "content-location",
     "destination",
     "destination-account",
     "if",
     "overwrite",
+    "x-forwarded-method",
     "x-forwarded-path",
     "x-forwarded-prefix",
     "x-forwarded-uri",
@@ -32,12 +33,13 @@ const NAMES: [&str; 13] = [
 
 /// Parts of headers' names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "copy-from",
     "copy-source",
     "method-override",
     "move-source",
     "object-manifest",
+    "original-method",
     "original-path",
     "original-uri",
     "original-url",
@@ -148,6 +150,7 @@ mod tests {
         for name in [
             "destination",
             "x-original-url",
+            "x-original-method",
             "x-rewrite-url",
             "x-amz-copy-source",
             "x-amz-copy-source-if-match",

@@ -25,6 +25,7 @@ use crate::settings::{Backend, Settings};
 
 mod methods;
 mod operator;
+mod replies;
 mod reuse;
 mod streams;
 
@@ -202,7 +203,11 @@ fn request(method: Method, path: &str, token: u64) -> Request<Body> {
 async fn request_reply(router: ApiRouter, request: Request<Body>) -> Answer {
     let response = TowerToHyperService::new(router).call(request).await.unwrap();
     let (head, body) = response.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
+    // The server polls no body that has ended before it began.
+    let body = match http_body::Body::is_end_stream(&body) {
+        true => bytes::Bytes::new(),
+        false => body.collect().await.unwrap().to_bytes(),
+    };
     let text = String::from_utf8_lossy(&body).into_owned();
     Answer { status: head.status, headers: head.headers, text }
 }
