@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee, SealReply};
+use fence_protocol::wire::lane::LanePage;
 use fence_protocol::{
     FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner, Token,
 };
@@ -157,14 +158,22 @@ impl FencedStore {
     /// # Errors
     /// [`ErrorKind::Unavailable`] if the guard is unreachable.
     pub async fn fences(&self, prefix: &str, after: Option<&LockName>) -> Result<FencePage, Error> {
-        let mut path = format!("/v1/fences?prefix={}", utf8_percent_encode(prefix, ENCODED));
-        if let Some(after) = after {
-            path = format!("{path}&after={}", utf8_percent_encode(after.as_str(), ENCODED));
-        }
         self.endpoint
-            .get(&path, CALL_TIMEOUT)
+            .get(&page_path("fences", prefix, after), CALL_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error("list fences", Effect::Reads))
+    }
+
+    /// Returns a page of the lanes in use before an HTTP datastore, as [`fences`](Self::fences)
+    /// does.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unavailable`] if the guard is unreachable, another kind if it has no lanes.
+    pub async fn lanes(&self, prefix: &str, after: Option<&LockName>) -> Result<LanePage, Error> {
+        self.endpoint
+            .get(&page_path("lanes", prefix, after), CALL_TIMEOUT)
+            .await
+            .map_err(|failure| failure.into_error("list lanes", Effect::Reads))
     }
 
     /// Builds a request with the lease's token. Checks the lease as late as possible: right before
@@ -287,6 +296,14 @@ fn applied(reply: &Reply) -> Applied {
 
 fn text(headers: &HeaderMap, name: &str) -> Option<String> {
     headers.get(name)?.to_str().ok().map(str::to_owned)
+}
+
+fn page_path(what: &str, prefix: &str, after: Option<&LockName>) -> String {
+    let path = format!("/v1/{what}?prefix={}", utf8_percent_encode(prefix, ENCODED));
+    match after {
+        Some(after) => format!("{path}&after={}", utf8_percent_encode(after.as_str(), ENCODED)),
+        None => path,
+    }
 }
 
 fn fence_path(lock: &LockName, verb: &str) -> String {

@@ -52,7 +52,7 @@ pub struct Config {
     pub namespace: Namespace,
     /// PATTERN=LOCK: the lock that protects a resource; repeatable, the first match wins. As in
     /// 'orders/{id}/**=orders/{id}', 'orders:{id}:**=orders/{id},unfenced-reads', 'public/**=@open'
-    /// for no lock, and @deny to refuse.
+    /// for no lock, and @deny to refuse. Of the reverse proxy also 'GET,HEAD pages/**=@open'.
     #[arg(long = "rule", value_name = "PATTERN=LOCK")]
     pub rule: Vec<Rule>,
     /// Keys that no rule matches: fenced, open or deny. With fenced the key itself is the lock.
@@ -144,6 +144,7 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
+        let is_proxy = self.proxy.is_given();
         let exposure = keep(self.exposure(), &mut problems);
         let store = self.store.store.as_ref();
         let listener = self.listener.options();
@@ -155,6 +156,7 @@ impl Config {
         let report = keep(self.report.options(&self.proxy.election.leader_server), &mut problems);
         let rules = Rules::new(self.rule).map_err(|error| error.to_string());
         let rules = keep(rules, &mut problems).map(|rules| rules.with_default(self.default_rule));
+        problems.extend(rules.iter().flat_map(|rules| unusable_rules(rules, is_proxy)));
         let access = exposure.zip(access).zip(report);
         match (backend, keys, rules, redis_port, access) {
             (
@@ -224,6 +226,22 @@ impl Config {
         };
         self.tls.exposure(&addresses, safeguards).map_err(|problems| problems.join("\n"))
     }
+}
+
+/// Returns the rules that cannot have an effect.
+fn unusable_rules(rules: &Rules, is_proxy: bool) -> Vec<String> {
+    let methods = rules.with_methods().filter(|_| !is_proxy).map(|rule| {
+        format!(
+            "rule \"{rule}\" names methods, which only the reverse proxy (--proxy-listen) compares"
+        )
+    });
+    let unreachable = rules.unreachable().map(|rule| {
+        format!(
+            "rule \"{rule}\" never decides: the rules before it match all that it matches; put it \
+             before them, or delete it"
+        )
+    });
+    methods.into_iter().chain(unreachable).collect()
 }
 
 fn keep<T>(result: Result<T, String>, problems: &mut Vec<String>) -> Option<T> {

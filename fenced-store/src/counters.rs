@@ -32,6 +32,9 @@ pub struct Counters {
     /// Time that operations waited in their lane, for the disk, lower operations or a quarantine,
     /// in seconds.
     pub lane_wait_seconds: Histogram,
+    /// Time from a raise of the mark until the last lower operation at the upstream ended, in
+    /// seconds.
+    pub lane_drain_seconds: Histogram,
     /// Lanes in quarantine, waiting for an operation with an unknown outcome.
     pub quarantined_lanes: Gauge,
     /// Operations at the upstream now.
@@ -79,6 +82,7 @@ impl Counters {
             open_lanes: Gauge::default(),
             quarantines: Counter::default(),
             lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
+            lane_drain_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
             quarantined_lanes: Gauge::default(),
             in_flight: Gauge::default(),
             is_leader: Gauge::default(),
@@ -86,6 +90,19 @@ impl Counters {
         };
         metrics.registry(|registry| counters.register(registry));
         counters
+    }
+
+    fn register_conditions(&self, registry: &mut Registry) {
+        registry.register(
+            "fence_settled",
+            "Unknown outcomes that were settled by the same conditional write",
+            self.settled_outcomes.clone(),
+        );
+        registry.register(
+            "fence_unconditional",
+            "Writes without a condition because the upstream gave no usable ETag, and reused ETags",
+            self.unconditional_writes.clone(),
+        );
     }
 
     fn register(&self, registry: &mut Registry) {
@@ -115,21 +132,17 @@ impl Counters {
             "Forwarded operations with an unknown outcome",
             self.unknown_outcomes.clone(),
         );
-        registry.register(
-            "fence_settled",
-            "Unknown outcomes that were settled by the same conditional write",
-            self.settled_outcomes.clone(),
-        );
-        registry.register(
-            "fence_unconditional",
-            "Writes without a condition because the upstream gave no usable ETag, and reused ETags",
-            self.unconditional_writes.clone(),
-        );
+        self.register_conditions(registry);
         registry.register("fence_quarantines", "Quarantines that began", self.quarantines.clone());
         registry.register(
             "fence_lane_wait_seconds",
             "Time that operations waited in their lane",
             self.lane_wait_seconds.clone(),
+        );
+        registry.register(
+            "fence_lane_drain_seconds",
+            "Time that lower operations at the upstream held up a higher token",
+            self.lane_drain_seconds.clone(),
         );
         registry.register(
             "fence_open_lanes",

@@ -13,7 +13,7 @@ use service_kit::problem::Reject;
 
 use crate::credible;
 use crate::key::ObjectKey;
-use crate::rules::{Protection, Rules};
+use crate::rules::{Protection, Resource, Rules};
 use crate::verdict::Fence;
 
 /// Access that a request needs.
@@ -52,19 +52,21 @@ impl FencingPolicy {
         !self.allow_unfenced_reads && self.rules.protect_reads()
     }
 
-    /// Returns the fence that an operation on `key` has to pass; `None` if it needs none.
+    /// Returns the fence that an operation has to pass; `None` if it needs none.
     ///
     /// # Errors
     /// 428 for a missing token, 400 for a malformed header, 401 for a token that is not genuine,
     /// 403 for one of another lock or namespace.
-    pub fn to_object(
+    pub fn to_object<'a>(
         &self,
-        key: &ObjectKey,
+        resource: impl Into<Resource<'a>>,
         headers: &HeaderMap,
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
+        let resource = resource.into();
+        let key = resource.key;
         let presented = self.header(headers)?;
-        let (lock, unfenced_reads) = match self.rules.protection(key)? {
+        let (lock, unfenced_reads) = match self.rules.protection(resource)? {
             // A token that was sent is verified above, and then not needed.
             Protection::Open => return Ok(None),
             Protection::Deny => return Err(denied(key)),

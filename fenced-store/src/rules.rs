@@ -1,11 +1,13 @@
 //! Rules: the locks that protect resources.
 //!
 //! A rule is `PATTERN=LOCK`, `PATTERN=@open` or `PATTERN=@deny`; the first that matches decides.
+//! `METHOD,… PATTERN=…` matches requests of these methods only, at the reverse proxy.
 //!
 //! ```text
 //! orders/{id}/**=orders/{id}     everything below orders/42 needs the token of lock orders/42
 //! orders:{id}:**=orders/{id}     the same for keys as they are usual in Redis
 //! public/**=@open                anyone may read and write, no token
+//! GET,HEAD pages/**=@open        anyone may read
 //! secrets:**=@deny               refused, with or without a token
 //! ```
 //!
@@ -17,7 +19,8 @@
 //!
 //! Text caught by `{name}` must itself be a lock name. If it is not, the resource is refused: no
 //! later rule applies, and it is never open. Options follow the lock: with
-//! `PATTERN=LOCK,unfenced-reads` reads need no token.
+//! `PATTERN=LOCK,unfenced-reads` reads need no token. With methods, `reads` and `writes` say
+//! whether they change the resource.
 //!
 //! If no rule matches, the [`DefaultRule`] decides. By default the key itself is the lock, so that
 //! nothing is open by accident.
@@ -30,20 +33,47 @@ use std::str::FromStr;
 
 use clap::ValueEnum;
 use fence_protocol::{Invalid, LockName};
+use http::Method;
 
+use crate::fencing::Intent;
 use crate::key::ObjectKey;
 
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod key_patterns;
+mod methods;
 mod pattern;
+mod reach;
 mod target;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use key_patterns::{KeyPatterns, escaped, is_expressible};
+use methods::Methods;
+pub(crate) use methods::{METHODS, is_safe};
 use pattern::Pattern;
 use target::{Part, Target};
+
+/// Object of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Resource<'a> {
+    /// Its key.
+    pub key: &'a ObjectKey,
+    /// Method of the request, at the reverse proxy.
+    pub method: Option<&'a Method>,
+}
+
+impl<'a> From<&'a ObjectKey> for Resource<'a> {
+    fn from(key: &'a ObjectKey) -> Self {
+        Self { key, method: None }
+    }
+}
+
+impl fmt::Display for Resource<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.key.fmt(f)
+    }
+}
 
 /// Protection of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,15 +152,20 @@ impl Rules {
         Self { default, ..self }
     }
 
-    /// Returns the protection of the object `key`.
+    /// Returns the protection of an object.
     ///
     /// # Errors
     /// [`Invalid`] if the matching rule makes no lock name: no lock that could exist protects the
     /// object, and it must not be touched.
-    pub fn protection(&self, key: &ObjectKey) -> Result<Protection, Invalid> {
+    pub fn protection<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Protection, Invalid> {
+        let resource = resource.into();
+        let key = resource.key.as_str().as_bytes();
         let mut scratch = String::new();
-        let Resolved { protection, unfenced_reads } =
-            self.resolve(key.as_str().as_bytes(), &mut scratch)?;
+        let resolved = match self.find(resource) {
+            Some(rule) => rule.resolve(key, &mut scratch),
+            None => self.default.resolve(key, &mut scratch),
+        };
+        let Resolved { protection, unfenced_reads } = resolved?;
         Ok(match protection {
             Protects::Lock(name) => Protection::Lock { lock: LockName::new(name)?, unfenced_reads },
             Protects::Open => Protection::Open,
@@ -149,7 +184,7 @@ impl Rules {
         key: &[u8],
         scratch: &'a mut String,
     ) -> Result<Resolved<'a>, Invalid> {
-        match self.rules.iter().find(|rule| rule.pattern.matches(key)) {
+        match self.rules.iter().find(|rule| rule.matches(key, None)) {
             Some(rule) => rule.resolve(key, scratch),
             None => self.default.resolve(key, scratch),
         }
@@ -177,7 +212,9 @@ impl Rules {
         for rule in &self.rules {
             match &rule.target {
                 // A key whose caught text is no lock name is denied.
-                _ if rule.pattern.has_names() => return Err(format!("rule {rule}")),
+                _ if rule.pattern.has_names() || rule.methods.is_some() => {
+                    return Err(format!("rule {rule}"));
+                }
                 Target::Open => {}
                 Target::Fixed(lock) => locks.push(lock.as_str()),
                 Target::Deny | Target::Built(_) => return Err(format!("rule {rule}")),
@@ -195,8 +232,33 @@ impl Rules {
 
     /// Returns the text of the rule that decides over `key`; `default` if none matches.
     pub(crate) fn label(&self, key: &[u8]) -> &str {
-        let rule = self.rules.iter().find(|rule| rule.pattern.matches(key));
+        let rule = self.rules.iter().find(|rule| rule.matches(key, None));
         rule.map_or("default", |rule| rule.text.as_str())
+    }
+
+    /// Returns the text of the rule that decides over an object; `default` if none matches.
+    pub(crate) fn label_of(&self, resource: Resource<'_>) -> &str {
+        self.find(resource).map_or("default", |rule| rule.text.as_str())
+    }
+
+    /// Returns the effect of a request, by the rule that decides over it or else by its method.
+    pub(crate) fn intent(&self, resource: Resource<'_>) -> Intent {
+        let by_method = match resource.method {
+            Some(method) if is_safe(method) => Intent::Read,
+            _ => Intent::Write,
+        };
+        self.find(resource).and_then(|rule| rule.intent).unwrap_or(by_method)
+    }
+
+    /// Returns the first rule that names methods.
+    pub(crate) fn with_methods(&self) -> Option<&Rule> {
+        self.rules.iter().find(|rule| rule.methods.is_some())
+    }
+
+    fn find(&self, resource: Resource<'_>) -> Option<&Rule> {
+        let key = resource.key.as_str().as_bytes();
+        let method = resource.method.map(Method::as_str);
+        self.rules.iter().find(|rule| rule.matches(key, method))
     }
 }
 
@@ -218,12 +280,29 @@ impl DefaultRule {
 #[derive(Clone, Debug)]
 pub struct Rule {
     text: String,
+    /// Methods that it is for; `None` for all.
+    methods: Option<Methods>,
     pattern: Pattern,
     target: Target,
     unfenced_reads: bool,
+    /// Effect of the methods, if it is not the usual one.
+    intent: Option<Intent>,
 }
 
 impl Rule {
+    fn matches(&self, key: &[u8], method: Option<&str>) -> bool {
+        self.has_method(method) && self.pattern.matches(key)
+    }
+
+    /// Returns `true` if the rule is for requests of `method`. One with methods is for none of the
+    /// requests that have no method.
+    fn has_method(&self, method: Option<&str>) -> bool {
+        match (self.methods, method) {
+            (None, _) => true,
+            (Some(methods), method) => method.is_some_and(|method| methods.contains(method)),
+        }
+    }
+
     /// Returns the protection of `key`, which matches.
     fn resolve<'a>(&'a self, key: &[u8], scratch: &'a mut String) -> Result<Resolved<'a>, Invalid> {
         for (name, caught) in self.pattern.caught(key) {
@@ -323,14 +402,19 @@ impl fmt::Display for Rule {
 }
 
 fn parse(text: &str) -> Result<Rule, String> {
-    let (pattern, target) = text.split_once('=').ok_or(
+    let (left, target) = text.split_once('=').ok_or(
         "has no \"=\"; write PATTERN=LOCK, PATTERN=@open or PATTERN=@deny, as in \
          orders/{id}/**=orders/{id}",
     )?;
+    let (methods, pattern) = match left.split_once(' ') {
+        Some((words, pattern)) if Methods::may_be(words) => (Some(Methods::parse(words)?), pattern),
+        _ => (None, left),
+    };
     let mut words = target.split(',');
     let pattern = Pattern::parse(pattern)?;
     let target = Target::parse(words.next().unwrap_or_default(), &pattern)?;
     let mut unfenced_reads = false;
+    let mut intent = None;
     for option in words {
         match option {
             _ if matches!(target, Target::Open | Target::Deny) => {
@@ -340,11 +424,31 @@ fn parse(text: &str) -> Result<Rule, String> {
                 return Err("has option unfenced-reads twice".to_owned());
             }
             "unfenced-reads" => unfenced_reads = true,
+            "reads" | "writes" => {
+                if intent.is_some() {
+                    return Err("has more than one of reads and writes".to_owned());
+                }
+                intent = Some(effect(option, methods)?);
+            }
             _ => {
-                let known = "the only one is unfenced-reads";
+                let known = "there are unfenced-reads, reads and writes";
                 return Err(format!("has an unknown option \"{option}\"; {known}"));
             }
         }
     }
-    Ok(Rule { text: text.to_owned(), pattern, target, unfenced_reads })
+    Ok(Rule { text: text.to_owned(), methods, pattern, target, unfenced_reads, intent })
+}
+
+/// Returns the effect that option `reads` or `writes` gives to the methods of its rule.
+fn effect(option: &str, methods: Option<Methods>) -> Result<Intent, String> {
+    let methods = methods.ok_or_else(|| {
+        format!("has option {option}, which needs methods, as in POST a/search=a,{option}")
+    })?;
+    if option == "writes" {
+        return Ok(Intent::Write);
+    }
+    match methods.changing() {
+        Some(method) => Err(format!("has option reads, and {method} always changes something")),
+        None => Ok(Intent::Read),
+    }
 }

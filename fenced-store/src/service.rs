@@ -18,7 +18,7 @@ use crate::key::ObjectKey;
 use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
 use crate::report::Reporter;
-use crate::rules::Protection;
+use crate::rules::{Protection, Resource};
 use crate::store::{
     Effect, FenceOutcome, FenceStore, Fences, First, Once, Operation, StoreError, StoreReport,
 };
@@ -87,19 +87,22 @@ impl Guard {
         }
     }
 
-    /// Returns the fence that an operation on `key` has to pass. `None` if it needs none, or if it
+    /// Returns the fence that an operation has to pass. `None` if it needs none, or if it
     /// lacks a valid token and observe mode lets it pass.
     ///
     /// # Errors
     /// As [`FencingPolicy::to_object`].
-    pub fn fence(
+    pub fn fence<'a>(
         &self,
-        key: &ObjectKey,
+        resource: impl Into<Resource<'a>>,
         headers: &HeaderMap,
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
-        match self.fencing.to_object(key, headers, intent) {
-            Err(reject) if self.passes(reject.code(), key, &reject.problem().detail) => Ok(None),
+        let resource = resource.into();
+        match self.fencing.to_object(resource, headers, intent) {
+            Err(reject) if self.passes(reject.code(), resource, &reject.problem().detail) => {
+                Ok(None)
+            }
             other => other,
         }
     }
@@ -128,7 +131,7 @@ impl Guard {
             ),
             None => format!("lease {lease} is unknown here: lock {lock} has no mark"),
         };
-        if self.passes(Code::StaleToken, key, &detail) {
+        if self.passes(Code::StaleToken, key.into(), &detail) {
             return Ok(None);
         }
         self.counters.count("put", "stale");
@@ -143,8 +146,8 @@ impl Guard {
         .into())
     }
 
-    fn passes(&self, code: Code, key: &ObjectKey, detail: &str) -> bool {
-        self.observer.passes(code, self.fencing.rules.label(key.as_str().as_bytes()), detail)
+    fn passes(&self, code: Code, resource: Resource<'_>, detail: &str) -> bool {
+        self.observer.passes(code, self.fencing.rules.label_of(resource), detail)
     }
 
     /// Counts, in observe mode, a refusal by the fence or its store, and returns the mark for the
@@ -152,7 +155,7 @@ impl Guard {
     pub(crate) fn let_pass(
         &self,
         summary: &RequestSummary,
-        key: &ObjectKey,
+        resource: Resource<'_>,
         outcome: &Result<FenceOutcome, StoreError>,
     ) -> Option<Token> {
         if let Ok(outcome) = outcome
@@ -160,7 +163,7 @@ impl Guard {
         {
             return outcome.mark();
         }
-        self.count_refusal(summary, key, outcome);
+        self.count_refusal(summary, resource, outcome);
         refused_by(outcome).map(|mark| mark.token)
     }
 
@@ -168,10 +171,10 @@ impl Guard {
     pub(crate) fn count_refusal(
         &self,
         summary: &RequestSummary,
-        key: &ObjectKey,
+        resource: Resource<'_>,
         outcome: &Result<FenceOutcome, StoreError>,
     ) {
-        let rule = self.fencing.rules.label(key.as_str().as_bytes());
+        let rule = self.fencing.rules.label_of(resource);
         self.passes_outcome(summary, rule, outcome.clone());
     }
 
@@ -245,7 +248,7 @@ impl Guard {
             let begun = clock::now();
             let first = objects.apply_once(fence, operation.clone(), once.clone()).await;
             guard.counters.called(summary.kind, begun);
-            let rule = guard.fencing.rules.label(operation.key().as_str().as_bytes());
+            let rule = guard.fencing.rules.label_of(operation.key().into());
             let Some(mark) = guard.passed_mark(&summary, rule, &first) else {
                 return guard.account(&summary, first);
             };

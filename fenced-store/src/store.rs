@@ -20,6 +20,7 @@ use std::fmt;
 use async_trait::async_trait;
 use bytes::Bytes;
 use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineRequest};
 use fence_protocol::{LockName, Token};
 
 use crate::etag::{Condition, ETag};
@@ -98,6 +99,26 @@ pub trait Fences: fmt::Debug + Send + Sync + 'static {
     /// # Errors
     /// [`StoreError`]; never [`StoreError::Unknown`].
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError>;
+
+    /// Lists the lanes in use in the order of their locks' names; `None` for a store without lanes.
+    ///
+    /// # Errors
+    /// [`StoreError::NotLeader`].
+    fn lanes(&self, _query: &FenceQuery) -> Result<Option<LanePage>, StoreError> {
+        Ok(None)
+    }
+
+    /// Resolves or extends the quarantine of a lane; `None` for a store without lanes.
+    ///
+    /// # Errors
+    /// [`StoreError::NotLeader`].
+    fn change_quarantine(
+        &self,
+        _lock: &LockName,
+        _request: &QuarantineRequest,
+    ) -> Result<Option<QuarantineChange>, StoreError> {
+        Ok(None)
+    }
 }
 
 /// Objects behind a fence.
@@ -277,6 +298,15 @@ pub struct FenceQuery {
     pub after: Option<LockName>,
     /// Maximum number of fences.
     pub limit: usize,
+}
+
+/// Result of an operator's request on a quarantine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QuarantineChange {
+    /// The quarantine was changed; otherwise it was not the one that the request names.
+    pub is_done: bool,
+    /// The lane now; `None` if it is not in memory.
+    pub line: Option<LaneLine>,
 }
 
 /// A page of fences.

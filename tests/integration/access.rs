@@ -49,7 +49,11 @@ impl Site {
             + &entry("rival", "\"use team/*\"", "")
             + &entry("other", "\"use other/*\"", "")
             + &entry("eye", "\"read *\"", "")
-            + &entry("ops", "\"read *\", \"revoke *\", \"block *\", \"floor *\"", "")
+            + &entry(
+                "ops",
+                "\"read *\", \"revoke *\", \"block *\", \"floor *\", \"quarantine team/*\"",
+                "",
+            )
     }
 
     fn path(&self) -> PathBuf {

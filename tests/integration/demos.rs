@@ -92,6 +92,14 @@ async fn gc_stall_on_redis_leaves_nothing_there() {
     assert_eq!(users, ["default"], "the demo left users behind");
 }
 
+/// The guard's own store has no part in it: the workers' documents are the datastore's.
+#[tokio::test]
+async fn gc_stall_on_a_plain_http_datastore() {
+    let (unguarded, guarded) = facts(&["gc-stall", "--store", "http"]).await;
+    newer_is_lost(&unguarded);
+    late_is_refused(&guarded);
+}
+
 /// Documents are where the URL says, also through the port; what is there already stays.
 #[tokio::test]
 async fn gc_stall_keeps_to_its_database() {
@@ -252,6 +260,7 @@ async fn list_and_wrong_usage() {
     }
     assert_eq!(demo(&["no-such-demo"]).await.code, 64);
     assert_eq!(demo(&["gc-stall", "--store", "mysql://x"]).await.code, 64);
+    assert_eq!(demo(&["stampede", "--store", "http"]).await.code, 64);
     let absent = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
     assert_eq!(demo(&["gc-stall", "--store", &absent]).await.code, 69);
 }

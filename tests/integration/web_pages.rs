@@ -75,6 +75,8 @@ async fn a_page_reaches_nothing_of_the_guard() {
     for (line, body) in [
         ("POST /v1/floor", r#"{"floor":999999999999999}"#),
         ("POST /v1/fences/a/seal", ""),
+        ("POST /v1/lanes/a/quarantine", "{}"),
+        ("GET /v1/lanes", ""),
         ("PUT /v1/objects/open/a", "x"),
         ("GET /v1/objects/open/a", ""),
         ("GET /v1/fences", ""),

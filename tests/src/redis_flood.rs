@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::redis_journal::{Answer, WriteReport};
+use crate::journal::{Answer, WriteReport};
 use crate::redis_writes::{Grant, refusal};
 use crate::resp_client::{Resp, RespClient, RespReader, RespWriter, request};
 use crate::wait::{PATIENCE, soon, until_true};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::redis_journal::{Answer, Entry, Journal, Seal, WriteReport};
+use crate::journal::{Answer, Entry, Journal, Seal, WriteReport};
 use crate::redis_server::Redis;
 use crate::redis_writes::{Grant, Way, journal, patient, refusal, write};
 use crate::resp_client::{Resp, RespClient};

@@ -3,8 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use crate::journal::WriteReport;
 use crate::key_file::{lease_id, unsigned};
-use crate::redis_journal::WriteReport;
 use crate::resp_client::{Resp, RespClient, request};
 
 /// Time that a client waits for a reply before it closes the connection.

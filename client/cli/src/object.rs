@@ -7,6 +7,7 @@ use clap::Subcommand;
 use fence_client::{Applied, HandedToken, Object};
 use fence_protocol::LockName;
 use fence_protocol::wire::fence::{FencePage, FenceReply};
+use fence_protocol::wire::lane::LanePage;
 use serde::Serialize;
 
 use crate::connect::Connect;
@@ -47,6 +48,8 @@ enum Command {
     Show(Show),
     /// Lists marks
     List(List),
+    /// Lists lanes in use before an HTTP store, and their quarantines
+    Lanes(List),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -209,6 +212,11 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
             let page = client.objects().fences(&args.prefix, args.after.as_ref()).await?;
             args.output.print(&page, page_table).map(|()| code::OK)
         }
+        Command::Lanes(args) => {
+            let client = args.connect.client()?;
+            let page = client.objects().lanes(&args.prefix, args.after.as_ref()).await?;
+            args.output.print(&page, lanes_table).map(|()| code::OK)
+        }
     }
 }
 
@@ -325,8 +333,36 @@ fn page_table(page: &FencePage) -> String {
         .fences
         .iter()
         .map(|line| [line.lock.to_string(), line.mark.to_string(), line.refused_total.to_string()]);
-    let mut text = listing(["LOCK", "MARK", "REFUSED"], rows);
-    if let Some(after) = &page.next_after {
+    with_next(listing(["LOCK", "MARK", "REFUSED"], rows), page.next_after.as_ref())
+}
+
+fn lanes_table(page: &LanePage) -> String {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let rows = page.lanes.iter().map(|line| {
+        let quarantine = line.quarantine.as_ref().map(|quarantine| {
+            format!(
+                "{} unknown, {} left",
+                quarantine.unknown_outcomes,
+                readable(quarantine.ms_left)
+            )
+        });
+        [
+            line.lock.to_string(),
+            or_dash(line.mark.map(|mark| mark.to_string())),
+            or_dash(line.open_token.map(|token| token.to_string())),
+            line.writes_in_flight.to_string(),
+            line.reads_in_flight.to_string(),
+            line.waiting.to_string(),
+            or_dash(quarantine),
+        ]
+    });
+    let heads = ["LOCK", "MARK", "OPEN", "WRITES", "READS", "WAITING", "QUARANTINE"];
+    with_next(listing(heads, rows), page.next_after.as_ref())
+}
+
+/// Adds the flag for the next page.
+fn with_next(mut text: String, next_after: Option<&LockName>) -> String {
+    if let Some(after) = next_after {
         text.push_str(&format!("more: --after {after}\n"));
     }
     text

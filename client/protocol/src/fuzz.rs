@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::wire::{event, fence, lock, session};
+use crate::wire::{event, fence, lane, lock, session};
 use crate::{
     FencingToken, Invalid, KeyId, Keyring, LeaseId, LockName, Namespace, Owner, Problem, Token,
     Ttl, credential, duration,
@@ -113,6 +113,8 @@ fn wire(input: &[u8]) {
     survives::<event::RefusalsReport>(input);
     survives::<fence::FencePage>(input);
     survives::<fence::FenceReply>(input);
+    survives::<lane::LanePage>(input);
+    survives::<lane::QuarantineRequest>(input);
     survives::<Problem>(input);
 }
 

@@ -106,6 +106,9 @@ codes! {
     /// The session is in use for something else.
     SessionConflict = "session-conflict", 409, false, "The session does not fit the request",
         "Use a session of the same owner, and its heartbeat to renew its leases.";
+    /// The quarantine of a lane is not the one that the request names.
+    QuarantineConflict = "quarantine-conflict", 409, false, "The lane has another quarantine, or none",
+        "Read GET /v1/lanes again before you decide.";
     /// Two leases present one token: the issuer has repeated itself.
     TokenCollision = "token-collision", 409, false, "Two leases present the same token",
         "Stop. An operator must find out why a token was issued twice.";

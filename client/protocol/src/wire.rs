@@ -7,6 +7,7 @@
 pub mod event;
 pub mod fence;
 pub mod guards;
+pub mod lane;
 pub mod lock;
 pub mod lock_set;
 pub mod principal;

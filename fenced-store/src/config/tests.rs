@@ -6,7 +6,9 @@ use super::*;
 use crate::rules::Protection;
 
 fn settings(args: &str) -> Result<Settings, String> {
-    let args = std::iter::once("fenced-store").chain(args.split_whitespace());
+    // An & stands for a space in a value.
+    let args = args.split_whitespace().map(|arg| arg.replace('&', " "));
+    let args = std::iter::once("fenced-store".to_owned()).chain(args);
     let config = Config::try_parse_from(args).map_err(|error| error.to_string())?;
     config.settings().map_err(|error| error.to_string())
 }
@@ -42,6 +44,8 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --listen 0.0.0.0:1", "0.0.0.0:1"),
         ("--store memory: --unsigned --rule a/**/b=c", "a/**/b=c"),
         ("--store memory: --unsigned --rule a=b,fast", "unknown option \"fast\""),
+        ("--store memory: --unsigned --rule GET,PUT&a=b", "only the reverse proxy"),
+        ("--store memory: --unsigned --rule a/**=b --rule a/c=d", "\"a/c=d\" never decides"),
         ("--store memory: --unsigned --default-rule closed", "closed"),
         ("--store mysql://x --unsigned", "mysql://x"),
         ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),

@@ -7,6 +7,7 @@ mod download;
 mod floor;
 mod get;
 pub mod handler_state;
+mod lanes;
 mod list;
 mod put;
 mod reply;

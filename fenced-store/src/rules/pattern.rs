@@ -3,6 +3,10 @@
 //! Parsing turns the text into runs of literal bytes with wildcards between them, so that matching
 //! compares slices and allocates nothing.
 
+mod automaton;
+
+pub(super) use automaton::{Automaton, Position};
+
 /// A pattern over the segments of a key.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {

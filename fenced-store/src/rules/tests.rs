@@ -1,4 +1,5 @@
 mod first_version;
+mod methods;
 mod properties;
 mod spec;
 
@@ -159,7 +160,19 @@ fn bad_rules_are_refused_with_their_text() {
         ("a/{id}={id", "without its"),
         ("a=b c", "makes no lock name"),
         ("a=@closed", "unknown word"),
-        ("a b=c", "contains ' '; write it as %20"),
+        ("a b=c", "in a pattern write a space as %20"),
+        ("get a=c", "\"get\" before a space, where methods stand; there are GET, HEAD"),
+        ("GET,COPY a=c", "\"COPY\""),
+        ("GET, HEAD a=c", "\"\""),
+        ("GET,GET a=c", "method GET twice"),
+        (" a=c", "contains ' '; write it as %20"),
+        ("GET  a=c", "contains ' '; write it as %20"),
+        ("GET a b=c", "contains ' '; write it as %20"),
+        ("GET =c", "pattern is empty"),
+        ("a=b,reads", "which needs methods"),
+        ("POST,PUT a=b,reads", "PUT always changes something"),
+        ("POST a=b,reads,writes", "more than one"),
+        ("POST a=@open,reads", "which needs a lock"),
         ("ä=c", "write it as %C3%A4"),
         ("a%2=c", "two hexadecimal digits"),
         ("a%+f=c", "two hexadecimal digits"),

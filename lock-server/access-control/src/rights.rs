@@ -23,11 +23,13 @@ pub enum Verb {
     Block,
     /// Set the first token that a guard admits. For administrators.
     Floor,
+    /// End or extend the quarantine of a guard's lane. For administrators.
+    Quarantine,
 }
 
 impl Verb {
     /// All verbs, those of administrators last.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Read,
         Self::Acquire,
         Self::Write,
@@ -35,6 +37,7 @@ impl Verb {
         Self::Revoke,
         Self::Block,
         Self::Floor,
+        Self::Quarantine,
     ];
 
     /// The word in the access file.
@@ -47,12 +50,13 @@ impl Verb {
             Self::Revoke => "revoke",
             Self::Block => "block",
             Self::Floor => "floor",
+            Self::Quarantine => "quarantine",
         }
     }
 
     /// Returns `true` for verbs that affect other principals: audited, and never part of `use`.
     pub fn is_admin(self) -> bool {
-        matches!(self, Self::Revoke | Self::Block | Self::Floor)
+        matches!(self, Self::Revoke | Self::Block | Self::Floor | Self::Quarantine)
     }
 
     /// Returns `true` for verbs that concern the whole server.

@@ -22,7 +22,13 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 pub(crate) enum Backing {
     Embedded,
-    Redis { target: Box<RedisTarget>, url: Secret, namespace: String },
+    /// Embedded leases; documents in a plain HTTP datastore of the demo's own.
+    Http,
+    Redis {
+        target: Box<RedisTarget>,
+        url: Secret,
+        namespace: String,
+    },
 }
 
 /// A URL that may hold a password: it is handed on in the environment, and never shown.
@@ -38,12 +44,14 @@ impl fmt::Debug for Secret {
 impl Backing {
     /// From `--store`.
     pub(crate) fn from_flag(store: Option<&str>) -> Result<Self, Failure> {
-        let Some(url) = store.filter(|store| *store != "embedded") else {
-            return Ok(Self::Embedded);
+        let url = match store {
+            None | Some("embedded") => return Ok(Self::Embedded),
+            Some("http") => return Ok(Self::Http),
+            Some(url) => url,
         };
         if !url.starts_with("redis://") {
             return Err(Failure::usage(format!(
-                "--store {}: a demo takes embedded, redis, or redis://HOST:PORT",
+                "--store {}: a demo takes embedded, http, redis, or redis://HOST:PORT",
                 without_password(url)
             )));
         }
@@ -61,13 +69,14 @@ impl Backing {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Embedded => "embedded".to_owned(),
+            Self::Http => "http".to_owned(),
             Self::Redis { target, namespace, .. } => format!("{target}, namespace {namespace}"),
         }
     }
 
     pub(crate) fn namespace(&self) -> &str {
         match self {
-            Self::Embedded => "default",
+            Self::Embedded | Self::Http => "default",
             Self::Redis { namespace, .. } => namespace,
         }
     }

@@ -48,6 +48,7 @@ Examples:
   fence demo list
   fence demo gc-stall                                   the one to begin with
   fence demo gc-stall --out gc-stall.html               with a picture for the browser
+  fence demo gc-stall --store http                      a plain HTTP server behind the reverse proxy
   fence demo gc-stall --store redis                     Redis drivers through the guard's Redis port
   fence demo gc-stall --store redis://127.0.0.1:6379    the same on your Redis; leaves nothing there
   fence demo stampede --json
@@ -59,8 +60,8 @@ pub struct Args {
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
 
-    /// embedded, redis (the demo's own), or redis://HOST:PORT, in a namespace that is deleted at
-    /// the end [default: embedded]
+    /// embedded, http (gc-stall: the demo's own datastore), redis (the demo's own), or
+    /// redis://HOST:PORT, in a namespace that is deleted at the end [default: embedded]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -123,6 +124,7 @@ pub async fn demo(args: Args) -> Result<u8, Failure> {
         return list();
     }
     check_flush(&args)?;
+    check_http(&args)?;
     check_out(&args)?;
     let own_redis = tokio::select! {
         started = own_redis(&args) => started?,
@@ -168,8 +170,8 @@ fn interrupted() -> Failure {
 fn check_flush(args: &Args) -> Result<(), Failure> {
     let is_amnesia = args.which == Which::RedisAmnesia;
     match args.store.as_deref() {
-        Some("embedded") if is_amnesia => {
-            Err(Failure::usage("redis-amnesia needs a Redis: leave out --store embedded"))
+        Some(store @ ("embedded" | "http")) if is_amnesia => {
+            Err(Failure::usage(format!("redis-amnesia needs a Redis: leave out --store {store}")))
         }
         Some(store) if is_amnesia && store != "redis" && !args.allow_flush => Err(Failure::usage(
             "redis-amnesia empties the Redis that --store names (FLUSHALL): everything in it would \
@@ -183,6 +185,15 @@ fn check_flush(args: &Args) -> Result<(), Failure> {
         }
         _ => Ok(()),
     }
+}
+
+/// The others write objects of the guard, or start their own datastore.
+fn check_http(args: &Args) -> Result<(), Failure> {
+    if args.which != Which::GcStall && args.store.as_deref() == Some("http") {
+        let text = "--store http is for gc-stall alone: leave it out, or run fence demo gc-stall";
+        return Err(Failure::usage(text));
+    }
+    Ok(())
 }
 
 /// A report that could never be written is refused before anything is started.

@@ -58,6 +58,10 @@ async fn the_guard_writes_the_same() {
     let ops = As::new(&guard, "ops");
     ops.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::NotOffered);
     team.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::Forbidden);
+    let extend = "{\"action\":\"extend\",\"extend_ms\":5,\"reason\":\"slow\"}";
+    let lane = "/v1/lanes/team/a/quarantine";
+    ops.send(Method::POST, lane, extend).await.problem(Code::NotOffered);
+    team.send(Method::POST, lane, extend).await.problem(Code::Forbidden);
     team.send(Method::PUT, "/v1/objects/other/a", "x").await.problem(Code::Forbidden);
     let token = "7;lock=\"team/b\";lease=\"67e55044-10b1-426f-9247-bb680e5fe0c8\"";
     let headers = [("authorization", team.bearer.as_str()), ("fencing-token", token)];
@@ -78,12 +82,17 @@ async fn the_guard_writes_the_same() {
             "fenced-store admin asked ops floor -",
             "fenced-store admin answered ops floor not-offered-by-store",
             "fenced-store refused - team floor forbidden",
+            "fenced-store admin asked ops quarantine -",
+            "fenced-store admin answered ops quarantine not-offered-by-store",
+            "fenced-store refused - team quarantine forbidden",
             "fenced-store refused - team write forbidden",
             "fenced-store refused - team write wrong-lock",
             "fenced-store refused - - read unauthorized",
         ]
     );
     assert_eq!(site.audit()[1]["notes"]["stated"], "5");
+    let notes = json!({"action": "extend", "extend_ms": "5", "reason": "slow"});
+    assert_eq!(site.audit()[4]["notes"], notes);
 }
 
 #[tokio::test]

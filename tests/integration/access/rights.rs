@@ -18,6 +18,7 @@ async fn nothing_but_liveness_is_for_everybody() {
             "/v1/locks",
             "/v1/locks/a",
             "/v1/fences",
+            "/v1/lanes",
             "/v1/objects/a",
             "/v1/stores",
             "/v1/fences/a",

@@ -84,9 +84,11 @@ async fn no_spelling_of_a_path_leads_out_of_ones_names() {
             let status = raw(&guard, &team, &line, &token, body).await;
             assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
         }
-        let line = format!("POST /v1/fences/{name}/seal");
-        let status = raw(&guard, &team, &line, &token, "").await;
-        assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
+        for end in [format!("fences/{name}/seal"), format!("lanes/{name}/quarantine")] {
+            let line = format!("POST /v1/{end}");
+            let status = raw(&guard, &team, &line, &token, "").await;
+            assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
+        }
     }
     let eye = As::new(&server, "eye");
     let page: LockPage = eye.get("/v1/locks").await.expect(200).read();
@@ -107,7 +109,7 @@ async fn no_listing_goes_beyond_its_prefix() {
     let server = site.lock_server().await;
     let guard = site.guard().await;
     for (server, paths) in
-        [(&server, &["/v1/locks", "/v1/events"][..]), (&guard, &["/v1/fences"][..])]
+        [(&server, &["/v1/locks", "/v1/events"][..]), (&guard, &["/v1/fences", "/v1/lanes"][..])]
     {
         let team = As::new(server, "team");
         for path in paths {
@@ -133,7 +135,8 @@ async fn no_listing_goes_beyond_its_prefix() {
                 team.get(&format!("{path}{query}")).await.problem(Code::Forbidden);
             }
             // It begins with team/, so no name of another begins with it.
-            if *path == "/v1/events" {
+            // This guard has no lanes to list.
+            if ["/v1/events", "/v1/lanes"].contains(path) {
                 continue;
             }
             let odd = team.get(&format!("{path}?prefix=team/../other/")).await;

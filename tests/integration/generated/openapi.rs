@@ -10,6 +10,7 @@ use fence_protocol::wire::fence::{
     FencePage, FenceReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
 };
 use fence_protocol::wire::guards::GuardsReply;
+use fence_protocol::wire::lane::{LanePage, QuarantineRequest};
 use fence_protocol::wire::lock::{
     AcquireRequest, EndedReply, HolderInfo, LeaseReply, LockPage, ReleaseRequest, RenewRequest,
     RevokeRequest, RevokedReply,
@@ -131,9 +132,11 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<VersionReply>();
     let guard = Schemas::new()
         .request::<FloorRequest>()
+        .request::<QuarantineRequest>()
         .reply::<SealReply>()
         .reply::<FenceReply>()
         .reply::<FencePage>()
+        .reply::<LanePage>()
         .reply::<StoresReply>()
         .reply::<WriteOutcome>()
         .reply::<VersionReply>();

@@ -2,6 +2,8 @@
 
 mod bytes;
 mod conditions;
+mod journal;
+mod operators;
 
 use std::time::Duration;
 
@@ -131,18 +133,21 @@ async fn refusals_never_reach_the_upstream() {
     assert_eq!(lane.mark().await, Some(34));
 }
 
+/// Sends a write with this request line and these header lines.
+async fn send_line(lane: &Lane, line: &str, header: &str) -> String {
+    let request = format!(
+        "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nfencing-token: {}\r\n\
+         {header}content-length: 1\r\n\r\nx",
+        token(50)
+    );
+    exchange(lane.api.base(), request.as_bytes()).await
+}
+
 /// The guard checks the lock of the path. Whatever could name another lock's resource is refused.
 #[tokio::test]
 async fn a_request_names_one_resource() {
     let lane = Lane::new(LONG).await;
-    let send = async |line: &str, header: &str| {
-        let request = format!(
-            "{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nfencing-token: {}\r\n\
-             {header}content-length: 1\r\n\r\nx",
-            token(50)
-        );
-        exchange(lane.api.base(), request.as_bytes()).await
-    };
+    let send = async |line: &str, header: &str| send_line(&lane, line, header).await;
     for line in ["MOVE /doc", "COPY /doc", "BIND /doc", "REBIND /doc", "MERGE /doc"] {
         let reply = send(line, "destination: /other\r\n").await;
         assert_eq!(status(&reply), Some(405), "{line}: {reply}");
@@ -159,6 +164,8 @@ async fn a_request_names_one_resource() {
         "x-goog-copy-source: /bucket/other",
         "x-http-method-override: DELETE",
         "x-method-override: DELETE",
+        "x-original-method: DELETE",
+        "x-forwarded-method: DELETE",
         "x-forwarded-prefix: /other",
         "x-forwarded-uri: /other",
         "x-accel-redirect: /other",
@@ -178,6 +185,13 @@ async fn a_request_names_one_resource() {
         let reply = send(line, header).await;
         assert_eq!(status(&reply), Some(400), "{line} {header}: {reply}");
     }
+    assert!(lane.upstream.log().is_empty(), "{:?}", lane.upstream.log());
+}
+
+#[tokio::test]
+async fn a_path_has_one_spelling() {
+    let lane = Lane::new(LONG).await;
+    let send = async |line: &str, header: &str| send_line(&lane, line, header).await;
     let paths = [
         "/doc?X-Amz-Copy-Source=%2Fbucket%2Fother",
         "/doc;a=b",
@@ -186,6 +200,10 @@ async fn a_request_names_one_resource() {
         "/doc/",
         "/doc/.",
         "http://other/doc",
+        "other:80",
+        "*",
+        "/doc%255c..%255cother",
+        "/%2564oc",
         "http://localhost//doc",
     ];
     for path in paths {

@@ -1,9 +1,9 @@
 //! A guard that is paused, or dies, between any two steps of a hand-over. Another guard finishes
 //! what it began; and when it resumes, it does no harm.
 
+use fence_tests::journal::{Answer, Entry, Journal, Seal, WriteReport};
 use fence_tests::redis_flood::Flood;
 use fence_tests::redis_holders::{entries, length};
-use fence_tests::redis_journal::{Answer, Entry, Journal, Seal, WriteReport};
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::{Grant, patient};
 use fence_tests::resp_client::{Resp, RespClient};

@@ -1,9 +1,9 @@
 //! One lock passes from an old holder to a new one, whatever the old one is in the middle of.
 
+use fence_tests::journal::{Entry, Journal, Seal};
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::redis_flood::Flood;
 use fence_tests::redis_holders::{self, length};
-use fence_tests::redis_journal::{Entry, Journal, Seal};
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::journal::Journal;
 use fence_tests::redis_holders::{Holders, Target};
-use fence_tests::redis_journal::Journal;
 use fence_tests::redis_server::Redis;
 use fence_tests::seed::{Seed, rounds};
 

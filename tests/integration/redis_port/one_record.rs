@@ -2,9 +2,9 @@
 //! holder on both.
 
 use fence_protocol::Code;
+use fence_tests::journal::{Journal, Seal};
 use fence_tests::redis_flood::Flood;
 use fence_tests::redis_holders::{entries, length};
-use fence_tests::redis_journal::{Journal, Seal};
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};

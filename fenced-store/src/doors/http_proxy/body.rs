@@ -42,19 +42,23 @@ impl Unread {
 pub(super) struct StreamedRequest {
     first: Option<Bytes>,
     rest: Body,
-    /// Bytes that are missing, if the client stated a length.
-    left: Option<u64>,
+    /// Bytes that are missing of the length that the client stated.
+    left: u64,
     unread: Unread,
 }
 
 impl StreamedRequest {
-    pub(super) fn new(first: Bytes, rest: Body, length: Option<u64>, unread: Unread) -> Self {
+    pub(super) fn new(first: Bytes, rest: Body, length: u64, unread: Unread) -> Self {
         Self { first: Some(first), rest, left: length, unread }
     }
 
     fn passes(&mut self, data: Bytes) -> Frame<Bytes> {
         let sent = u64::try_from(data.len()).unwrap_or(u64::MAX);
-        self.left = self.left.map(|left| left.saturating_sub(sent));
+        self.left = self.left.saturating_sub(sent);
+        // It is not polled again after its last byte.
+        if self.left == 0 {
+            self.unread.read();
+        }
         Frame::data(data)
     }
 }
@@ -78,12 +82,7 @@ impl http_body::Body for StreamedRequest {
                 }
                 Some(Err(error)) => Some(Err(error)),
                 Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        if self.rest.is_end_stream() {
-                            self.unread.read();
-                        }
-                        Some(Ok(self.passes(data)))
-                    }
+                    Ok(data) => Some(Ok(self.passes(data))),
                     Err(_trailers) => continue,
                 },
             });
@@ -95,7 +94,7 @@ impl http_body::Body for StreamedRequest {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.left.map_or_else(SizeHint::default, SizeHint::with_exact)
+        SizeHint::with_exact(self.left)
     }
 }
 

@@ -103,7 +103,8 @@ impl Client {
                 },
             }
         }
-        let mut connection = self.connect().await?;
+        // Boxed: it is large and rare, and every request would move room for it.
+        let mut connection = Box::pin(self.connect()).await?;
         match connection.send(request).await {
             Ok(response) => Ok((connection, response)),
             Err(error) if error.message().is_some() => Err(Lost::NotSent(chain(error.error()))),

@@ -24,10 +24,11 @@ use service_kit::trace;
 use tokio::time::error::Elapsed;
 
 use super::body::StreamedReply;
-use super::client::{Client, Lost, UpstreamBody, chain};
+use super::client::{Client, Connection, Lost, UpstreamBody, chain};
 use super::headers;
 use super::upstream::Upstream;
 use crate::key::ObjectKey;
+use crate::rules::Resource;
 use crate::service::UNKNOWN_HINT;
 
 /// A request that was checked.
@@ -79,6 +80,11 @@ impl Checked {
         let body = Either::Left(Full::default());
         let key = self.key.clone();
         Self { method: Method::HEAD, key, query: self.query.clone(), headers, body }
+    }
+
+    /// Returns the resource, as rules see it.
+    pub(super) fn resource(&self) -> Resource<'_> {
+        Resource { key: &self.key, method: Some(&self.method) }
     }
 }
 
@@ -135,11 +141,6 @@ pub(super) struct Forwarded {
     pub(super) verdict: &'static str,
     /// The reply.
     pub(super) response: Response,
-}
-
-/// Returns `true` for methods that change nothing (RFC 9110).
-pub(super) fn is_safe(method: &Method) -> bool {
-    matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
 }
 
 impl Forwarder {
@@ -231,14 +232,7 @@ impl Forwarder {
                 pieces.push(data);
             }
         }
-        let mut connection = Some(connection);
-        poll_fn(|cx| {
-            if let Some(connection) = connection.take() {
-                client.release(connection, cx);
-            }
-            Poll::Ready(())
-        })
-        .await;
+        release(client, connection).await;
         Ok((head, pieces.finish()))
     }
 
@@ -270,8 +264,14 @@ impl Forwarder {
         let lost = match reply {
             Ok(Ok((connection, response))) => {
                 let (head, body) = response.into_parts();
-                let body = StreamedReply::new(connection, body, client.clone(), self.timeout);
-                let response = relay(head, Body::new(body));
+                // An empty body is never polled.
+                let body = if body.is_end_stream() {
+                    release(client, connection).await;
+                    Body::empty()
+                } else {
+                    Body::new(StreamedReply::new(connection, body, client.clone(), self.timeout))
+                };
+                let response = relay(head, body);
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
             }
             Ok(Err(Lost::NotLeader)) => return not_leader(&what),
@@ -319,6 +319,17 @@ impl Forwarder {
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
         )
     }
+}
+
+async fn release(client: &Client, connection: Box<Connection>) {
+    let mut connection = Some(connection);
+    poll_fn(|cx| {
+        if let Some(connection) = connection.take() {
+            client.release(connection, cx);
+        }
+        Poll::Ready(())
+    })
+    .await;
 }
 
 fn not_leader(what: &What) -> Forwarded {

@@ -19,7 +19,7 @@ use service_kit::{clock, trace};
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
 use super::conditions::Conditions;
-use super::forward::{APPLIED, Checked, Forwarded, Forwarder, is_safe};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::Entry;
@@ -32,6 +32,7 @@ use crate::doors::objects::{Upload, owner};
 use crate::etag::Condition;
 use crate::fencing::Intent;
 use crate::key::ObjectKey;
+use crate::rules::Resource;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
 use crate::verdict::Fence;
@@ -69,21 +70,19 @@ impl Proxy {
             .then_some(conditions)
     }
 
-    /// Returns the effect of an operation at the upstream.
-    fn kind(&self, method: &Method, summary: &RequestSummary) -> Kind {
-        if is_safe(method) {
-            return Kind::Read;
-        }
-        match (method, summary.fence.is_some() && self.conditions().is_some()) {
-            (&Method::PUT, true) => Kind::ConditionalPut,
-            (&Method::DELETE, true) => Kind::ConditionalDelete,
+    /// Returns the form of a write of a protected resource.
+    fn kind(&self, method: &Method) -> Kind {
+        match *method {
+            Method::PUT if self.conditions().is_some() => Kind::ConditionalPut,
+            Method::DELETE if self.conditions().is_some() => Kind::ConditionalDelete,
             _ => Kind::Write,
         }
     }
 }
 
 /// Largest body that is received before its lane is entered: until then its sender holds up no
-/// other request, and a sender that leaves has changed nothing.
+/// other request, and a sender that leaves has changed nothing. A body without a stated length is
+/// received whole, because it may turn out to be too large.
 const WHOLE_BYTES: usize = 1 << 20;
 
 /// Forwards a request, and adds `Fencing-Guarantee` to every reply, refusals too. Closes the
@@ -112,29 +111,29 @@ async fn forward(
     body: Body,
     unread: &Unread,
 ) -> Result<(Response, bool), Failure> {
-    let (summary, key) = check(proxy, &head)?;
-    let kind = proxy.kind(&head.method, &summary);
+    let (summary, key, kind) = check(proxy, &head)?;
     let client =
         if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
-    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
-    let body = match rest {
-        None => {
-            unread.read();
-            Either::Left(Full::new(upload.body.clone()))
-        }
-        Some(rest) => {
-            let length = head.headers.get(CONTENT_LENGTH);
-            let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let length = head.headers.get(CONTENT_LENGTH);
+    let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
+    let first_bytes = length.map_or(proxy.shared.max_object_bytes(), |_| WHOLE_BYTES);
+    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, first_bytes).await?;
+    let body = match (rest, length) {
+        (Some(rest), Some(length)) => {
             let body = StreamedRequest::new(upload.body.clone(), rest, length, unread.clone());
             Either::Right(Body::new(body))
+        }
+        _ => {
+            unread.read();
+            Either::Left(Full::new(upload.body.clone()))
         }
     };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&term, &summary, fence, &checked.key, kind).await?)
+            Some(proxy.enter(&term, &summary, fence, checked.resource(), kind).await?)
         }
         _ => None,
     };
@@ -153,7 +152,7 @@ async fn forward(
     tasks.finish(trace::carry(work)).await
 }
 
-fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Failure> {
+fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
     let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
     second_name::check_depth(method, headers)?;
@@ -162,12 +161,18 @@ fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey), Fai
     headers::check_body(method, headers)?;
     let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
-    let intent = if is_safe(method) { Intent::Read } else { Intent::Write };
     let guard = proxy.guard();
-    let fence = guard.fence(&key, headers, intent)?;
+    let resource = Resource { key: &key, method: Some(method) };
+    let intent = guard.fencing.rules.intent(resource);
+    let fence = guard.fence(resource, headers, intent)?;
     let text = format!("{method} {key}");
     let owner = owner(headers)?;
-    Ok((RequestSummary { fence, kind: "forward", text, owner }, key))
+    let kind = match intent {
+        Intent::Read => Kind::Read,
+        Intent::Write if fence.is_some() => proxy.kind(method),
+        Intent::Write => Kind::Write,
+    };
+    Ok((RequestSummary { fence, kind: "forward", text, owner }, key, kind))
 }
 
 impl Proxy {
@@ -177,14 +182,14 @@ impl Proxy {
         term: &ServedTerm,
         summary: &RequestSummary,
         fence: &Fence,
-        key: &ObjectKey,
+        resource: Resource<'_>,
         kind: Kind,
     ) -> Result<Ticket, Failure> {
         match term.lanes.enter(fence, kind).await {
             Ok(Entry::Admitted(ticket)) => Ok(ticket),
             Ok(Entry::Refused(outcome)) => {
                 let outcome = Ok(outcome);
-                self.guard().count_refusal(summary, key, &outcome);
+                self.guard().count_refusal(summary, resource, &outcome);
                 Err(self.refuse(summary, outcome))
             }
             Err(error) => Err(self.refuse(summary, Err(error))),
@@ -232,7 +237,8 @@ impl Proxy {
             Conditional::Unconditional => {
                 ticket.ended();
                 let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
-                let ticket = self.enter(term, summary, fence, &request.key, Kind::Write).await?;
+                let ticket =
+                    self.enter(term, summary, fence, request.resource(), Kind::Write).await?;
                 let response = self.pass(term, summary, request, Kind::Write, Some(ticket)).await;
                 return Ok((response, false));
             }
@@ -253,7 +259,7 @@ impl Proxy {
             None => None,
             Some(fence) => {
                 let noted = self.lanes.record(fence.clone()).await;
-                self.guard().let_pass(summary, &request.key, &noted)
+                self.guard().let_pass(summary, request.resource(), &noted)
             }
         };
         let forwarded = self.send(term, request, kind).await;

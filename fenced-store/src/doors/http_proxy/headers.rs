@@ -1,27 +1,24 @@
 //! Filters of headers, in both directions.
 
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN};
-use http::header::{
-    CONNECTION, CONTENT_LENGTH, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER,
-    TRANSFER_ENCODING, UPGRADE,
-};
+use http::header::{CONNECTION, CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 use service_kit::problem::Reject;
 
-use super::forward::is_safe;
 use super::second_name;
+use crate::rules::is_safe;
 
 /// Headers of one connection (RFC 9110 section 7.6.1), and their old relatives.
-const HOP_BY_HOP: [HeaderName; 9] = [
-    CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-    PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION,
-    TE,
-    TRAILER,
-    TRANSFER_ENCODING,
-    UPGRADE,
+const HOP_BY_HOP: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
 ];
 
 /// Headers of most requests, none of which names another resource: they need no search.
@@ -93,15 +90,11 @@ fn refuse(detail: String) -> Result<(), Reject> {
 /// Removes headers that must not reach the upstream. The token itself passes: it is useless to a
 /// client that cannot reach the guard, and the upstream may log or check it.
 pub(super) fn clean_request(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers);
     let is_empty = headers.get(CONTENT_LENGTH).is_some_and(|length| length == "0");
     // The body was received whole, and gets a new length.
-    for name in [HOST, EXPECT, CONTENT_LENGTH] {
-        headers.remove(name);
-    }
-    for name in HOST_ALIASES {
-        headers.remove(name);
-    }
+    remove_with_hop_by_hop(headers, |name| {
+        matches!(name, "host" | "expect" | "content-length") || HOST_ALIASES.contains(&name)
+    });
     // The HTTP client states no length of its own for an empty body.
     if is_empty {
         headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
@@ -110,19 +103,20 @@ pub(super) fn clean_request(headers: &mut HeaderMap) {
 
 /// Removes headers that must not reach the client; mark and guarantee are the guard's own.
 pub(super) fn clean_response(headers: &mut HeaderMap) {
-    remove_hop_by_hop(headers);
-    headers.remove(FENCING_MARK);
-    headers.remove(FENCING_GUARANTEE);
+    remove_with_hop_by_hop(headers, |name| [FENCING_MARK, FENCING_GUARANTEE].contains(&name));
 }
 
-fn remove_hop_by_hop(headers: &mut HeaderMap) {
+/// Removes the headers of the connection, and others. A look at the few that are there is faster
+/// than a search for each that could be.
+fn remove_with_hop_by_hop(headers: &mut HeaderMap, is_unwanted: impl Fn(&str) -> bool) {
     if headers.contains_key(CONNECTION) {
         let listed: Vec<String> = listed(headers).collect();
         for name in listed {
             headers.remove(name.as_str());
         }
     }
-    for name in HOP_BY_HOP {
+    let is_unwanted = |name: &str| HOP_BY_HOP.contains(&name) || is_unwanted(name);
+    while let Some(name) = headers.keys().find(|name| is_unwanted(name.as_str())).cloned() {
         headers.remove(name);
     }
 }

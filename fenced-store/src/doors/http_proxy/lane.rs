@@ -21,148 +21,15 @@
 //! a DELETE must, because a creation with an unknown outcome could take effect after it. Whether an
 //! open lane has conditional writes alone is durable, like its token.
 
+mod events;
+
 use std::collections::VecDeque;
 
 use fence_protocol::Token;
+use fence_protocol::wire::lane::QuarantineCause;
 
+pub use self::events::{Action, Event, Kind, OpId, Opening, Why};
 use crate::verdict::{Mark, Verdict, judge};
-
-/// Number of one operation; unique in the process.
-pub type OpId = u64;
-
-/// Effect of an operation at the upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// May change something.
-    Write,
-    /// Replaces the version that the guard saw, or creates what it saw missing; else no effect.
-    ConditionalPut,
-    /// Deletes the version that the guard saw; otherwise no effect.
-    ConditionalDelete,
-    /// A safe method.
-    Read,
-    /// Never forwarded: raises the mark and awaits the drain.
-    Seal,
-}
-
-impl Kind {
-    /// Returns `true` for what may change something.
-    pub fn is_write(self) -> bool {
-        !matches!(self, Self::Read | Self::Seal)
-    }
-
-    /// Returns `true` for writes that take effect only on the version that the guard saw.
-    pub fn is_conditional(self) -> bool {
-        matches!(self, Self::ConditionalPut | Self::ConditionalDelete)
-    }
-}
-
-/// State of an open lane: which writes may be at the upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// Lowest token of these writes.
-    pub token: Token,
-    /// All of them are conditional.
-    pub is_conditional: bool,
-}
-
-/// Input of a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// An operation arrives, to be forwarded.
-    Arrive {
-        /// Number of the operation.
-        op: OpId,
-        /// Its token and lease.
-        presented: Mark,
-        /// Its effect.
-        kind: Kind,
-        /// Time at which it times out.
-        patience_until_ms: u64,
-    },
-    /// Everything that was emitted up to this [`Action::Persist`] is durable.
-    Persisted {
-        /// Number of the action.
-        seq: u64,
-    },
-    /// A forwarded operation has its reply, or was certainly never sent.
-    Ended {
-        /// Its effect.
-        kind: Kind,
-    },
-    /// A forwarded write has no reply: it may take effect until `until_ms`.
-    Unanswered {
-        /// Its effect.
-        kind: Kind,
-        /// Time at which it can no longer take effect.
-        until_ms: u64,
-    },
-    /// A waiting operation times out, or its client disconnected.
-    Abandoned {
-        /// The operation.
-        op: OpId,
-    },
-    /// Time has passed.
-    Tick {
-        /// Time now.
-        now_ms: u64,
-    },
-    /// An interval of rest has passed: a lane without a write in it closes.
-    Rest,
-    /// The process ends: the lane closes if no write is out.
-    Close,
-}
-
-/// Output of a lane, to be carried out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
-    /// Make this durable after everything that was emitted before it, then send
-    /// [`Event::Persisted`].
-    Persist {
-        /// Number of the action, rising.
-        seq: u64,
-        /// Raised mark, if any.
-        mark: Option<Mark>,
-        /// Writes that may be at the upstream; `None` closes the lane.
-        open: Option<Opening>,
-    },
-    /// Forward the operation (reply, if it is a seal).
-    Go {
-        /// The operation.
-        op: OpId,
-    },
-    /// Reply with a refusal; the operation was not forwarded.
-    Refuse {
-        /// The operation.
-        op: OpId,
-        /// The reason.
-        why: Why,
-    },
-}
-
-/// Reason why an operation was not forwarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
-    /// Its token is below the mark.
-    Stale {
-        /// Mark that refused it.
-        mark: Mark,
-    },
-    /// Another lease owns this very token.
-    Collision {
-        /// Mark that refused it.
-        mark: Mark,
-    },
-    /// Lower operations are still at the upstream.
-    Draining,
-    /// An operation with an unknown outcome may still take effect.
-    Quarantined {
-        /// Time at which it no longer can.
-        until_ms: u64,
-    },
-    /// Too many operations wait.
-    Full,
-}
 
 /// Maximum number of waiting operations of one lock.
 pub const MAX_WAITING: usize = 1024;
@@ -195,13 +62,34 @@ struct Active {
     reads: u32,
 }
 
+/// Operations with an unknown outcome.
 #[derive(Clone, Copy, Debug)]
-struct Unanswered {
+pub struct Unanswered {
     /// Lowest token with an unknown outcome.
-    token: Token,
-    until_ms: u64,
-    /// All writes with an unknown outcome are conditional.
+    pub token: Token,
+    /// Time at which they can no longer take effect.
+    pub until_ms: u64,
+    /// Cause of the last one.
+    pub cause: QuarantineCause,
+    /// Their number; those of an earlier process count as one.
+    pub unknown_outcomes: u32,
+    /// All of them are conditional writes.
     is_conditional: bool,
+}
+
+/// Summary of a lane, for operators.
+#[derive(Clone, Copy, Debug)]
+pub struct LaneState {
+    /// Highest token admitted.
+    pub mark: Option<Mark>,
+    /// Lowest token whose writes may be at the upstream.
+    pub open: Option<Token>,
+    /// Writes at the upstream.
+    pub writes: u32,
+    /// Reads at the upstream.
+    pub reads: u32,
+    /// Operations that wait.
+    pub waiting: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -228,13 +116,33 @@ impl Lane {
     /// effect until `until_ms`.
     pub fn restore(mark: Option<Mark>, open: Opening, until_ms: u64) -> Self {
         let Opening { token, is_conditional } = open;
-        let unanswered = Some(Unanswered { token, until_ms, is_conditional });
-        Self { mark, open: Some(open), unanswered, ..Self::default() }
+        let cause = QuarantineCause::Restart;
+        let unanswered = Unanswered { token, until_ms, cause, unknown_outcomes: 1, is_conditional };
+        Self { mark, open: Some(open), unanswered: Some(unanswered), ..Self::default() }
     }
 
-    /// Returns `true` while the lane waits for an operation with an unknown outcome.
-    pub fn is_quarantined(&self) -> bool {
-        self.unanswered.is_some()
+    /// Returns the operations with an unknown outcome, while the lane waits for them.
+    pub fn quarantine(&self) -> Option<Unanswered> {
+        self.unanswered
+    }
+
+    /// Returns `true` while a higher token waits for the end of operations at the upstream.
+    pub fn is_draining(&self) -> bool {
+        let mark = self.mark.map(|mark| mark.token);
+        self.active.is_some_and(|active| Some(active.token) < mark)
+    }
+
+    /// Returns a summary.
+    pub fn state(&self) -> LaneState {
+        let (writes, reads) = self.active.map_or((0, 0), |active| (active.writes, active.reads));
+        let waiting = self.waiting.len();
+        LaneState {
+            mark: self.mark,
+            open: self.open.map(|open| open.token),
+            writes,
+            reads,
+            waiting,
+        }
     }
 
     /// Returns `true` while a restart may find the lane open.
@@ -269,6 +177,12 @@ impl Lane {
                 }
             }
             Event::Unanswered { kind, until_ms } => self.unanswered(kind, until_ms),
+            Event::Resolved => self.unanswered = None,
+            Event::Extended { until_ms } => {
+                if let Some(unanswered) = &mut self.unanswered {
+                    unanswered.until_ms = until_ms.max(unanswered.until_ms);
+                }
+            }
             Event::Abandoned { op } => return self.abandoned(op, actions),
             Event::Tick { now_ms } => {
                 self.unanswered.take_if(|unanswered| unanswered.until_ms <= now_ms);
@@ -297,10 +211,13 @@ impl Lane {
     fn unanswered(&mut self, kind: Kind, until_ms: u64) {
         let Some(Active { token, .. }) = self.active else { return };
         let is_conditional = kind.is_conditional();
-        let first = Unanswered { token, until_ms, is_conditional };
-        let unanswered = self.unanswered.get_or_insert(first);
+        let cause = QuarantineCause::NoReply;
+        let new = Unanswered { token, until_ms, cause, unknown_outcomes: 0, is_conditional };
+        let unanswered = self.unanswered.get_or_insert(new);
         unanswered.token = unanswered.token.min(token);
         unanswered.is_conditional &= is_conditional;
+        unanswered.cause = cause;
+        unanswered.unknown_outcomes += 1;
         unanswered.until_ms = unanswered.until_ms.max(until_ms);
         self.ended(kind);
     }

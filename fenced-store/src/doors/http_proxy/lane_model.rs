@@ -36,6 +36,10 @@ enum LaneStep {
     Break(usize),
     Abandon(usize),
     Pass(u64),
+    /// An operator ends what has an unknown outcome, and then the quarantine.
+    Resolve,
+    /// An operator learns that it lives longer, and extends the quarantine.
+    Extend(u64),
     /// The guard crashes and restarts; the disk had completed so many requests.
     Crash(usize),
 }
@@ -186,6 +190,11 @@ impl World {
                 self.flights.retain(|_, flight| flight.dies_at_ms.is_none_or(|at| at > now_ms));
                 self.feed(Event::Tick { now_ms });
             }
+            LaneStep::Resolve => {
+                self.flights.retain(|_, flight| flight.awaited);
+                self.feed(Event::Resolved);
+            }
+            LaneStep::Extend(ms) => self.extend(ms),
             LaneStep::Crash(durable) => self.crash(durable),
         }
     }
@@ -210,6 +219,15 @@ impl World {
         let flight = self.flights.get_mut(&op).unwrap();
         (flight.awaited, flight.dies_at_ms) = (false, Some(until_ms));
         self.feed(Event::Unanswered { kind, until_ms });
+    }
+
+    fn extend(&mut self, ms: u64) {
+        let Some(quarantine) = self.lane.quarantine() else { return };
+        let until_ms = quarantine.until_ms + ms;
+        for flight in self.flights.values_mut().filter(|flight| !flight.awaited) {
+            flight.dies_at_ms = Some(until_ms);
+        }
+        self.feed(Event::Extended { until_ms });
     }
 
     fn crash(&mut self, durable: usize) {
@@ -272,6 +290,8 @@ fn step() -> impl Strategy<Value = LaneStep> {
         2 => (0usize..4).prop_map(LaneStep::Break),
         1 => (0usize..4).prop_map(LaneStep::Abandon),
         3 => (1u64..6).prop_map(LaneStep::Pass),
+        1 => Just(LaneStep::Resolve),
+        1 => (1u64..6).prop_map(LaneStep::Extend),
         1 => (0usize..3).prop_map(LaneStep::Crash),
     ]
 }
@@ -325,7 +345,7 @@ fn an_unanswered_write_holds_up_the_higher_one_until_it_can_no_longer_land() {
         LaneStep::Persist(0),
     ]);
     world.step(LaneStep::Pass(LIFETIME_MS - 1));
-    assert!(world.persists.is_empty() && world.lane.is_quarantined());
+    assert!(world.persists.is_empty() && world.lane.quarantine().is_some());
     world.step(LaneStep::Pass(1));
     world.step(LaneStep::Persist(0));
     assert_eq!(world.flights.values().map(|f| f.token.get()).collect::<Vec<_>>(), [34]);

@@ -1,5 +1,6 @@
 //! All lanes: feeds them events, carries out their actions, and notifies waiters.
 
+mod operator;
 mod rest;
 mod waiter;
 
@@ -59,6 +60,8 @@ struct Table {
 #[derive(Debug, Default)]
 struct Slot {
     lane: Lane,
+    /// Time since which a higher token waits for operations at the upstream.
+    draining_since_ms: Option<u64>,
     waiting: HashMap<OpId, oneshot::Sender<Result<(), Why>>>,
 }
 
@@ -270,7 +273,7 @@ impl Lanes {
     ) -> Option<Result<(), Why>> {
         let Table { slots, open, actions, is_closing, .. } = table;
         let slot = slots.get_mut(lock)?;
-        let was_quarantined = slot.lane.is_quarantined();
+        let was_quarantined = slot.lane.quarantine().is_some();
         let was_open = slot.lane.is_open();
         slot.lane.handle(event, actions);
         let mut decision = None;
@@ -301,6 +304,12 @@ impl Lanes {
                 }
             }
         }
+        if slot.lane.is_draining() {
+            slot.draining_since_ms.get_or_insert_with(|| self.now_ms());
+        } else if let Some(since_ms) = slot.draining_since_ms.take() {
+            let took_ms = self.now_ms().saturating_sub(since_ms);
+            self.counters.lane_drain_seconds.observe(took_ms as f64 / 1000.0);
+        }
         match (was_open, slot.lane.is_open()) {
             (false, true) => {
                 open.insert(lock.clone());
@@ -312,7 +321,7 @@ impl Lanes {
             }
             _ => {}
         }
-        match (was_quarantined, slot.lane.is_quarantined()) {
+        match (was_quarantined, slot.lane.quarantine().is_some()) {
             (false, true) => {
                 self.counters.quarantines.inc();
                 self.counters.quarantined_lanes.inc();

@@ -11,30 +11,16 @@ use http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use service_kit::problem::Reject;
 
-/// Methods that concern the path's resource only. WebDAV's methods with a second one (COPY, MOVE,
-/// BIND, REBIND, MERGE, …) are missing, and so are unknown methods.
-const METHODS: [&str; 12] = [
-    "GET",
-    "HEAD",
-    "OPTIONS",
-    "PUT",
-    "POST",
-    "PATCH",
-    "DELETE",
-    "MKCOL",
-    "PROPFIND",
-    "PROPPATCH",
-    "LOCK",
-    "UNLOCK",
-];
+use crate::rules::METHODS;
 
 /// Names of headers, whole.
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 14] = [
     "content-location",
     "destination",
     "destination-account",
     "if",
     "overwrite",
+    "x-forwarded-method",
     "x-forwarded-path",
     "x-forwarded-prefix",
     "x-forwarded-uri",
@@ -47,12 +33,13 @@ const NAMES: [&str; 13] = [
 
 /// Parts of headers' names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
     "copy-from",
     "copy-source",
     "method-override",
     "move-source",
     "object-manifest",
+    "original-method",
     "original-path",
     "original-uri",
     "original-url",
@@ -99,10 +86,11 @@ pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
 /// # Errors
 /// 400, with the method.
 pub(super) fn check_depth(method: &Method, headers: &HeaderMap) -> Result<(), Reject> {
-    let is_for_trees = matches!(method.as_str(), "PROPFIND" | "LOCK");
+    if !matches!(method.as_str(), "PROPFIND" | "LOCK") {
+        return Ok(());
+    }
     let mut depths = headers.get_all("depth").iter();
-    if !is_for_trees || (depths.next().is_some_and(|depth| depth == "0") && depths.next().is_none())
-    {
+    if depths.next().is_some_and(|depth| depth == "0") && depths.next().is_none() {
         return Ok(());
     }
     let detail = format!(
@@ -162,6 +150,7 @@ mod tests {
         for name in [
             "destination",
             "x-original-url",
+            "x-original-method",
             "x-rewrite-url",
             "x-amz-copy-source",
             "x-amz-copy-source-if-match",

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::wire::lane::{LanePage, QuarantineRequest};
 use fence_protocol::{LockName, Namespace, Token};
 use service_kit::Kit;
 
@@ -18,7 +19,9 @@ use super::upstream::{LaneState, Upstream};
 use crate::counters::Counters;
 use crate::store::redis::RedisOptions;
 use crate::store::redis::lanes::LanesInRedis;
-use crate::store::{FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
+use crate::store::{
+    FenceList, FenceOutcome, FenceQuery, Fences, QuarantineChange, StoreError, StoreReport,
+};
 use crate::verdict::{Fence, Mark};
 
 /// Lanes and connections of one term.
@@ -236,5 +239,17 @@ impl Fences for LaneService {
             Seat::Alone { file, .. } => file.list(query).await,
             Seat::Elected(office) => office.lanes.store.list(query).await,
         }
+    }
+
+    fn lanes(&self, query: &FenceQuery) -> Result<Option<LanePage>, StoreError> {
+        Ok(Some(self.term()?.lanes.page(query)))
+    }
+
+    fn change_quarantine(
+        &self,
+        lock: &LockName,
+        request: &QuarantineRequest,
+    ) -> Result<Option<QuarantineChange>, StoreError> {
+        Ok(Some(self.term()?.lanes.change(lock, request)))
     }
 }

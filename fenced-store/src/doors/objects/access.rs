@@ -1,6 +1,7 @@
 //! Rights that requests need.
 
 use access_control::{Need, RequestTarget, Verb};
+use fence_protocol::{Invalid, LockName};
 use http::Method;
 
 use super::request;
@@ -19,6 +20,10 @@ pub(crate) fn need(rules: &Rules, target: &RequestTarget<'_>) -> Need {
         (&Method::GET, "/v1/fences/{*lock}") => lock(target, "", Verb::Read),
         (&Method::POST, "/v1/fences/{*lock}") => lock(target, "/seal", Verb::Write),
         (&Method::GET, "/v1/stores") => Need::Under(Verb::Read, Vec::new()),
+        (&Method::GET, "/v1/lanes") => Need::Under(Verb::Read, target.prefix()),
+        (&Method::POST, "/v1/lanes/{*lock}") => {
+            named(request::lane(target.uri, "/quarantine"), Verb::Quarantine)
+        }
         (&Method::POST, "/v1/floor") => Need::Under(Verb::Floor, Vec::new()),
         _ => Need::Unmapped,
     }
@@ -36,7 +41,12 @@ fn object(rules: &Rules, target: &RequestTarget<'_>, verb: Verb) -> Need {
 }
 
 fn lock(target: &RequestTarget<'_>, suffix: &str, verb: Verb) -> Need {
-    match request::lock(target.uri, suffix) {
+    named(request::lock(target.uri, suffix), verb)
+}
+
+/// Returns the right to a lock. The handler refuses a path that names none.
+fn named(lock: Result<Option<LockName>, Invalid>, verb: Verb) -> Need {
+    match lock {
         Ok(Some(lock)) => Need::Name(verb, lock.as_str().into()),
         _ => Need::Under(verb, Vec::new()),
     }
@@ -65,6 +75,7 @@ mod tests {
         for (path, operations) in document["paths"].as_object().unwrap() {
             let route = match path.as_str() {
                 path if path.starts_with("/v1/objects/") => "/v1/objects/{*key}",
+                path if path.starts_with("/v1/lanes/") => "/v1/lanes/{*lock}",
                 path if path.starts_with("/v1/fences/") => "/v1/fences/{*lock}",
                 path if path.starts_with("/v1/terraform-states/") => "/v1/terraform-states/{*key}",
                 path if path.starts_with("/v1/") => path,
@@ -104,6 +115,9 @@ mod tests {
         ] {
             assert_eq!(needed(method, "/v1/fences/{*lock}", uri), expected, "{method} {uri}");
         }
+        let quarantine = |uri| needed("post", "/v1/lanes/{*lock}", uri);
+        assert_eq!(quarantine("/v1/lanes/a/b/quarantine"), name(Verb::Quarantine, "a/b"));
+        assert_eq!(quarantine("/v1/lanes/a/b"), all(Verb::Quarantine));
         assert_eq!(needed("post", "/v1/floor", "/v1/floor"), all(Verb::Floor));
         assert_eq!(
             needed("get", "/v1/fences", "/v1/fences?prefix=a/"),

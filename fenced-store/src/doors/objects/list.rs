@@ -17,7 +17,7 @@ use crate::store::FenceQuery;
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;
 
-/// Query of a page.
+/// Query of a page of fences or lanes.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Query {
@@ -57,7 +57,11 @@ pub(super) async fn list(
     Ok(reply::fenced(None, Json(page)))
 }
 
-fn checked(query: Query) -> Result<FenceQuery, Invalid> {
+/// Checks the query of a page.
+///
+/// # Errors
+/// [`Invalid`] with the parameter.
+pub(super) fn checked(query: Query) -> Result<FenceQuery, Invalid> {
     let limit = query.limit.unwrap_or(DEFAULT_LIMIT);
     if !(1..=MAX_LIMIT).contains(&limit) {
         return Err(Invalid::new("limit", limit.to_string(), "must be from 1 to 1000"));

@@ -12,6 +12,7 @@ use crate::service::{Guard, RequestSummary};
 const OBJECTS: &str = "/v1/objects/";
 const STATES: &str = "/v1/terraform-states/";
 const FENCES: &str = "/v1/fences/";
+const LANES: &str = "/v1/lanes/";
 const MAX_NAME_BYTES: usize = 128;
 /// Header with the caller's name, for the list of refusals; optional.
 const FENCE_OWNER: &str = "fence-owner";
@@ -25,7 +26,16 @@ pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
 
 /// Returns the lock, from the raw path without `verb` at its end.
 pub(super) fn lock(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
-    let rest = uri.path().strip_prefix(FENCES).unwrap_or_default();
+    lock_below(FENCES, uri, verb)
+}
+
+/// Returns the lock of a lane, as [`lock`] does.
+pub(super) fn lane(uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
+    lock_below(LANES, uri, verb)
+}
+
+fn lock_below(root: &str, uri: &Uri, verb: &str) -> Result<Option<LockName>, Invalid> {
+    let rest = uri.path().strip_prefix(root).unwrap_or_default();
     rest.strip_suffix(verb).map(lock_from_path).transpose()
 }
 

@@ -6,7 +6,9 @@ use axum::routing::{get, post, put};
 use service_kit::http::described_by;
 
 use super::handler_state::HandlerState;
-use super::{delete, floor, get as read, list, put as write, reply, seal, show, stores, terraform};
+use super::{
+    delete, floor, get as read, lanes, list, put as write, reply, seal, show, stores, terraform,
+};
 
 /// Makes the routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: HandlerState) -> Router {
@@ -18,6 +20,8 @@ pub fn routes(shared: HandlerState) -> Router {
         .route("/v1/floor", post(floor::floor))
         .route("/v1/fences", get(list::list))
         .route("/v1/fences/{*lock}", get(show::show).post(seal::seal))
+        .route("/v1/lanes", get(lanes::lanes))
+        .route("/v1/lanes/{*lock}", post(lanes::quarantine))
         .layer(from_fn_with_state(shared.guard.guarantee(), reply::guarantee))
         .with_state(shared)
 }

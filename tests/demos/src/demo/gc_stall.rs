@@ -1,6 +1,7 @@
 //! gc-stall: a worker is stopped between its read and its write, for longer than its lease lasts.
 
-use super::account::Account;
+use super::account::{Account, DATASTORE};
+use super::datastore::Datastore;
 use super::late_write::{Delay, on_objects, story};
 use super::narrator::Narrator;
 use super::stage::{Guarding, Stage};
@@ -13,14 +14,36 @@ Two workers update one account under a lock: read, compute, write. Worker A is s
 after its read, as by a long garbage collection, and wakes up after its lease has passed to B; \
 it is naive and writes without checking the clock, which would only make the gap smaller.";
 
-/// Runs it unguarded and guarded: over HTTP, or on a Redis with an ordinary Redis driver.
+/// Runs it unguarded and guarded: with objects of the guard, on a plain HTTP datastore, or on a
+/// Redis with an ordinary Redis driver.
 pub(super) async fn run(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
     match backing {
         Backing::Embedded => on_objects(narrator, backing, Delay::Stopped).await,
+        Backing::Http => on_datastore(narrator, backing).await,
         Backing::Redis { url, namespace, .. } => {
             on_redis(narrator, backing, &url.0, namespace).await
         }
     }
+}
+
+/// The workers speak to the datastore itself first, and then through the guard's reverse proxy: GET
+/// and PUT of one path. Only the address and the token differ.
+async fn on_datastore(narrator: &mut Narrator, backing: &Backing) -> Result<(), Failure> {
+    let datastore = Datastore::start().await?;
+    let upstream = datastore.url().to_owned();
+    let stage = Stage::set(backing, &Guarding::Proxy { upstream }).await?;
+    narrator.remark(&stage.described())?;
+    narrator.remark(&format!("the datastore is {}\n", datastore.url()))?;
+    let account = |fenced| Account { lane: DATASTORE, ..Account::new(fenced) };
+    let title = "GET and PUT straight to the datastore: the lock alone";
+    narrator.begin("unguarded", title, &Account::LANES_DATASTORE)?;
+    let direct = format!("{}/", datastore.url());
+    story(narrator, &stage, &account(false), &direct, Delay::Stopped).await?;
+    let title = "the same GET and PUT through the guard's reverse proxy";
+    narrator.begin("guarded", title, &Account::LANES_DATASTORE)?;
+    story(narrator, &stage, &account(true), &stage.proxied(), Delay::Stopped).await?;
+    stage.strike().await;
+    Ok(())
 }
 
 /// The workers speak to Redis itself first, and then through the guard's port: GET and SET, one

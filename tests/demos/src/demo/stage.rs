@@ -172,7 +172,7 @@ fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
 
 fn store(backing: &Backing, dir: &Path) -> Vec<String> {
     match backing {
-        Backing::Embedded => vec![format!("--store=embedded:{}", dir.display())],
+        Backing::Embedded | Backing::Http => vec![format!("--store=embedded:{}", dir.display())],
         Backing::Redis { namespace, .. } => vec![format!("--namespace={namespace}")],
     }
 }
@@ -180,7 +180,7 @@ fn store(backing: &Backing, dir: &Path) -> Vec<String> {
 /// The URL of Redis, which may hold a password, goes to the servers in their environment.
 fn variable<'a>(name: &'a str, backing: &'a Backing) -> Option<(&'a str, &'a str)> {
     match backing {
-        Backing::Embedded => None,
+        Backing::Embedded | Backing::Http => None,
         Backing::Redis { url, .. } => Some((name, &url.0)),
     }
 }

@@ -149,7 +149,7 @@ impl World {
     }
 
     fn go(&mut self, op: OpId) {
-        let is_alone = !self.lane.is_quarantined();
+        let is_alone = self.lane.quarantine().is_none();
         let admitted = self.ops.get_mut(&op).expect("an operation goes once");
         admitted.is_alone = is_alone;
         match (admitted.kind, admitted.presented.token) {

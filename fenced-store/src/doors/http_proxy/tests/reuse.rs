@@ -32,6 +32,30 @@ async fn a_warm_connection_is_used_again() {
     assert_eq!((answer.status, connection), (StatusCode::OK, 1), "its end was announced");
 }
 
+/// The body of their replies is empty, and is never polled.
+#[tokio::test]
+async fn replies_without_a_body_give_their_connection_back() {
+    let mut world = World::new(60_000).await;
+    for (method, reply) in [
+        (Method::HEAD, "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 204 No Content\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\n\r\n"),
+        (Method::GET, "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"),
+    ] {
+        let mut request = request(method, "/a", 33);
+        *request.body_mut() = Body::empty();
+        let answer = world.kit.tasks.spawn(request_reply(world.proxy.clone(), request));
+        let seen = world.seen().await;
+        assert_eq!(seen.connection, 0, "{}", seen.text);
+        seen.raw(reply.to_owned());
+        let answer = answer.await.unwrap();
+        assert!(reply.contains(answer.status.as_str()), "{answer:?}");
+        if reply.contains("length: 5") {
+            assert_eq!(answer.headers["content-length"], "5", "of what a GET would reply");
+        }
+    }
+}
+
 #[tokio::test]
 async fn without_idle_time_every_request_has_its_own_connection() {
     let mut world = World::with_idle(60_000, Duration::ZERO).await;
@@ -50,6 +74,44 @@ async fn a_connection_that_was_closed_at_rest_carries_no_request() {
         let close = text("200 OK", &close);
         let (answer, connection) = world.answered(33, |seen| seen.raw(close)).await;
         assert_eq!((answer.status, connection), (StatusCode::OK, number));
+    }
+}
+
+/// The event queue has not reported its end yet, so that only a probe of the socket finds it.
+#[tokio::test]
+async fn a_connection_that_was_closed_a_moment_ago_carries_no_request() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (close, may_close) = std::sync::mpsc::channel::<()>();
+    let (closed, is_closed) = std::sync::mpsc::channel();
+    let origin = std::thread::Builder::new().name("origin".to_owned());
+    let serving = move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let mut seen = Vec::new();
+            while !seen.ends_with(b"\r\n\r\nhi") {
+                let mut buffer = [0; 4096];
+                let read = std::io::Read::read(&mut stream, &mut buffer).unwrap();
+                seen.extend_from_slice(&buffer[..read]);
+            }
+            std::io::Write::write_all(&mut stream, text("200 OK", "").as_bytes()).unwrap();
+            if may_close.recv().is_err() {
+                return;
+            }
+            drop(stream);
+            closed.send(()).unwrap();
+        }
+    };
+    origin.spawn(serving).unwrap();
+    let kit = Kit::new("test");
+    let state = tempfile::tempdir().unwrap();
+    let proxy = app(addr, state.path(), 60_000, &kit).await.proxy.unwrap().1;
+    for _ in 0..3 {
+        let answer = request_reply(proxy.clone(), request(Method::PUT, "/a", 33)).await;
+        assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+        close.send(()).unwrap();
+        // Holds up the thread whose event queue it is.
+        is_closed.recv().unwrap();
     }
 }
 

@@ -22,7 +22,7 @@ fn late_write(world: &mut World) {
     run(world, &[arrive(1, 0, What::Put(1)), ModelStep::Break(0)]);
     // The same write again takes its turn first, so that nothing is in quarantine.
     run(world, &[ModelStep::Land(1), ModelStep::Answer(0)]);
-    assert!(!world.lane.is_quarantined());
+    assert!(world.lane.quarantine().is_none());
     assert_eq!(world.flights.len(), 1, "the first one is still out: {:?}", world.flights);
     for content in [2, 0] {
         let write = arrive(2, 0, What::Put(content));
@@ -61,10 +61,10 @@ fn a_put_need_not_wait_for_a_quarantine_and_a_delete_must() {
     let mut world = World::new(false);
     run(&mut world, &done(1, 0, What::Put(0)));
     run(&mut world, &[arrive(1, 0, What::Put(1)), ModelStep::Crash(0, true)]);
-    assert!(world.lane.is_quarantined());
+    assert!(world.lane.quarantine().is_some());
     let put = arrive(2, 0, What::Put(1));
     run(&mut world, &[put, ModelStep::Persist(2), ModelStep::Land(1), ModelStep::Answer(0)]);
-    assert_eq!((world.landed, world.lane.is_quarantined()), (2, true));
+    assert_eq!((world.landed, world.lane.quarantine().is_some()), (2, true));
     run(&mut world, &[arrive(2, 0, What::Delete), arrive(2, 1, What::Post(0))]);
     assert_eq!(world.flights.len(), 1, "what could make a creation possible again waits");
     run(&mut world, &[ModelStep::Land(0)]);

@@ -1,6 +1,7 @@
-//! The journal oracle. Every write of a test also appends "token op" to a list of its lock, in the
-//! same atomic step of the test's own making, so Redis itself writes down the order in which the
-//! writes took effect. The judge is pure: no I/O, no clock.
+//! The journal oracle. The datastore of a test records the order in which the writes of each lock
+//! took effect: Redis, because every write also appends "token op" to a list in the same atomic
+//! step; the [origin](crate::journal_origin) of the reverse proxy by itself. The judge is pure: no
+//! I/O, no clock.
 
 use std::collections::HashMap;
 use std::str::FromStr;
@@ -28,13 +29,13 @@ impl FromStr for Entry {
     }
 }
 
-/// A token was answered (an accepted AUTH, or any answered command with it), and the list was
+/// A token was answered (an accepted AUTH, or any answered operation with it), and the journal was
 /// at most so long then: it was measured later, and never shrinks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
     /// The token that was answered.
     pub token: u64,
-    /// The length of the list, measured after the answer.
+    /// The length of the journal, measured after the answer.
     pub length: usize,
 }
 
@@ -47,6 +48,8 @@ pub enum WriteReport {
     Refused,
     /// Unknown outcome: an error that says so, or a connection that ended.
     Unknown,
+    /// Unknown outcome: its client did not wait for one.
+    Abandoned,
 }
 
 /// A write as its client saw it.
@@ -63,11 +66,11 @@ pub struct Answer {
 /// Everything that is known of one lock.
 #[derive(Clone, Debug, Default)]
 pub struct Journal {
-    /// The list, in Redis' order.
+    /// The writes, in the order in which they took effect.
     pub entries: Vec<Entry>,
     /// The answered tokens, in any order.
     pub seals: Vec<Seal>,
-    /// The writes, in any order.
+    /// The writes; those of one token in the order in which their holder made them.
     pub answers: Vec<Answer>,
 }
 
@@ -126,7 +129,7 @@ impl Journal {
             let is_right = match answer.report {
                 WriteReport::Applied => times == 1,
                 WriteReport::Refused => times == 0,
-                WriteReport::Unknown => times <= 1,
+                WriteReport::Unknown | WriteReport::Abandoned => times <= 1,
             };
             if !is_right || token != answer.token {
                 return Err(format!("{answer:?} is {times} times in the journal (token {token})"));
@@ -136,6 +139,32 @@ impl Journal {
             Some((op, _)) => Err(format!("{op} is in the journal and no client asked for it")),
             None => Ok(()),
         }
+    }
+
+    /// No write of a holder that awaits each outcome is overtaken by its own next one, which would
+    /// be lost: tokens compare equal, so the fence alone allows it.
+    ///
+    /// # Errors
+    /// The write that took effect too late.
+    pub fn never_overtaken(&self) -> Result<(), String> {
+        let places: HashMap<&str, usize> = self
+            .answers
+            .iter()
+            .enumerate()
+            .filter(|(_, answer)| answer.report != WriteReport::Abandoned)
+            .map(|(place, answer)| (answer.op.as_str(), place))
+            .collect();
+        let mut last: HashMap<u64, usize> = HashMap::new();
+        for entry in &self.entries {
+            let Some(place) = places.get(entry.op.as_str()) else { continue };
+            let before = last.entry(entry.token).or_insert(*place);
+            if *before > *place {
+                let newer = &self.answers[*before];
+                return Err(format!("{entry:?} took effect after {newer:?} of the same holder"));
+            }
+            *before = *place;
+        }
+        Ok(())
     }
 }
 
@@ -227,6 +256,17 @@ mod tests {
         let mut bad = good();
         bad.answers[6].token = 31;
         assert!(bad.check().is_err());
+    }
+
+    #[test]
+    fn a_write_that_its_holders_next_one_overtook_is_caught() {
+        let mut bad = good();
+        bad.never_overtaken().unwrap();
+        bad.entries.swap(0, 1);
+        bad.check().unwrap();
+        assert!(bad.never_overtaken().unwrap_err().contains("same holder"));
+        bad.answers[0].report = WriteReport::Abandoned;
+        bad.never_overtaken().unwrap();
     }
 
     #[test]

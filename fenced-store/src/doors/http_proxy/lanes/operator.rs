@@ -1,0 +1,82 @@
+//! Lanes as operators see them, and their decisions on quarantines.
+
+use std::collections::BTreeSet;
+
+use fence_protocol::LockName;
+use fence_protocol::wire::lane::{LaneLine, LanePage, Quarantine, QuarantineRequest};
+
+use super::{Lanes, Slot};
+use crate::doors::http_proxy::lane::Event;
+use crate::store::{FenceQuery, QuarantineChange};
+
+impl Lanes {
+    /// Lists the lanes in use.
+    pub(in crate::doors::http_proxy) fn page(&self, query: &FenceQuery) -> LanePage {
+        let now_ms = self.now_ms();
+        let table = self.table();
+        let mut found: BTreeSet<&LockName> = BTreeSet::new();
+        for (lock, slot) in &table.slots {
+            let is_after = query.after.as_ref().is_none_or(|after| lock > after);
+            if !is_after || !lock.as_str().starts_with(&query.prefix) || slot.lane.is_idle() {
+                continue;
+            }
+            found.insert(lock);
+            // One more than asked for shows that there are more.
+            if found.len() > query.limit + 1 {
+                found.pop_last();
+            }
+        }
+        let has_more = found.len() > query.limit;
+        let lanes: Vec<LaneLine> = found
+            .into_iter()
+            .take(query.limit)
+            .filter_map(|lock| table.slots.get(lock).map(|slot| line(lock, slot, now_ms)))
+            .collect();
+        let next_after = lanes.last().filter(|_| has_more).map(|line| line.lock.clone());
+        LanePage { lanes, next_after }
+    }
+
+    /// Resolves or extends the quarantine of a lane, if it is the one that the request names.
+    pub(in crate::doors::http_proxy) fn change(
+        &self,
+        lock: &LockName,
+        request: &QuarantineRequest,
+    ) -> QuarantineChange {
+        let now_ms = self.now_ms();
+        let mut table = self.table();
+        let quarantine = table.slots.get(lock).and_then(|slot| slot.lane.quarantine());
+        let event = quarantine.and_then(|quarantine| match request {
+            QuarantineRequest::Resolve { none_can_take_effect, .. } => {
+                (*none_can_take_effect == quarantine.unknown_outcomes).then_some(Event::Resolved)
+            }
+            QuarantineRequest::Extend { extend_ms, .. } => {
+                let until_ms = quarantine.until_ms.saturating_add(*extend_ms);
+                self.tick_at(lock.clone(), until_ms);
+                Some(Event::Extended { until_ms })
+            }
+        });
+        if let Some(event) = event {
+            self.run(&mut table, lock, event, None);
+        }
+        let line = table.slots.get(lock).map(|slot| line(lock, slot, now_ms));
+        QuarantineChange { is_done: event.is_some(), line }
+    }
+}
+
+fn line(lock: &LockName, slot: &Slot, now_ms: u64) -> LaneLine {
+    let state = slot.lane.state();
+    LaneLine {
+        lock: lock.clone(),
+        mark: state.mark.map(|mark| mark.token),
+        open_token: state.open,
+        writes_in_flight: state.writes,
+        reads_in_flight: state.reads,
+        waiting: state.waiting,
+        quarantine: slot.lane.quarantine().map(|quarantine| Quarantine {
+            token: quarantine.token,
+            cause: quarantine.cause,
+            unknown_outcomes: quarantine.unknown_outcomes,
+            ms_left: quarantine.until_ms.saturating_sub(now_ms),
+        }),
+    }
+}

@@ -1,0 +1,106 @@
+//! `GET /v1/lanes` and `POST /v1/lanes/{lock}/quarantine`, before an HTTP datastore.
+
+use access_control::Caller;
+use axum::Json;
+use axum::extract::State;
+use axum::response::Response;
+use fence_protocol::wire::lane::{LaneLine, QuarantineRequest};
+use fence_protocol::{Code, Invalid, LockName};
+use http::Uri;
+use service_kit::problem::{ApiJson, ApiQuery, Reject};
+
+use super::handler_state::HandlerState;
+use super::list::{self, Query};
+use super::{reply, request};
+use crate::service::{Failure, RequestSummary, failure};
+use crate::store::{QuarantineChange, StoreError};
+
+/// Longest extension of one request: a day.
+const EXTEND_MS_MAX: u64 = 86_400_000;
+
+/// Lists the lanes in use, in the order of their names.
+pub(super) async fn lanes(
+    State(shared): State<HandlerState>,
+    ApiQuery(query): ApiQuery<Query>,
+) -> Result<Response, Failure> {
+    let query = list::checked(query)?;
+    let page = shared.guard.fences.lanes(&query).map_err(unserved)?.ok_or_else(no_lanes)?;
+    Ok(reply::fenced(None, Json(page)))
+}
+
+/// Resolves or extends the quarantine of a lane.
+pub(super) async fn quarantine(
+    State(shared): State<HandlerState>,
+    caller: Caller,
+    uri: Uri,
+    ApiJson(request): ApiJson<QuarantineRequest>,
+) -> Result<Json<LaneLine>, Failure> {
+    let Some(lock) = request::lane(&uri, "/quarantine")? else {
+        let detail = format!("{} takes no POST", uri.path());
+        let hint = "POST to /v1/lanes/{lock}/quarantine.";
+        return Err(Reject::new(Code::NotFound, detail).hint(hint).into());
+    };
+    let reason = record(&caller, &request);
+    check(&request)?;
+    let changed = shared.guard.fences.change_quarantine(&lock, &request);
+    let QuarantineChange { is_done, line } = changed.map_err(unserved)?.ok_or_else(no_lanes)?;
+    if let Some(line) = line.as_ref().filter(|_| is_done) {
+        let ms_left = line.quarantine.map_or(0, |quarantine| quarantine.ms_left);
+        caller.record("ms_left", ms_left);
+        tracing::warn!(%lock, ms_left, reason, "an operator changed the lane's quarantine");
+    }
+    match line {
+        Some(line) if is_done => Ok(Json(line)),
+        line => Err(another(&lock, line).into()),
+    }
+}
+
+/// Adds the decision to the audit log, and returns its reason.
+fn record(caller: &Caller, request: &QuarantineRequest) -> String {
+    let reason = match request {
+        QuarantineRequest::Resolve { none_can_take_effect, reason } => {
+            caller.record("action", "resolve");
+            caller.record("none_can_take_effect", none_can_take_effect);
+            reason
+        }
+        QuarantineRequest::Extend { extend_ms, reason } => {
+            caller.record("action", "extend");
+            caller.record("extend_ms", extend_ms);
+            reason
+        }
+    };
+    caller.record("reason", reason);
+    reason.to_string()
+}
+
+fn check(request: &QuarantineRequest) -> Result<(), Invalid> {
+    match request {
+        QuarantineRequest::Extend { extend_ms, .. } if !(1..=EXTEND_MS_MAX).contains(extend_ms) => {
+            Err(Invalid::new("extend_ms", extend_ms.to_string(), "must be from 1 to 86400000"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a request for lanes that another guard serves.
+fn unserved(error: StoreError) -> Failure {
+    let text = "look at lanes".to_owned();
+    failure(&RequestSummary { fence: None, kind: "lanes", text, owner: None }, Err(error))
+}
+
+fn no_lanes() -> Reject {
+    let detail = "this guard has no lanes: they exist before an HTTP datastore (--proxy-listen)";
+    Reject::new(Code::NotOffered, detail)
+}
+
+/// Refuses a request whose quarantine has ended or grown since the caller read the list.
+fn another(lock: &LockName, line: Option<LaneLine>) -> Reject {
+    let detail = match line.and_then(|line| line.quarantine) {
+        None => format!("the lane of lock {lock} is not quarantined"),
+        Some(quarantine) => format!(
+            "the lane of lock {lock} has {} unknown outcomes, not the number in the request",
+            quarantine.unknown_outcomes
+        ),
+    };
+    Reject::new(Code::QuarantineConflict, detail).with("lock", lock)
+}
