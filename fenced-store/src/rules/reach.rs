@@ -9,8 +9,9 @@ use super::methods::METHODS;
 use super::pattern::{Automaton, Pattern, Position};
 use super::{Rule, Rules};
 
-/// Sets of positions that are searched for one rule; a rule that needs more counts as reached.
-const SEARCHED_MAX: usize = 10_000;
+/// Steps from one position to the next, for all rules of a list: a start must not take long. A rule
+/// that needs more than its share counts as reached.
+const STEPS_MAX: usize = 5_000_000;
 
 /// Result of a search.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,14 +28,15 @@ impl Rules {
     /// Returns the rules that can never decide, because the rules before them match all that they
     /// match.
     pub(crate) fn unreachable(&self) -> impl Iterator<Item = &Rule> {
-        let reach = |index| reach(&self.rules[index], &self.rules[..index]);
+        let steps = STEPS_MAX / self.rules.len().max(1);
+        let reach = move |index| reach_within(steps, &self.rules[index], &self.rules[..index]);
         let indexes = 0..self.rules.len();
         indexes.filter(move |index| reach(*index) == Reach::Nothing).map(|index| &self.rules[index])
     }
 }
 
-/// Searches a key that `rule` decides over, behind `earlier` rules.
-pub(super) fn reach(rule: &Rule, earlier: &[Rule]) -> Reach {
+/// Searches a key that `rule` decides over, behind `earlier` rules, in about so many steps.
+fn reach_within(mut steps: usize, rule: &Rule, earlier: &[Rule]) -> Reach {
     let mut searched: Vec<Vec<bool>> = Vec::new();
     let mut result = Reach::Nothing;
     for method in METHODS.into_iter().filter(|method| rule.has_method(Some(method))) {
@@ -44,7 +46,7 @@ pub(super) fn reach(rule: &Rule, earlier: &[Rule]) -> Reach {
         }
         let rules = earlier.iter().zip(&applies).filter(|(_, applies)| **applies);
         let patterns: Vec<&Pattern> = rules.map(|(rule, _)| &rule.pattern).collect();
-        match left(&rule.pattern, &patterns) {
+        match left(&mut steps, &rule.pattern, &patterns) {
             Reach::Nothing => {}
             Reach::Unknown => result = Reach::Unknown,
             found @ Reach::Key(_) => return found,
@@ -54,11 +56,17 @@ pub(super) fn reach(rule: &Rule, earlier: &[Rule]) -> Reach {
     result
 }
 
+/// Searches as at a start, for a list of this rule alone.
+#[cfg(test)]
+pub(super) fn reach(rule: &Rule, earlier: &[Rule]) -> Reach {
+    reach_within(STEPS_MAX, rule, earlier)
+}
+
 /// Positions in the rule's own pattern, and in each of the earlier ones.
 type Positions = (BTreeSet<Position>, BTreeSet<(usize, Position)>);
 
 /// Searches a key that matches `own` and none of the `others`.
-fn left(own: &Pattern, others: &[&Pattern]) -> Reach {
+fn left(steps: &mut usize, own: &Pattern, others: &[&Pattern]) -> Reach {
     let own = own.automaton();
     let others: Vec<Automaton<'_>> = others.iter().map(|pattern| pattern.automaton()).collect();
     let bytes = alphabet(others.iter().chain([&own]));
@@ -80,6 +88,11 @@ fn left(own: &Pattern, others: &[&Pattern]) -> Reach {
         for byte in &bytes {
             let mine: BTreeSet<Position> =
                 mine.iter().flat_map(|at| own.step(*at, *byte)).collect();
+            if mine.is_empty() {
+                continue;
+            }
+            let Some(left) = steps.checked_sub(1 + theirs.len()) else { return Reach::Unknown };
+            *steps = left;
             let theirs = theirs
                 .iter()
                 .flat_map(|(index, at)| {
@@ -87,11 +100,8 @@ fn left(own: &Pattern, others: &[&Pattern]) -> Reach {
                 })
                 .collect();
             let next = (mine, theirs);
-            if next.0.is_empty() || !seen.insert(next.clone()) {
+            if !seen.insert(next.clone()) {
                 continue;
-            }
-            if seen.len() > SEARCHED_MAX {
-                return Reach::Unknown;
             }
             let mut key = key.clone();
             key.push(*byte);

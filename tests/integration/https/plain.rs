@@ -54,7 +54,10 @@ async fn certificates_without_a_server_over_tls_are_refused() {
     let guard = |args: &[&str]| Setup::fenced_store("memory:").args(args);
     let proxy = |args: &[&str]| proxy("/nonexistent", "http://127.0.0.1:1").args(args);
     for (setup, words) in [
-        (guard(&["--peer-ca", &ca]), ["--peer-ca", "no --report-to begins with https://"]),
+        (
+            guard(&["--peer-ca", &ca]),
+            ["--peer-ca", "no --report-to or --leader-server begins with"],
+        ),
         (proxy(&["--upstream-ca", &ca]), ["--upstream-ca", "begins with http://"]),
         (guard(&["--peer-cert", &ca]), ["--peer-cert needs its private key", "--peer-key"]),
         (

@@ -7,7 +7,7 @@ use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::json;
 
-use super::{LONG_TTL, Pair};
+use super::{LONG_TTL, Member, Pair};
 
 /// Neither guard reaches the lock server: the leader stops at the end of its lease, and nothing is
 /// forwarded until one is granted again.
@@ -128,15 +128,8 @@ async fn an_emptied_redis_lowers_no_mark() {
         (refused == 2).then_some(())
     })
     .await;
-    let floor = json!({"floor": 50}).to_string();
     for member in &pair.members {
-        until_true("the floor to be in force", || async {
-            let json = [("content-type", "application/json")];
-            let api = fence_tests::api::Api::new(&member.server.base);
-            let reply = api.send(Method::POST, "/v1/floor", &json, floor.clone()).await;
-            reply.status == 200
-        })
-        .await;
+        state_floor(member).await;
     }
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 50, "above").await;
@@ -146,6 +139,38 @@ async fn an_emptied_redis_lowers_no_mark() {
     }
     let values: Vec<String> = pair.applied("doc").into_iter().map(|(.., value)| value).collect();
     assert_eq!(values, ["one", "above"]);
+}
+
+/// States that no token below 50 may pass.
+async fn state_floor(member: &Member) {
+    let floor = json!({"floor": 50}).to_string();
+    until_true("the floor to be in force", || async {
+        let json = [("content-type", "application/json")];
+        let api = fence_tests::api::Api::new(&member.server.base);
+        let reply = api.send(Method::POST, "/v1/floor", &json, floor.clone()).await;
+        reply.status == 200
+    })
+    .await;
+}
+
+/// A floor also holds for a lane that was open when it was stated.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_floor_is_above_the_marks_of_open_lanes() {
+    let pair = Pair::start().await;
+    let leader = pair.leader().await;
+    pair.written_through(leader, "doc", 34, "one").await;
+    state_floor(&pair.members[leader]).await;
+    until_true("a leader of the next term to refuse", || async {
+        let mut stale = 0;
+        for member in &pair.members {
+            let reply = member.put("doc", 40, "stale").await.unwrap();
+            // The leader of the term before may serve until it has to confirm its lead.
+            assert!(matches!(reply.status, 200..=204 | 412 | 503), "{reply:?}");
+            stale += u32::from(reply.status == 412);
+        }
+        stale > 0
+    })
+    .await;
 }
 
 /// A restart of Redis loses nothing: the leader's commits wait for it, or another term begins.

@@ -44,7 +44,7 @@ pub type Store = Arc<dyn LockStore>;
 /// A time to live that no test outlasts.
 const LONG_MS: u64 = 600_000;
 /// A time to live that passes during a test.
-const SHORT_MS: u64 = 150;
+const SHORT_MS: u64 = 300;
 
 fn name(text: &str) -> LockName {
     LockName::new(text).expect("a lock name")

@@ -109,7 +109,9 @@ pub(super) fn check_query(query: Option<&str>) -> Result<(), Reject> {
     let parameters = query.unwrap_or_default().split(['&', ';']);
     for parameter in parameters {
         let name = parameter.split('=').next().unwrap_or_default();
-        let name = decoded(name).to_ascii_lowercase().replace('_', "-");
+        // PHP has no other place for what cannot be in the name of a variable.
+        let name = decoded(&name.replace('+', " ")).trim_start().to_ascii_lowercase();
+        let name = name.replace(['_', '.', ' ', '['], "-");
         // Short words such as "if" and "destination" are an application's own parameters.
         if name == "-method" || (name.starts_with("x-") && is_one(&name)) {
             let detail = format!(
@@ -213,6 +215,9 @@ mod tests {
             "a=1&x%2damz%2Dcopy-source=b",
             "a;x_amz_copy_source=b",
             "_method=DELETE",
+            ".method=DELETE",
+            "+_method=DELETE",
+            "%20[method=DELETE",
         ] {
             assert!(check_query(Some(bad)).is_err(), "{bad}");
         }

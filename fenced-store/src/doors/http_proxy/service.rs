@@ -202,7 +202,11 @@ impl Fences for LaneService {
     async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         match &self.seat {
             Seat::Alone { file, .. } => file.record(fence).await,
-            Seat::Elected(office) => office.lanes.store.record(fence).await,
+            Seat::Elected(office) => {
+                // A mark that the leader's lanes do not know of would stop its commits.
+                office.term()?;
+                office.lanes.store.record(fence).await
+            }
         }
     }
 

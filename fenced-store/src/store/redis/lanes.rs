@@ -111,6 +111,7 @@ impl LanesInRedis {
         let fields = self.call(&command, &state).await?;
         let strange = || LeadError::Failed("Redis sent lanes that cannot be read".to_owned());
         let [known, ttl_ms, lanes @ ..] = fields.as_slice() else { return Err(strange()) };
+        let floor = self.floor().await.map_err(|error| LeadError::Failed(error.to_string()))?;
         let open = lanes.chunks_exact(3).map(|lane| {
             let lock = LockName::new(lane[0].as_str()).ok()?;
             let open = opening(&lane[1])?;
@@ -118,7 +119,7 @@ impl LanesInRedis {
                 "" => None,
                 text => Some(reply::stored(text.as_bytes())?),
             };
-            Some((lock, mark, open))
+            Some((lock, highest(mark, floor), open))
         });
         Ok(TakenOver {
             leader: Leader { token, state },
@@ -169,10 +170,14 @@ impl LanesInRedis {
     /// [`StoreError::Unavailable`].
     pub(crate) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         let mark = self.store.show(lock).await?;
+        Ok(highest(mark, self.floor().await?))
+    }
+
+    /// Returns the mark just below the floor, if one is stated.
+    async fn floor(&self) -> Result<Option<Mark>, StoreError> {
         let mut command = redis::cmd("HMGET");
         command.arg(&self.shared().keys.state).arg("floor").arg("floor_lease");
-        let floor = reply::below_floor(self.shared().run_read(command).await?)?;
-        Ok(mark.into_iter().chain(floor).max_by_key(|mark| mark.token))
+        reply::below_floor(self.shared().run_read(command).await?)
     }
 
     /// Runs a script of a leader. A state that has to be verified again is verified, and the call
@@ -218,7 +223,25 @@ fn opening(text: &str) -> Option<Opening> {
     Some(Opening { token: token.unwrap_or(text).parse().ok()?, is_conditional })
 }
 
+fn highest(mark: Option<Mark>, floor: Option<Mark>) -> Option<Mark> {
+    mark.into_iter().chain(floor).max_by_key(|mark| mark.token)
+}
+
 fn strings(value: Value) -> Option<Vec<String>> {
     let fields = reply::strings(value)?;
     fields.into_iter().map(|field| String::from_utf8(field).ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_open_lane_is_read_as_it_was_written() {
+        for is_conditional in [false, true] {
+            let open = Opening { token: Token::new(33).unwrap(), is_conditional };
+            assert_eq!(opening(&opening_text(open)), Some(open));
+        }
+        assert_eq!(opening("33 otherwise"), None);
+    }
 }

@@ -7,15 +7,15 @@
 -- ARGV[1]  the id of the state that the caller verified
 -- ARGV[2]  the leader's token   ARGV[3]  its lease   ARGV[4]  its time to live, in milliseconds
 --
--- "known" is 1 if there was a leader before: without one, Redis may have been emptied, and lanes
--- may be open of which it knows nothing. "ttl" is the longest of all leaders so far, because a lane
+-- "known" is 1 if a leader has served before: without one, Redis may have been emptied, and lanes
+-- may be open of which it knows nothing. A leader that has committed has waited for those. "ttl" is the longest of all leaders so far, because a lane
 -- stays open until it is closed. "floor" is that of the state when the marks were read.
 --
 -- Returns {'leads', known, ttl, lock, token, mark, lock, …} with the open lanes, or {'unverified'},
 -- or {'deposed', token}: a later leader has this token. The same call again changes nothing.
 local state = redis.pcall('HMGET', KEYS[4], 'id', 'phase', 'floor')
 if state.err or state[1] ~= ARGV[1] or state[2] ~= 'open' then return {'unverified'} end
-local lead = redis.call('HMGET', KEYS[6], 'token', 'lease', 'ttl', 'known')
+local lead = redis.call('HMGET', KEYS[6], 'token', 'lease', 'ttl', 'known', 'batch')
 local lanes = redis.call('HGETALL', KEYS[5])
 local before = tonumber(lead[1] or '0')
 if before > tonumber(ARGV[2]) or (before == tonumber(ARGV[2]) and lead[2] ~= ARGV[3]) then
@@ -23,7 +23,7 @@ if before > tonumber(ARGV[2]) or (before == tonumber(ARGV[2]) and lead[2] ~= ARG
 end
 local known, ttl = lead[4], lead[3]
 if before < tonumber(ARGV[2]) then
-  known = lead[1] and '1' or '0'
+  known = (lead[4] == '1' or tonumber(lead[5] or '0') > 0) and '1' or '0'
   if tonumber(ttl or '0') < tonumber(ARGV[4]) then ttl = ARGV[4] end
   redis.call(
     'HSET', KEYS[6], 'token', ARGV[2], 'lease', ARGV[3], 'ttl', ttl, 'known', known, 'batch', '0',
