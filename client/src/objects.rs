@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee, SealReply};
-use fence_protocol::wire::lane::LanePage;
+use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineRequest};
 use fence_protocol::{
     FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner, Token,
 };
@@ -174,6 +174,23 @@ impl FencedStore {
             .get(&page_path("lanes", prefix, after), CALL_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error("list lanes", Effect::Reads))
+    }
+
+    /// Resolves or extends the quarantine of a lane before an HTTP datastore, for an operator, and
+    /// returns the lane. Not retried.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if the lane has another quarantine than the request names, or one
+    /// that cannot be resolved yet.
+    pub async fn change_quarantine(
+        &self,
+        lock: &LockName,
+        request: &QuarantineRequest,
+    ) -> Result<LaneLine, Error> {
+        let path = format!("/v1/lanes/{}/quarantine", utf8_percent_encode(lock.as_str(), ENCODED));
+        self.endpoint.post(&path, request, CALL_TIMEOUT).await.map_err(|failure| {
+            failure.into_error(&format!("change the quarantine of {lock}"), Effect::Changes)
+        })
     }
 
     /// Builds a request with the lease's token. Checks the lease as late as possible: right before

@@ -1,7 +1,10 @@
 //! Two guards before one HTTP datastore: one leads, the other takes its lanes over.
 
+mod damage;
+mod ends;
 mod faults;
 mod load;
+mod operators;
 mod stops;
 
 use std::time::Duration;
@@ -49,6 +52,12 @@ impl Member {
 
     async fn leads(&self) -> bool {
         self.server.metric("fencepost_fence_leader").await == 1
+    }
+
+    /// `/readyz?verbose`, as text.
+    async fn readiness(&self) -> String {
+        let ready = Api::new(&self.server.base).get("/readyz?verbose").await;
+        String::from_utf8_lossy(&ready.body).into_owned()
     }
 }
 
@@ -117,6 +126,38 @@ impl Pair {
         .await
     }
 
+    /// Waits until a guard's readiness has these words, and returns its index.
+    async fn one_says(&self, words: &str) -> usize {
+        until(&format!("a guard to say {words:?}"), || async {
+            for (at, member) in self.members.iter().enumerate() {
+                if member.readiness().await.contains(words) {
+                    return Some(at);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Waits until one of the guards, whichever leads, gives this status to a write.
+    async fn one_answers(&self, doc: &str, token: u64, status: u16) -> Reply {
+        until(&format!("{status} for a write of {token}"), || async {
+            for member in &self.members {
+                let reply = member.put(doc, token, "any").await.ok()?;
+                if reply.status == status {
+                    return Some(reply);
+                }
+            }
+            None
+        })
+        .await
+    }
+
+    /// Name of one of the keys of the lanes in Redis.
+    fn key(name: &str) -> String {
+        format!("{{fence:default}}:lanes:{LOCK}:{name}")
+    }
+
     /// Waits until this guard has written with this token.
     async fn written_through(&self, at: usize, doc: &str, token: u64, value: &str) {
         let member = &self.members[at];
@@ -166,8 +207,8 @@ async fn a_standby_says_so_and_names_the_leader() {
     .await;
     assert_eq!(problem.0, leads.name);
     assert!(problem.1.retryable);
-    let ready = Api::new(&waits.server.base).get("/readyz?verbose").await.expect(503);
-    let text = String::from_utf8_lossy(&ready.body).into_owned();
+    Api::new(&waits.server.base).get("/readyz").await.expect(503);
+    let text = waits.readiness().await;
     assert!(text.contains(&format!("leader standby: {} leads", leads.name)), "{text}");
     Api::new(&leads.server.base).get("/readyz").await.expect(200);
     // Marks are readable at both; a seal is the leader's.

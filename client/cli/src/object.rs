@@ -1,5 +1,7 @@
 //! `fence object`: reads and writes through the guard.
 
+mod lanes;
+
 use std::io::Read as _;
 use std::path::PathBuf;
 
@@ -7,7 +9,6 @@ use clap::Subcommand;
 use fence_client::{Applied, HandedToken, Object};
 use fence_protocol::LockName;
 use fence_protocol::wire::fence::{FencePage, FenceReply};
-use fence_protocol::wire::lane::LanePage;
 use serde::Serialize;
 
 use crate::connect::Connect;
@@ -50,6 +51,10 @@ enum Command {
     List(List),
     /// Lists lanes in use before an HTTP store, and their quarantines
     Lanes(List),
+    /// Ends the quarantine of a lane before an HTTP store
+    Resolve(lanes::Resolve),
+    /// Makes the quarantine of a lane longer
+    Extend(lanes::Extend),
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -215,8 +220,10 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
         Command::Lanes(args) => {
             let client = args.connect.client()?;
             let page = client.objects().lanes(&args.prefix, args.after.as_ref()).await?;
-            args.output.print(&page, lanes_table).map(|()| code::OK)
+            args.output.print(&page, lanes::page_table).map(|()| code::OK)
         }
+        Command::Resolve(args) => args.run().await,
+        Command::Extend(args) => args.run().await,
     }
 }
 
@@ -334,30 +341,6 @@ fn page_table(page: &FencePage) -> String {
         .iter()
         .map(|line| [line.lock.to_string(), line.mark.to_string(), line.refused_total.to_string()]);
     with_next(listing(["LOCK", "MARK", "REFUSED"], rows), page.next_after.as_ref())
-}
-
-fn lanes_table(page: &LanePage) -> String {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let rows = page.lanes.iter().map(|line| {
-        let quarantine = line.quarantine.as_ref().map(|quarantine| {
-            format!(
-                "{} unknown, {} left",
-                quarantine.unknown_outcomes,
-                readable(quarantine.ms_left)
-            )
-        });
-        [
-            line.lock.to_string(),
-            or_dash(line.mark.map(|mark| mark.to_string())),
-            or_dash(line.open_token.map(|token| token.to_string())),
-            line.writes_in_flight.to_string(),
-            line.reads_in_flight.to_string(),
-            line.waiting.to_string(),
-            or_dash(quarantine),
-        ]
-    });
-    let heads = ["LOCK", "MARK", "OPEN", "WRITES", "READS", "WAITING", "QUARANTINE"];
-    with_next(listing(heads, rows), page.next_after.as_ref())
 }
 
 /// Adds the flag for the next page.

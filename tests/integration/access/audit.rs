@@ -58,10 +58,12 @@ async fn the_guard_writes_the_same() {
     let ops = As::new(&guard, "ops");
     ops.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::NotOffered);
     team.send(Method::POST, "/v1/floor", "{\"floor\":5}").await.problem(Code::Forbidden);
-    let extend = "{\"action\":\"extend\",\"extend_ms\":5,\"reason\":\"slow\"}";
+    let extend =
+        json!({"action": "extend", "quarantine": "5f-1", "extend_ms": 5, "reason": "slow"});
+    let extend = extend.to_string();
     let lane = "/v1/lanes/team/a/quarantine";
-    ops.send(Method::POST, lane, extend).await.problem(Code::NotOffered);
-    team.send(Method::POST, lane, extend).await.problem(Code::Forbidden);
+    ops.send(Method::POST, lane, &extend).await.problem(Code::NotOffered);
+    team.send(Method::POST, lane, &extend).await.problem(Code::Forbidden);
     team.send(Method::PUT, "/v1/objects/other/a", "x").await.problem(Code::Forbidden);
     let token = "7;lock=\"team/b\";lease=\"67e55044-10b1-426f-9247-bb680e5fe0c8\"";
     let headers = [("authorization", team.bearer.as_str()), ("fencing-token", token)];
@@ -91,7 +93,8 @@ async fn the_guard_writes_the_same() {
         ]
     );
     assert_eq!(site.audit()[1]["notes"]["stated"], "5");
-    let notes = json!({"action": "extend", "extend_ms": "5", "reason": "slow"});
+    let notes =
+        json!({"action": "extend", "quarantine": "5f-1", "extend_ms": "5", "reason": "slow"});
     assert_eq!(site.audit()[4]["notes"], notes);
 }
 

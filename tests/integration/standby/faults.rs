@@ -129,7 +129,7 @@ async fn an_emptied_redis_lowers_no_mark() {
     })
     .await;
     for member in &pair.members {
-        state_floor(member).await;
+        state_floor(member, 50).await;
     }
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 50, "above").await;
@@ -141,9 +141,9 @@ async fn an_emptied_redis_lowers_no_mark() {
     assert_eq!(values, ["one", "above"]);
 }
 
-/// States that no token below 50 may pass.
-async fn state_floor(member: &Member) {
-    let floor = json!({"floor": 50}).to_string();
+/// States that no token below the floor may pass.
+async fn state_floor(member: &Member, floor: u64) {
+    let floor = json!({"floor": floor}).to_string();
     until_true("the floor to be in force", || async {
         let json = [("content-type", "application/json")];
         let api = fence_tests::api::Api::new(&member.server.base);
@@ -157,20 +157,18 @@ async fn state_floor(member: &Member) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_floor_is_above_the_marks_of_open_lanes() {
     let pair = Pair::start().await;
-    let leader = pair.leader().await;
-    pair.written_through(leader, "doc", 34, "one").await;
-    state_floor(&pair.members[leader]).await;
-    until_true("a leader of the next term to refuse", || async {
-        let mut stale = 0;
+    for (floor, is_stated_at_leader) in [(50, true), (70, false)] {
+        let leader = pair.leader().await;
+        pair.written_through(leader, "doc", floor - 16, "one").await;
+        let at = if is_stated_at_leader { leader } else { 1 - leader };
+        state_floor(&pair.members[at], floor).await;
+        // Also the guard that led refuses from the reply on, before it would confirm its lead.
         for member in &pair.members {
-            let reply = member.put("doc", 40, "stale").await.unwrap();
-            // The leader of the term before may serve until it has to confirm its lead.
-            assert!(matches!(reply.status, 200..=204 | 412 | 503), "{reply:?}");
-            stale += u32::from(reply.status == 412);
+            let reply = member.put("doc", floor - 10, "stale").await.unwrap();
+            assert!(matches!(reply.status, 412 | 503), "{reply:?}");
         }
-        stale > 0
-    })
-    .await;
+        pair.one_answers("doc", floor - 10, 412).await;
+    }
 }
 
 /// A restart of Redis loses nothing: the leader's commits wait for it, or another term begins.

@@ -38,9 +38,11 @@ pub struct LaneLine {
 }
 
 /// Quarantine of a lane, until its writes with an unknown outcome can no longer take effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Quarantine {
+    /// Names the quarantine and the writes that it waits for: another unknown outcome changes it.
+    pub id: String,
     /// Lowest token with an unknown outcome.
     pub token: Token,
     /// Cause of the last unknown outcome.
@@ -49,6 +51,9 @@ pub struct Quarantine {
     pub unknown_outcomes: u32,
     /// Time until it ends, in milliseconds.
     pub ms_left: u64,
+    /// Time until it can be resolved, in milliseconds: so long may the guard that led before write.
+    #[serde(default)]
+    pub unresolvable_ms: u64,
 }
 
 /// Cause of an unknown outcome.
@@ -60,6 +65,8 @@ pub enum QuarantineCause {
     NoReply,
     /// The lane was open when the last process ended.
     Restart,
+    /// The lane was open when this guard took it over from another.
+    TakeOver,
 }
 
 /// `POST /v1/lanes/{lock}/quarantine`.
@@ -69,18 +76,29 @@ pub enum QuarantineCause {
 pub enum QuarantineRequest {
     /// Ends the quarantine now.
     Resolve {
-        /// Statement of the caller: so many writes have an unknown outcome, the `unknown_outcomes`
-        /// of the list, and none of them can take effect any more. With another number the request
-        /// has no effect.
-        none_can_take_effect: u32,
+        /// The listed `id` of the quarantine. With another one the request has no effect.
+        quarantine: String,
+        /// Statement of the caller, `true`: none of the writes with an unknown outcome can take
+        /// effect any more.
+        none_can_take_effect: bool,
         /// Why, for the audit log: 1 to 256 bytes.
         reason: Owner,
     },
     /// Makes the quarantine longer, until a restart of the guard.
     Extend {
+        /// As for `resolve`.
+        quarantine: String,
         /// Added time, in milliseconds: 1 to 86400000.
         extend_ms: u64,
         /// Why, for the audit log: 1 to 256 bytes.
         reason: Owner,
     },
+}
+
+impl QuarantineRequest {
+    /// Returns the quarantine that the request names.
+    pub fn quarantine(&self) -> &str {
+        let (Self::Resolve { quarantine, .. } | Self::Extend { quarantine, .. }) = self;
+        quarantine
+    }
 }

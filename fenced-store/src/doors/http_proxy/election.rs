@@ -10,6 +10,7 @@ mod lease;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fence_protocol::wire::lane::QuarantineCause;
 use fence_protocol::{LockName, Owner, Token, Ttl};
 use redis_link::RedisTarget;
 use service_kit::health::Status;
@@ -18,6 +19,7 @@ use service_kit::{Kit, clock};
 use self::lease::{Acquired, Lease, LeaseError, Leases};
 use super::client::Client;
 use super::journal::Journal;
+use super::lane::Inherited;
 use super::lanes::{Lanes, whole_ms};
 use super::service::{Office, ServedTerm};
 use super::term::Term;
@@ -30,6 +32,8 @@ use crate::store::redis::lanes::{LeadError, TakenOver};
 const CHECK: &str = "leader";
 /// Pause before a failed call is retried.
 const RETRY: Duration = Duration::from_millis(200);
+/// Longest pause between the end of a term and the next campaign: what ended it may persist.
+const REST: Duration = Duration::from_secs(1);
 /// Longest wait for lanes to close when the process ends.
 const CLOSE_WITHIN: Duration = Duration::from_secs(5);
 const CLOSE_POLL: Duration = Duration::from_millis(20);
@@ -83,18 +87,19 @@ impl Election {
         self.stand_by("no lock server has replied yet");
         loop {
             let lease = stop.run_until_cancelled(self.campaign()).await;
-            let Some(lease) = lease else { return };
+            let Some(lease) = lease else { return self.leases.withdraw().await };
             let term = Term::until(lease.until_ms);
             let why = self.lead(&term, &lease).await;
             term.end();
             self.step_down();
             let token = lease.token;
             tracing::warn!(%token, lock = %self.options.lock, "this guard leads no more: {why}");
-            self.leases.release(&lease).await;
-            if stop.is_cancelled() {
+            self.leases.release(lease.id).await;
+            self.stand_by(&why);
+            let rest = tokio::time::sleep(REST.min(self.options.ttl.duration() / 3));
+            if stop.run_until_cancelled(rest).await.is_none() {
                 return;
             }
-            self.stand_by(&why);
         }
     }
 
@@ -135,7 +140,7 @@ impl Election {
         let renew = self.renew(term, lease, &taken);
         tokio::select! {
             biased;
-            () = term.ended() => "Redis refused a change of lanes".to_owned(),
+            why = term.ended() => why,
             () = expired(term) => "the lease was not renewed in time".to_owned(),
             why = renew => why,
             why = serve => why,
@@ -148,9 +153,12 @@ impl Election {
             let lanes = &self.office.lanes;
             match lanes.take_over(lease.token, lease.id, self.options.ttl.ms()).await {
                 Ok(taken) => return Ok(taken),
-                Err(LeadError::Deposed { by }) => {
+                Err(error @ LeadError::Deposed { by }) => {
                     self.min_token = self.min_token.max(by);
-                    return Err("a later leader has taken the lanes over".to_owned());
+                    return Err(error.to_string());
+                }
+                Err(error @ LeadError::Refused(_)) => {
+                    return Err(format!("the lanes cannot be taken over: {error}"));
                 }
                 Err(LeadError::Failed(why)) => {
                     self.stand_by(&format!("the lanes cannot be taken over: {why}"));
@@ -165,8 +173,14 @@ impl Election {
         // An earlier leader may trust its term for this long, its kernel may deliver what it sent
         // for this long, and the upstream may act on that for this long.
         let lifetime_ms = whole_ms(self.upstream.max_request_lifetime);
-        let quarantine_ms = taken.ttl_ms + whole_ms(self.upstream.unacknowledged()) + lifetime_ms;
-        let until_ms = self.kit.clock.monotonic_ms() + quarantine_ms;
+        let sends_ms = taken.ttl_ms + whole_ms(self.upstream.unacknowledged());
+        let quarantine_ms = sends_ms + lifetime_ms;
+        let now_ms = self.kit.clock.monotonic_ms();
+        let inherited = Inherited {
+            cause: QuarantineCause::TakeOver,
+            until_ms: now_ms + quarantine_ms,
+            unresolvable_until_ms: now_ms + sends_ms,
+        };
         let stop = self.kit.tasks.shutdown_token();
         if !taken.has_predecessor {
             // Redis is new, or was emptied, and with it the list of open lanes.
@@ -185,7 +199,7 @@ impl Election {
             journal,
             term.clone(),
             open,
-            until_ms,
+            inherited,
             &self.counters,
             &self.kit,
         );
@@ -226,11 +240,8 @@ impl Election {
             };
             match self.office.lanes.confirm(&taken.leader).await {
                 Ok(()) => {}
-                Err(LeadError::Deposed { by: Some(token) }) => {
-                    return format!("the leader with token {token} has taken the lanes over");
-                }
-                Err(LeadError::Deposed { by: None }) => {
-                    return "Redis lost the lanes' state, or its floor was raised".to_owned();
+                Err(error @ (LeadError::Deposed { .. } | LeadError::Refused(_))) => {
+                    return error.to_string();
                 }
                 Err(LeadError::Failed(why)) => {
                     tracing::warn!("the lead is not confirmed, retrying: {why}");

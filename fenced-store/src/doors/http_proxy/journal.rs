@@ -87,7 +87,7 @@ impl Journal {
     pub(super) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         match &self.keeper {
             Keeper::File(file) => file.mark(lock).await,
-            Keeper::Redis(shared) => shared.lanes().mark(lock).await,
+            Keeper::Redis(shared) => shared.lanes().intact_mark(lock).await,
         }
     }
 

@@ -73,8 +73,28 @@ pub struct Unanswered {
     pub cause: QuarantineCause,
     /// Their number; those of an earlier process count as one.
     pub unknown_outcomes: u32,
+    /// Time until which another guard may send more of them, so that no operator can know the end.
+    pub unresolvable_until_ms: u64,
     /// All of them are conditional writes.
     is_conditional: bool,
+}
+
+/// Writes of a lane that was found open, which it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Inherited {
+    /// Reason why it was open.
+    pub cause: QuarantineCause,
+    /// Time at which its writes can no longer take effect.
+    pub until_ms: u64,
+    /// Time until which the guard that opened it may send writes; 0 if it has ended.
+    pub unresolvable_until_ms: u64,
+}
+
+impl Inherited {
+    /// Inherits from an earlier process.
+    pub fn of_restart(until_ms: u64) -> Self {
+        Self { cause: QuarantineCause::Restart, until_ms, unresolvable_until_ms: 0 }
+    }
 }
 
 /// Summary of a lane, for operators.
@@ -112,12 +132,18 @@ impl Lane {
         Self { mark, ..Self::default() }
     }
 
-    /// Makes a lane after a restart, from its durable mark and how it was open: its writes may take
-    /// effect until `until_ms`.
-    pub fn restore(mark: Option<Mark>, open: Opening, until_ms: u64) -> Self {
+    /// Makes a lane after a restart or a take-over, from its durable mark and how it was open.
+    pub fn restore(mark: Option<Mark>, open: Opening, inherited: Inherited) -> Self {
         let Opening { token, is_conditional } = open;
-        let cause = QuarantineCause::Restart;
-        let unanswered = Unanswered { token, until_ms, cause, unknown_outcomes: 1, is_conditional };
+        let Inherited { cause, until_ms, unresolvable_until_ms } = inherited;
+        let unanswered = Unanswered {
+            token,
+            until_ms,
+            cause,
+            unknown_outcomes: 1,
+            unresolvable_until_ms,
+            is_conditional,
+        };
         Self { mark, open: Some(open), unanswered: Some(unanswered), ..Self::default() }
     }
 
@@ -212,8 +238,14 @@ impl Lane {
         let Some(Active { token, .. }) = self.active else { return };
         let is_conditional = kind.is_conditional();
         let cause = QuarantineCause::NoReply;
-        let new = Unanswered { token, until_ms, cause, unknown_outcomes: 0, is_conditional };
-        let unanswered = self.unanswered.get_or_insert(new);
+        let unanswered = self.unanswered.get_or_insert(Unanswered {
+            token,
+            until_ms,
+            cause,
+            unknown_outcomes: 0,
+            unresolvable_until_ms: 0,
+            is_conditional,
+        });
         unanswered.token = unanswered.token.min(token);
         unanswered.is_conditional &= is_conditional;
         unanswered.cause = cause;

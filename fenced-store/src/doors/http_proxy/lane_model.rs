@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use fence_protocol::Token;
 
-use super::lane::{Action, Event, Kind, Lane, MAX_WAITING, OpId, Opening, Why};
+use super::lane::{Action, Event, Inherited, Kind, Lane, MAX_WAITING, OpId, Opening, Why};
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
 
@@ -241,7 +241,7 @@ impl World {
             flight.dies_at_ms = Some(flight.dies_at_ms.map_or(until_ms, |at| at.min(until_ms)));
         }
         self.lane = match self.disk_open {
-            Some(open) => Lane::restore(self.disk_mark, open, until_ms),
+            Some(open) => Lane::restore(self.disk_mark, open, Inherited::of_restart(until_ms)),
             None => Lane::new(self.disk_mark),
         };
     }

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use fence_protocol::LockName;
-use service_kit::Kit;
+use service_kit::{Kit, ids};
 use tokio::sync::oneshot;
 
 use super::journal::{Change, Journal, OpenLane};
-use super::lane::{Action, Event, Kind, Lane, OpId, Why};
+use super::lane::{Action, Event, Inherited, Kind, Lane, OpId, Why};
 use super::term::Term;
 use super::ticket::{OperationEnds, Ticket};
 use super::upstream::Upstream;
@@ -21,6 +21,7 @@ use crate::counters::Counters;
 use crate::store::{Effect, FenceOutcome, StoreError};
 use crate::verdict::Fence;
 
+use self::rest::Timer;
 use self::waiter::Waiter;
 
 /// Maximum number of lanes in memory; idle ones make room, and are loaded again from the file.
@@ -39,6 +40,8 @@ pub(super) struct Lanes {
     term: Term,
     lifetime_ms: u64,
     drain_wait: Duration,
+    /// Begins the ids of quarantines, so that those of an earlier term or process are no others'.
+    quarantine_prefix: String,
     counters: Counters,
     kit: Kit,
     itself: Weak<Lanes>,
@@ -51,10 +54,20 @@ struct Table {
     /// Locks whose lane is open.
     open: HashSet<LockName>,
     next_op: OpId,
+    /// Number of the next quarantine, or of the next unknown outcome in one.
+    next_quarantine: u64,
     /// The process ends: lanes close as soon as nothing is out.
     is_closing: bool,
     /// Empty between two events; kept for its memory.
     actions: Vec<Action>,
+}
+
+impl Table {
+    fn number_of_quarantine(&mut self) -> u64 {
+        let number = self.next_quarantine;
+        self.next_quarantine += 1;
+        number
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,6 +75,10 @@ struct Slot {
     lane: Lane,
     /// Time since which a higher token waits for operations at the upstream.
     draining_since_ms: Option<u64>,
+    /// Number of the last unknown outcome, which identifies the quarantine.
+    quarantine: u64,
+    /// Timer of the quarantine's end.
+    timer: Option<Timer>,
     waiting: HashMap<OpId, oneshot::Sender<Result<(), Why>>>,
 }
 
@@ -83,14 +100,13 @@ enum Arrival {
 }
 
 impl Lanes {
-    /// Makes the lanes of a term. Every lane that was open when the last one ended is quarantined
-    /// until `until_ms`.
+    /// Makes the lanes of a term. Every lane that was open when the last one ended is quarantined.
     pub(super) fn start(
         upstream: &Upstream,
         journal: Journal,
         term: Term,
         open: Vec<OpenLane>,
-        until_ms: u64,
+        inherited: Inherited,
         counters: &Counters,
         kit: &Kit,
     ) -> Arc<Self> {
@@ -101,30 +117,33 @@ impl Lanes {
             term,
             lifetime_ms: whole_ms(upstream.max_request_lifetime),
             drain_wait: upstream.drain_wait,
+            quarantine_prefix: ids::random_hex(6),
             counters: counters.clone(),
             kit: kit.clone(),
             itself: Weak::clone(itself),
         });
-        lanes.restore(open, until_ms);
+        lanes.restore(open, inherited);
         Arc::clone(&lanes).start_resting();
         lanes
     }
 
-    fn restore(&self, open: Vec<OpenLane>, until_ms: u64) {
+    fn restore(&self, open: Vec<OpenLane>, inherited: Inherited) {
+        let quarantine_ms = inherited.until_ms.saturating_sub(self.now_ms());
         for (lock, mark, open) in open {
             tracing::warn!(
-                %lock, token = %open.token, quarantine_ms = until_ms.saturating_sub(self.now_ms()),
+                %lock, token = %open.token, quarantine_ms,
                 "writes may have been in flight when the last process ended; the lane is quarantined"
             );
-            let lane = Lane::restore(mark, open, until_ms);
+            let lane = Lane::restore(mark, open, inherited);
             self.counters.quarantines.inc();
             self.counters.quarantined_lanes.inc();
             self.counters.open_lanes.inc();
             let mut table = self.table();
             table.open.insert(lock.clone());
-            table.slots.insert(lock.clone(), Slot { lane, ..Slot::default() });
-            drop(table);
-            self.tick_at(lock, until_ms);
+            let quarantine = table.number_of_quarantine();
+            let mut slot = Slot { lane, quarantine, ..Slot::default() };
+            self.set_timer(&lock, &mut slot);
+            table.slots.insert(lock, slot);
         }
     }
 
@@ -271,8 +290,12 @@ impl Lanes {
         event: Event,
         own: Option<OpId>,
     ) -> Option<Result<(), Why>> {
-        let Table { slots, open, actions, is_closing, .. } = table;
+        let Table { slots, open, actions, is_closing, next_quarantine, .. } = table;
         let slot = slots.get_mut(lock)?;
+        if matches!(event, Event::Unanswered { .. }) {
+            slot.quarantine = *next_quarantine;
+            *next_quarantine += 1;
+        }
         let was_quarantined = slot.lane.quarantine().is_some();
         let was_open = slot.lane.is_open();
         slot.lane.handle(event, actions);
@@ -329,6 +352,7 @@ impl Lanes {
             (true, false) => drop(self.counters.quarantined_lanes.dec()),
             _ => {}
         }
+        self.set_timer(lock, slot);
         decision
     }
 
@@ -391,6 +415,5 @@ impl OperationEnds for Lanes {
             "a forwarded operation has no reply; the lane is quarantined"
         );
         self.feed(lock, Event::Unanswered { kind, until_ms });
-        self.tick_at(lock.clone(), until_ms);
     }
 }

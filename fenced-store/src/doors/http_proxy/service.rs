@@ -1,6 +1,7 @@
 //! The lanes while this guard may serve them, and their marks for the API.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
@@ -13,6 +14,7 @@ use super::client::Client;
 use super::conditions::Conditions;
 use super::election::Election;
 use super::journal::{FileJournal, Journal};
+use super::lane::Inherited;
 use super::lanes::{Lanes, whole_ms};
 use super::term::Term;
 use super::upstream::{LaneState, Upstream};
@@ -53,6 +55,8 @@ enum Seat {
 #[derive(Debug)]
 pub(super) struct Office {
     pub(super) lanes: LanesInRedis,
+    /// Time to live of this guard's leases.
+    ttl: Duration,
     term: RwLock<Option<Arc<ServedTerm>>>,
     /// Leader as last seen, for refusals.
     leader: Mutex<Option<String>>,
@@ -72,6 +76,19 @@ impl Office {
     /// Records which guard leads, as far as this one knows.
     pub(super) fn set_leader(&self, leader: Option<String>) {
         *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
+    }
+
+    /// Sets the floor, and returns once no lane that is open below it is served: those of this
+    /// guard end with its term, and another leader confirms its own no more.
+    async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
+        let floor = self.lanes.store.set_floor(floor).await?;
+        let lead = self.lanes.lead().await?;
+        match self.term() {
+            Ok(_) if floor.is_some_and(|floor| floor.get() == lead.floor) => {}
+            Ok(term) => term.client.term().end_because("the floor was set".to_owned()),
+            Err(_) => tokio::time::sleep(lead.ttl.max(self.ttl)).await,
+        }
+        Ok(floor)
     }
 
     fn term(&self) -> Result<Arc<ServedTerm>, StoreError> {
@@ -99,8 +116,12 @@ impl LaneService {
                 let lock = &options.lock;
                 let lanes = LanesInRedis::open(target, namespace, lock, redis, kit).await;
                 let lanes = lanes.map_err(ProxyError::Redis)?;
-                let office =
-                    Arc::new(Office { lanes, term: RwLock::default(), leader: Mutex::default() });
+                let office = Arc::new(Office {
+                    lanes,
+                    ttl: options.ttl.duration(),
+                    term: RwLock::default(),
+                    leader: Mutex::default(),
+                });
                 let election = Election::new(
                     Arc::clone(&office),
                     (**options).clone(),
@@ -131,9 +152,10 @@ impl LaneService {
         let file = FileJournal::open(folder, kit)?;
         let open = file.open_lanes().await?;
         let until_ms = kit.clock.monotonic_ms() + whole_ms(upstream.max_request_lifetime);
+        let inherited = Inherited::of_restart(until_ms);
         let term = Term::default();
         let journal = Journal::in_file(file.clone());
-        let lanes = Lanes::start(upstream, journal, term.clone(), open, until_ms, counters, kit);
+        let lanes = Lanes::start(upstream, journal, term.clone(), open, inherited, counters, kit);
         let client = Client::new(upstream, term, &kit.tasks);
         Ok(Seat::Alone { file, term: Arc::new(ServedTerm { lanes, client }) })
     }
@@ -213,7 +235,7 @@ impl Fences for LaneService {
     async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
         match &self.seat {
             Seat::Alone { .. } => Ok(None),
-            Seat::Elected(office) => office.lanes.store.set_floor(floor).await,
+            Seat::Elected(office) => office.set_floor(floor).await,
         }
     }
 

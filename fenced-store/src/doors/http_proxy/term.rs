@@ -1,7 +1,7 @@
 //! The time for which this guard may forward.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use service_kit::clock;
@@ -19,13 +19,16 @@ struct Limits {
     /// End of the trust in the lease, as [`clock::boottime_ms`].
     until_ms: AtomicU64,
     ended: CancellationToken,
+    /// Reason of an early end.
+    why: OnceLock<String>,
 }
 
 impl Term {
     /// A term that ends at `until_ms` of [`clock::boottime_ms`], unless it is extended.
     pub(super) fn until(until_ms: u64) -> Self {
         let until_ms = AtomicU64::new(until_ms);
-        Self(Some(Arc::new(Limits { until_ms, ended: CancellationToken::new() })))
+        let ended = CancellationToken::new();
+        Self(Some(Arc::new(Limits { until_ms, ended, why: OnceLock::new() })))
     }
 
     /// Returns `true` if the guard may be replaced by another.
@@ -57,6 +60,15 @@ impl Term {
         }
     }
 
+    /// Ends the term at once, for a reason that [`ended`](Self::ended) returns.
+    pub(super) fn end_because(&self, why: String) {
+        if let Some(limits) = &self.0 {
+            // The first reason is the cause of the others.
+            let _ = limits.why.set(why);
+            self.end();
+        }
+    }
+
     /// Remaining time.
     pub(super) fn remaining(&self) -> Duration {
         self.0.as_ref().map_or(Duration::MAX, |limits| {
@@ -65,10 +77,13 @@ impl Term {
         })
     }
 
-    /// Waits for [`end`](Self::end). Cancel-safe.
-    pub(super) async fn ended(&self) {
+    /// Waits for [`end`](Self::end), and returns the reason. Cancel-safe.
+    pub(super) async fn ended(&self) -> String {
         match &self.0 {
-            Some(limits) => limits.ended.cancelled().await,
+            Some(limits) => {
+                limits.ended.cancelled().await;
+                limits.why.get().cloned().unwrap_or_default()
+            }
             None => std::future::pending().await,
         }
     }

@@ -45,30 +45,31 @@ pub(super) async fn quarantine(
     let changed = shared.guard.fences.change_quarantine(&lock, &request);
     let QuarantineChange { is_done, line } = changed.map_err(unserved)?.ok_or_else(no_lanes)?;
     if let Some(line) = line.as_ref().filter(|_| is_done) {
-        let ms_left = line.quarantine.map_or(0, |quarantine| quarantine.ms_left);
+        let ms_left = line.quarantine.as_ref().map_or(0, |quarantine| quarantine.ms_left);
         caller.record("ms_left", ms_left);
         tracing::warn!(%lock, ms_left, reason, "an operator changed the lane's quarantine");
     }
     match line {
         Some(line) if is_done => Ok(Json(line)),
-        line => Err(another(&lock, line).into()),
+        line => Err(conflict(&lock, line, &request).into()),
     }
 }
 
 /// Adds the decision to the audit log, and returns its reason.
 fn record(caller: &Caller, request: &QuarantineRequest) -> String {
     let reason = match request {
-        QuarantineRequest::Resolve { none_can_take_effect, reason } => {
+        QuarantineRequest::Resolve { none_can_take_effect, reason, .. } => {
             caller.record("action", "resolve");
             caller.record("none_can_take_effect", none_can_take_effect);
             reason
         }
-        QuarantineRequest::Extend { extend_ms, reason } => {
+        QuarantineRequest::Extend { extend_ms, reason, .. } => {
             caller.record("action", "extend");
             caller.record("extend_ms", extend_ms);
             reason
         }
     };
+    caller.record("quarantine", request.quarantine());
     caller.record("reason", reason);
     reason.to_string()
 }
@@ -77,6 +78,10 @@ fn check(request: &QuarantineRequest) -> Result<(), Invalid> {
     match request {
         QuarantineRequest::Extend { extend_ms, .. } if !(1..=EXTEND_MS_MAX).contains(extend_ms) => {
             Err(Invalid::new("extend_ms", extend_ms.to_string(), "must be from 1 to 86400000"))
+        }
+        QuarantineRequest::Resolve { none_can_take_effect: false, .. } => {
+            let rule = "must be true: a quarantine whose writes can take effect is not resolved";
+            Err(Invalid::new("none_can_take_effect", "false", rule))
         }
         _ => Ok(()),
     }
@@ -93,14 +98,22 @@ fn no_lanes() -> Reject {
     Reject::new(Code::NotOffered, detail)
 }
 
-/// Refuses a request whose quarantine has ended or grown since the caller read the list.
-fn another(lock: &LockName, line: Option<LaneLine>) -> Reject {
-    let detail = match line.and_then(|line| line.quarantine) {
+/// Refuses a request whose quarantine has ended or grown since the caller read the list, or whose
+/// writes another guard may still send. The refusal shows the quarantine.
+fn conflict(lock: &LockName, line: Option<LaneLine>, request: &QuarantineRequest) -> Reject {
+    let quarantine = line.and_then(|line| line.quarantine);
+    let detail = match &quarantine {
         None => format!("the lane of lock {lock} is not quarantined"),
-        Some(quarantine) => format!(
-            "the lane of lock {lock} has {} unknown outcomes, not the number in the request",
-            quarantine.unknown_outcomes
+        Some(found) if found.id != request.quarantine() => {
+            format!(
+                "the lane of lock {lock} has the quarantine {}, not that of the request",
+                found.id
+            )
+        }
+        Some(found) => format!(
+            "the guard that had the lane of lock {lock} before may send writes for {} ms more",
+            found.unresolvable_ms
         ),
     };
-    Reject::new(Code::QuarantineConflict, detail).with("lock", lock)
+    Reject::new(Code::QuarantineConflict, detail).with("lock", lock).with("quarantine", quarantine)
 }

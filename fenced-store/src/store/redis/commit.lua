@@ -9,14 +9,17 @@
 -- A batch whose number is not above the last one is a retry, or a duplicate that comes late: it has
 -- no effect. A later change of its lanes would otherwise be undone.
 --
--- Returns {'done'}, {'unverified'}, or {'deposed', token}: another guard leads, or the floor of the
--- state was raised since the take-over, so that the leader's marks are too low.
+-- Returns {'done'}, {'unverified'}, or {'deposed', token}: another guard leads, the floor of the
+-- state was raised since the take-over, so that the leader's marks are too low, or the list of open
+-- lanes was lost.
 local state = redis.pcall('HMGET', KEYS[4], 'id', 'phase', 'floor', 'highest')
 if state.err or state[1] ~= ARGV[1] or state[2] ~= 'open' then return {'unverified'} end
 local lead = redis.call('HMGET', KEYS[6], 'token', 'batch', 'floor')
-if lead[1] ~= ARGV[2] or lead[3] ~= (state[3] or '0') then return {'deposed', lead[1] or '0'} end
+if lead[1] ~= ARGV[2] then return {'deposed', lead[1] or '0'} end
+if lead[3] ~= (state[3] or '0') or redis.call('HGET', KEYS[5], '#') ~= ARGV[1] then
+  return {'deposed', '0'}
+end
 if tonumber(ARGV[3]) <= tonumber(lead[2]) then return {'done'} end
-redis.call('HLEN', KEYS[5])
 local highest = state[4] or '0'
 for i = 4, #ARGV, 4 do
   local lock, token = ARGV[i], ARGV[i + 1]

@@ -3,14 +3,16 @@
 //! The guard takes its own medicine: each change carries the leader's token, and the script refuses
 //! it once another guard has taken the lanes over.
 
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use fence_protocol::{LeaseId, LockName, Namespace, Token};
 use redis::{Cmd, Value};
-use redis_link::RedisTarget;
+use redis_link::{LinkError, RedisTarget};
 use service_kit::Kit;
 
-use super::{RedisOptions, RedisStore, Shared, reply};
+use super::{RedisOptions, RedisStore, Shared, UNVERIFIED, reply};
 use crate::doors::http_proxy::lane::Opening;
 use crate::store::{Fences as _, StoreError};
 use crate::verdict::Mark;
@@ -31,6 +33,15 @@ pub(crate) struct Leader {
     pub(crate) token: Token,
     /// Id of the state that it took over.
     state: String,
+}
+
+/// Record of the leader in Redis.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Lead {
+    /// Floor when it took the lanes over; 0 for none.
+    pub(crate) floor: u64,
+    /// Longest time to live of all leaders' leases so far.
+    pub(crate) ttl: Duration,
 }
 
 /// State of the lanes at a take-over.
@@ -57,13 +68,62 @@ pub(crate) struct LaneChange {
 /// Refusal or failure of a leader's step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LeadError {
-    /// Another guard leads, the marks were lost, or the floor was raised. Final for this term.
+    /// Another guard leads, marks or open lanes were lost, or the floor was raised. Final for this
+    /// term.
     Deposed {
         /// Token of the leader now, if there is one.
         by: Option<Token>,
     },
+    /// Redis refuses the step for a reason that no retry removes. Nothing was changed. Final for
+    /// this term.
+    Refused(String),
     /// The outcome is unknown, or nothing was changed. The same step may be retried.
     Failed(String),
+}
+
+impl fmt::Display for LeadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Deposed { by: Some(token) } => {
+                write!(f, "the leader with token {token} has taken the lanes over")
+            }
+            Self::Deposed { by: None } => {
+                f.write_str("Redis lost the lanes' state, or its floor was raised")
+            }
+            Self::Refused(why) => write!(
+                f,
+                "{why}; marks or lanes were changed by another program, or the rights of the user: \
+                 see GET /v1/stores"
+            ),
+            Self::Failed(why) => f.write_str(why),
+        }
+    }
+}
+
+/// First words of errors with which Redis refuses a step for a time. Another guard would get the
+/// same, so the leader retries.
+const FOR_A_TIME: [&str; 10] = [
+    "BUSY",
+    "CLUSTERDOWN",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+];
+
+impl From<LinkError> for LeadError {
+    fn from(error: LinkError) -> Self {
+        match &error {
+            LinkError::Server { code, .. } if !FOR_A_TIME.contains(&code.as_str()) => {
+                Self::Refused(error.to_string())
+            }
+            _ => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 impl LanesInRedis {
@@ -109,7 +169,7 @@ impl LanesInRedis {
         let mut command = self.shared().scripts.take_over().call(&self.keys());
         command.arg(&state).arg(token.get()).arg(lease.to_string()).arg(ttl_ms);
         let fields = self.call(&command, &state).await?;
-        let strange = || LeadError::Failed("Redis sent lanes that cannot be read".to_owned());
+        let strange = || LeadError::Refused("Redis sent lanes that cannot be read".to_owned());
         let [known, ttl_ms, lanes @ ..] = fields.as_slice() else { return Err(strange()) };
         let floor = self.floor().await.map_err(|error| LeadError::Failed(error.to_string()))?;
         let open = lanes.chunks_exact(3).map(|lane| {
@@ -173,6 +233,43 @@ impl LanesInRedis {
         Ok(highest(mark, self.floor().await?))
     }
 
+    /// As [`mark`](Self::mark), for the leader, before it changes the lane.
+    ///
+    /// # Errors
+    /// Also for a mark that another program changed: so this lock alone is refused, and not the
+    /// commit that it would be part of.
+    pub(crate) async fn intact_mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
+        let mut listed = redis::cmd("ZSCORE");
+        listed.arg(&self.shared().keys.locks).arg(lock.as_str());
+        let (mark, floor, listed) =
+            tokio::try_join!(self.store.show(lock), self.floor(), self.shared().run_read(listed))?;
+        if mark.is_some() == matches!(listed, Value::Nil) {
+            return Err(StoreError::Unavailable(UNVERIFIED.to_owned()));
+        }
+        Ok(highest(mark, floor))
+    }
+
+    /// Returns the record of the leader, which may lead no more.
+    ///
+    /// # Errors
+    /// [`StoreError::Unavailable`].
+    pub(crate) async fn lead(&self) -> Result<Lead, StoreError> {
+        let mut command = redis::cmd("HMGET");
+        command.arg(&self.lead).arg("floor").arg("ttl");
+        let value = self.shared().run_read(command).await?;
+        let unread =
+            || StoreError::Unavailable("the record of the leader cannot be read".to_owned());
+        let Value::Array(fields) = value else { return Err(unread()) };
+        let number = |field: &Value| match field {
+            Value::Nil => Some(0),
+            Value::BulkString(text) => str::from_utf8(text).ok()?.parse().ok(),
+            _ => None,
+        };
+        let numbers: Option<Vec<u64>> = fields.iter().map(number).collect();
+        let [floor, ttl_ms] = numbers.ok_or_else(unread)?[..] else { return Err(unread()) };
+        Ok(Lead { floor, ttl: Duration::from_millis(ttl_ms) })
+    }
+
     /// Returns the mark just below the floor, if one is stated.
     async fn floor(&self) -> Result<Option<Mark>, StoreError> {
         let mut command = redis::cmd("HMGET");
@@ -183,13 +280,12 @@ impl LanesInRedis {
     /// Runs a script of a leader. A state that has to be verified again is verified, and the call
     /// retried if it is still the same.
     async fn call(&self, command: &Cmd, state: &str) -> Result<Vec<String>, LeadError> {
-        let failed = |error: String| LeadError::Failed(error);
         for _ in 0..super::TRIES {
             let generation = self.shared().link.generation();
             let value = self.shared().link.call(command).await;
-            let fields = strings(value.map_err(|error| failed(error.to_string()))?);
-            let mut fields = fields
-                .ok_or_else(|| failed("Redis sent a reply that is none of ours".to_owned()))?;
+            let strange =
+                || LeadError::Refused("Redis sent a reply that is none of ours".to_owned());
+            let mut fields = strings(value?).ok_or_else(strange)?;
             let word = if fields.is_empty() { String::new() } else { fields.remove(0) };
             match word.as_str() {
                 "leads" | "done" => return Ok(fields),
@@ -199,13 +295,12 @@ impl LanesInRedis {
                 }
                 _ => {}
             }
-            let verified = self.shared().link.verify_again(generation).await;
-            verified.map_err(|error| failed(error.to_string()))?;
+            self.shared().link.verify_again(generation).await?;
             if self.shared().state.id() != state {
                 return Err(LeadError::Deposed { by: None });
             }
         }
-        Err(failed("Redis had to be verified too often".to_owned()))
+        Err(LeadError::Refused(UNVERIFIED.to_owned()))
     }
 }
 

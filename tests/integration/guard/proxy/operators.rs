@@ -1,19 +1,29 @@
 //! Operators and the lanes of a guard.
 
 use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineCause};
-use fence_tests::process::{Process, command};
+use fence_tests::process::{Output, Process, command};
 use fence_tests::wait::{soon, until_true};
-use serde_json::json;
 
 use super::{LONG, Lane, token};
 
 impl Lane {
-    async fn fence(&self, args: &[&str]) -> String {
+    async fn run(&self, args: &[&str]) -> Output {
         let mut command = command(fence_tests::binaries::path("fence"));
         command.args(args).env("FENCE_STORE", &self.server.base);
-        let output = Process::spawn("fence", command).ended().await;
-        assert_eq!(output.code, 0, "{} {}", output.stdout, output.stderr);
+        Process::spawn("fence", command).ended().await
+    }
+
+    async fn fence(&self, args: &[&str]) -> String {
+        let output = self.run(args).await;
+        assert_eq!(output.code, 0, "{output:?}");
         output.stdout
+    }
+
+    /// Returns what a command that fails with this code says.
+    async fn fails(&self, args: &[&str], code: i32) -> String {
+        let output = self.run(args).await;
+        assert_eq!(output.code, code, "{output:?}");
+        output.stderr
     }
 }
 
@@ -31,18 +41,22 @@ async fn an_operator_ends_the_quarantine_after_a_crash() {
     assert!(table.contains("QUARANTINE") && table.contains("1 unknown, "), "{table}");
     let page = lane.fence(&["object", "lanes", "--prefix", "do", "--output", "json"]).await;
     let page: LanePage = serde_json::from_str(&page).unwrap();
-    let quarantine = page.lanes[0].quarantine.unwrap();
+    let quarantine = page.lanes[0].quarantine.clone().unwrap();
     assert_eq!(quarantine.cause, QuarantineCause::Restart);
 
     hold.release();
     until_true("33 to land", async || lane.upstream.values() == ["33"]).await;
-    let body = json!({
-        "action": "resolve",
-        "none_can_take_effect": quarantine.unknown_outcomes,
-        "reason": "33 has landed",
-    });
-    let guard = fence_tests::api::Api::new(&lane.server.base);
-    let line: LaneLine = guard.post("/v1/lanes/doc/quarantine", &body).await.expect(200).read();
+    let resolve = ["object", "resolve", "doc", "--reason", "33 has landed", "--quarantine"];
+    let stated = ["--none-can-take-effect", "--output", "json"];
+    let wrong = lane.fails(&[&resolve[..], &["5f0c-1"], &stated].concat(), 64).await;
+    assert!(wrong.contains(&quarantine.id), "{wrong}");
+    let unstated = lane.fails(&[&resolve[..], &[&quarantine.id]].concat(), 64).await;
+    assert!(unstated.contains("--none-can-take-effect"), "{unstated}");
+    let extend = ["object", "extend", "doc", "--by", "1h", "--reason", "it hangs", "--quarantine"];
+    let table = lane.fence(&[&extend[..], &[&quarantine.id]].concat()).await;
+    assert!(table.contains("1 unknown, 1 h"), "{table}");
+    let line = lane.fence(&[&resolve[..], &[&quarantine.id], &stated].concat()).await;
+    let line: LaneLine = serde_json::from_str(&line).unwrap();
     assert_eq!((line.quarantine, line.mark.map(|mark| mark.get())), (None, Some(33)));
     lane.put("/doc", &token(34), "34").await.expect(204);
     assert_eq!(lane.upstream.values(), ["33", "34"]);

@@ -14,7 +14,7 @@ use proptest::prelude::*;
 use self::resource::Resource;
 use super::attempt::{Attempt, AttemptStep, End, Precondition, Seen, Version, Written};
 use super::probe;
-use crate::doors::http_proxy::lane::{Action, Event, Kind, Lane, OpId, Opening};
+use crate::doors::http_proxy::lane::{Action, Event, Inherited, Kind, Lane, OpId, Opening};
 use crate::etag::Condition;
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
@@ -359,7 +359,7 @@ impl World {
             flight.dies_at_ms = Some(flight.dies_at_ms.map_or(until_ms, |at| at.min(until_ms)));
         }
         self.lane = match self.disk_open {
-            Some(open) => Lane::restore(self.disk_mark, open, until_ms),
+            Some(open) => Lane::restore(self.disk_mark, open, Inherited::of_restart(until_ms)),
             None => Lane::new(self.disk_mark),
         };
         self.start(is_conditional);

@@ -82,9 +82,9 @@ impl Leases {
             Reply::Live(reply) => {
                 let until_ms = self.trusted_until(sent_ms, reply.ttl_ms);
                 let lease = Lease { id: self.id, token: reply.token, until_ms };
+                let renewed = if waits { self.renewed(lease).await } else { Ok(lease) };
                 self.id = ids::lease_id();
-                let lease = if waits { self.renewed(lease).await? } else { lease };
-                return Ok(Acquired::Granted(lease));
+                return renewed.map(Acquired::Granted);
             }
             Reply::Problem(problem) => problem,
             Reply::Ended => return Err("the lock server's reply is no lease".to_owned()),
@@ -106,10 +106,16 @@ impl Leases {
         match self.renew(&lease, TIMEOUT).await {
             Ok(ttl_ms) => Ok(Lease { until_ms: self.trusted_until(sent_ms, ttl_ms), ..lease }),
             Err(LeaseError::Lost(why) | LeaseError::Failed(why)) => {
-                self.release(&lease).await;
+                self.release(lease.id).await;
                 Err(why)
             }
         }
+    }
+
+    /// Releases the lease that was perhaps granted to an [`acquire`](Self::acquire) without a
+    /// reply. The lock server then refuses a request that comes later.
+    pub(super) async fn withdraw(&mut self) {
+        self.release(self.id).await;
     }
 
     /// Returns the end of the trust in a lease, by the time before its request was sent.
@@ -143,8 +149,8 @@ impl Leases {
     }
 
     /// Ends a lease, so that the next guard need not wait for it. One that cannot be ended expires.
-    pub(super) async fn release(&mut self, lease: &Lease) {
-        let request = ReleaseRequest { lease_id: lease.id };
+    pub(super) async fn release(&mut self, lease_id: LeaseId) {
+        let request = ReleaseRequest { lease_id };
         if let Err(why) = self.post("release", &request, TIMEOUT).await {
             tracing::debug!("the leader's lease was not released: {why}");
         }

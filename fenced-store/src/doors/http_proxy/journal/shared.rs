@@ -39,12 +39,10 @@ impl SharedJournal {
             let committed = self.term.run(self.lanes.commit(&self.leader, batch, lanes)).await;
             match committed.ok_or_else(over)? {
                 Ok(()) => return Ok(()),
-                Err(LeadError::Deposed { by }) => {
-                    tracing::error!(
-                        token = %self.leader.token, by = ?by.map(|token| token.get()),
-                        "a change of lanes was refused: another guard leads, or marks were lost"
-                    );
-                    self.term.end();
+                Err(error @ (LeadError::Deposed { .. } | LeadError::Refused(_))) => {
+                    let token = self.leader.token;
+                    tracing::error!(%token, %error, "a change of lanes was refused; the term ends");
+                    self.term.end_because(error.to_string());
                     return Err(over());
                 }
                 Err(LeadError::Failed(why)) => {

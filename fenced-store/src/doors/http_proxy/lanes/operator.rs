@@ -30,7 +30,7 @@ impl Lanes {
         let lanes: Vec<LaneLine> = found
             .into_iter()
             .take(query.limit)
-            .filter_map(|lock| table.slots.get(lock).map(|slot| line(lock, slot, now_ms)))
+            .filter_map(|lock| table.slots.get(lock).map(|slot| self.line(lock, slot, now_ms)))
             .collect();
         let next_after = lanes.last().filter(|_| has_more).map(|line| line.lock.clone());
         LanePage { lanes, next_after }
@@ -44,39 +44,48 @@ impl Lanes {
     ) -> QuarantineChange {
         let now_ms = self.now_ms();
         let mut table = self.table();
-        let quarantine = table.slots.get(lock).and_then(|slot| slot.lane.quarantine());
-        let event = quarantine.and_then(|quarantine| match request {
-            QuarantineRequest::Resolve { none_can_take_effect, .. } => {
-                (*none_can_take_effect == quarantine.unknown_outcomes).then_some(Event::Resolved)
-            }
-            QuarantineRequest::Extend { extend_ms, .. } => {
-                let until_ms = quarantine.until_ms.saturating_add(*extend_ms);
-                self.tick_at(lock.clone(), until_ms);
-                Some(Event::Extended { until_ms })
+        let named = table.slots.get(lock).filter(|slot| self.id(slot) == request.quarantine());
+        let event = named.and_then(|slot| {
+            let quarantine = slot.lane.quarantine()?;
+            match request {
+                QuarantineRequest::Resolve { none_can_take_effect, .. } => {
+                    let may_resolve = quarantine.unresolvable_until_ms <= now_ms;
+                    (*none_can_take_effect && may_resolve).then_some(Event::Resolved)
+                }
+                QuarantineRequest::Extend { extend_ms, .. } => {
+                    let until_ms = quarantine.until_ms.saturating_add(*extend_ms);
+                    Some(Event::Extended { until_ms })
+                }
             }
         });
         if let Some(event) = event {
             self.run(&mut table, lock, event, None);
         }
-        let line = table.slots.get(lock).map(|slot| line(lock, slot, now_ms));
+        let line = table.slots.get(lock).map(|slot| self.line(lock, slot, now_ms));
         QuarantineChange { is_done: event.is_some(), line }
     }
-}
 
-fn line(lock: &LockName, slot: &Slot, now_ms: u64) -> LaneLine {
-    let state = slot.lane.state();
-    LaneLine {
-        lock: lock.clone(),
-        mark: state.mark.map(|mark| mark.token),
-        open_token: state.open,
-        writes_in_flight: state.writes,
-        reads_in_flight: state.reads,
-        waiting: state.waiting,
-        quarantine: slot.lane.quarantine().map(|quarantine| Quarantine {
-            token: quarantine.token,
-            cause: quarantine.cause,
-            unknown_outcomes: quarantine.unknown_outcomes,
-            ms_left: quarantine.until_ms.saturating_sub(now_ms),
-        }),
+    fn id(&self, slot: &Slot) -> String {
+        format!("{}-{}", self.quarantine_prefix, slot.quarantine)
+    }
+
+    fn line(&self, lock: &LockName, slot: &Slot, now_ms: u64) -> LaneLine {
+        let state = slot.lane.state();
+        LaneLine {
+            lock: lock.clone(),
+            mark: state.mark.map(|mark| mark.token),
+            open_token: state.open,
+            writes_in_flight: state.writes,
+            reads_in_flight: state.reads,
+            waiting: state.waiting,
+            quarantine: slot.lane.quarantine().map(|quarantine| Quarantine {
+                id: self.id(slot),
+                token: quarantine.token,
+                cause: quarantine.cause,
+                unknown_outcomes: quarantine.unknown_outcomes,
+                ms_left: quarantine.until_ms.saturating_sub(now_ms),
+                unresolvable_ms: quarantine.unresolvable_until_ms.saturating_sub(now_ms),
+            }),
+        }
     }
 }

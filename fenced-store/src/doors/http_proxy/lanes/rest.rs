@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::LockName;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::Lanes;
+use super::{Lanes, Slot};
 use crate::doors::http_proxy::lane::Event;
 
 /// A lane closes after it had no write in one whole interval. A crash before that costs a
@@ -24,7 +25,7 @@ impl Lanes {
             loop {
                 let is_closing = tokio::select! {
                     () = stop.cancelled() => true,
-                    () = self.term.ended() => return,
+                    _ = self.term.ended() => return,
                     () = tokio::time::sleep(REST) => false,
                 };
                 self.rest_all(is_closing);
@@ -50,11 +51,23 @@ impl Lanes {
         }
     }
 
-    /// Ticks a lane at a point in time.
-    pub(super) fn tick_at(&self, lock: LockName, until_ms: u64) {
+    /// Keeps one timer for the end of the lane's quarantine. A quarantine that is already known to
+    /// last longer is timed anew when the timer fires.
+    pub(super) fn set_timer(&self, lock: &LockName, slot: &mut Slot) {
+        let Some(quarantine) = slot.lane.quarantine() else {
+            slot.timer = None;
+            return;
+        };
+        let until_ms = quarantine.until_ms;
+        if slot.timer.as_ref().is_some_and(|timer| timer.at_ms <= until_ms) {
+            return;
+        }
+        let cancelled = CancellationToken::new();
+        slot.timer = Some(Timer { at_ms: until_ms, _cancels: cancelled.clone().drop_guard() });
         let itself = self.itself.clone();
         let clock = Arc::clone(&self.kit.clock);
         let stop = self.kit.tasks.shutdown_token();
+        let lock = lock.clone();
         self.kit.tasks.spawn(async move {
             loop {
                 let now_ms = clock.monotonic_ms();
@@ -63,12 +76,29 @@ impl Lanes {
                 }
                 tokio::select! {
                     () = stop.cancelled() => return,
+                    () = cancelled.cancelled() => return,
                     () = tokio::time::sleep(Duration::from_millis(until_ms - now_ms)) => {}
                 }
             }
             if let Some(lanes) = itself.upgrade() {
-                lanes.feed(&lock, Event::Tick { now_ms: clock.monotonic_ms() });
+                lanes.fire(&lock, until_ms);
             }
         });
     }
+
+    fn fire(&self, lock: &LockName, at_ms: u64) {
+        let mut table = self.table();
+        if let Some(slot) = table.slots.get_mut(lock) {
+            // Another one may have taken its place just now.
+            slot.timer.take_if(|timer| timer.at_ms == at_ms);
+        }
+        self.run(&mut table, lock, Event::Tick { now_ms: self.now_ms() }, None);
+    }
+}
+
+/// Timer of one quarantine. Dropping it cancels it.
+#[derive(Debug)]
+pub(super) struct Timer {
+    at_ms: u64,
+    _cancels: DropGuard,
 }

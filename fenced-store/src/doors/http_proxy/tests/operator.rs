@@ -74,29 +74,42 @@ async fn a_resolved_quarantine_lets_the_next_write_pass() {
     assert_eq!((quarantine.token.get(), quarantine.unknown_outcomes), (33, 1));
     assert_eq!(quarantine.cause, QuarantineCause::NoReply);
     assert!(quarantine.ms_left > 3_000_000);
-    let resolve = |number| json!({"action": "resolve", "none_can_take_effect": number, "reason": "it was restarted"});
-    // Without the statement, with that of another number, or without a reason: no effect.
+    let id = quarantine.id.as_str();
+    let resolve = |id: &str| json!({"action": "resolve", "quarantine": id, "none_can_take_effect": true, "reason": "gone"});
+    let without = |field: &str, mut body: Value| {
+        body.as_object_mut().unwrap().remove(field);
+        body
+    };
+    let mut false_statement = resolve(id);
+    false_statement["none_can_take_effect"] = json!(false);
+    // Without the statement, the id or a reason, and with another id: no effect.
     for (body, code) in [
-        (json!({"action": "resolve", "reason": "x"}), "invalid-request"),
-        (json!({"action": "resolve", "none_can_take_effect": 1}), "invalid-request"),
-        (resolve(2), "quarantine-conflict"),
-        (resolve(0), "quarantine-conflict"),
+        (without("none_can_take_effect", resolve(id)), "invalid-request"),
+        (without("quarantine", resolve(id)), "invalid-request"),
+        (without("reason", resolve(id)), "invalid-request"),
+        (false_statement, "invalid-request"),
+        (resolve(""), "quarantine-conflict"),
+        (resolve("5f0c9d2e8a14-0"), "quarantine-conflict"),
     ] {
         assert_eq!(world.quarantine(&body).await.code(), code, "{body}");
     }
+    let conflict = world.quarantine(&resolve("1")).await;
+    assert_eq!(conflict.status, StatusCode::CONFLICT);
+    assert!(conflict.text.contains(&format!("\"id\":\"{id}\"")), "{}", conflict.text);
     assert_eq!(world.send(Method::PUT, "/a", 34).await.unwrap().code(), "quarantined");
-    let answer = world.quarantine(&resolve(1)).await;
+    let answer = world.quarantine(&resolve(id)).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
     let write = world.send(Method::PUT, "/a", 34);
     world.seen().await.reply("200 OK");
     assert_eq!(write.await.unwrap().status, StatusCode::OK);
-    assert_eq!(world.quarantine(&resolve(1)).await.code(), "quarantine-conflict");
+    assert_eq!(world.quarantine(&resolve(id)).await.code(), "quarantine-conflict");
 }
 
 #[tokio::test]
 async fn an_extended_quarantine_outlasts_its_first_end() {
     let world = World::broken(700).await;
-    let extend = |ms: u64| json!({"action": "extend", "extend_ms": ms, "reason": "it is slow"});
+    let id = world.lane().await.quarantine.unwrap().id;
+    let extend = |ms: u64| json!({"action": "extend", "quarantine": id, "extend_ms": ms, "reason": "it is slow"});
     for ms in [0, 86_400_001] {
         assert_eq!(world.quarantine(&extend(ms)).await.code(), "invalid-request", "{ms}");
     }
@@ -120,4 +133,36 @@ async fn a_lane_that_a_restart_found_open_says_so() {
     let quarantine = world.lane().await.quarantine.unwrap();
     assert_eq!(quarantine.cause, QuarantineCause::Restart);
     assert_eq!((quarantine.token.get(), quarantine.unknown_outcomes), (33, 1));
+}
+
+/// One that an operator has read of, and one that came after it, are not the same, even if both
+/// have one unknown outcome.
+#[tokio::test]
+async fn another_unknown_outcome_is_another_quarantine() {
+    let mut world = World::broken(3_600_000).await;
+    let first = world.lane().await.quarantine.unwrap();
+    let resolve = |id: &str| json!({"action": "resolve", "quarantine": id, "none_can_take_effect": true, "reason": "gone"});
+    assert_eq!(world.quarantine(&resolve(&first.id)).await.status, StatusCode::OK);
+    let write = world.send(Method::PUT, "/a", 34);
+    drop(world.seen().await);
+    assert_eq!(write.await.unwrap().status, StatusCode::GATEWAY_TIMEOUT);
+    let second = world.lane().await.quarantine.unwrap();
+    assert_eq!((first.unknown_outcomes, second.unknown_outcomes), (1, 1));
+    let conflict = world.quarantine(&resolve(&first.id)).await;
+    assert_eq!(conflict.code(), "quarantine-conflict");
+    assert_eq!(world.quarantine(&resolve(&second.id)).await.status, StatusCode::OK);
+}
+
+/// However often it is extended.
+#[tokio::test]
+async fn a_quarantine_has_one_timer() {
+    let world = World::broken(3_600_000).await;
+    let id = world.lane().await.quarantine.unwrap().id;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..100 {
+        let body = json!({"action": "extend", "quarantine": id, "extend_ms": 1, "reason": "slow"});
+        assert_eq!(world.quarantine(&body).await.status, StatusCode::OK);
+    }
+    until(async || tasks() < before + 10).await;
 }
