@@ -35,6 +35,7 @@ pub mod lane;
 #[cfg(test)]
 mod lane_model;
 mod lanes;
+mod received;
 mod second_name;
 mod service;
 mod term;

@@ -1,9 +1,9 @@
 //! HTTP interface: one verb a file, all routes in [`router`].
 
 mod access;
-mod body_budget;
+pub(crate) mod body_budget;
 mod delete;
-mod download;
+pub(crate) mod download;
 mod floor;
 mod get;
 pub mod handler_state;

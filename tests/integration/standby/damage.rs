@@ -68,8 +68,8 @@ async fn a_redis_without_memory_ends_no_term() {
     assert_eq!(pair.members[leader].server.metric("fencepost_fence_takeovers_total").await, 1);
 }
 
-/// Without the list of open lanes any write may be on its way. So all lanes wait, and they wait again
-/// if the guard that leads ends before it has served.
+/// Without the list of open lanes any write may be on its way. So all lanes wait, and wait again if
+/// the guard that leads ends before it has served.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_list_of_open_lanes_is_waited_for_by_each_leader() {
     let mut pair = Pair::start().await;

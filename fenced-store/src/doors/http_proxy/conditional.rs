@@ -18,10 +18,12 @@ use super::conditions::probe::{self, Origin, Reply};
 use super::conditions::{Conditions, Doubt};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::handler::Proxy;
+use super::received::ReplyLimits;
 use super::service::ServedTerm;
 use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
+use crate::doors::objects::body_budget::BodyBudget;
 use crate::doors::objects::condition;
 use crate::etag::Condition;
 use crate::key::ObjectKey;
@@ -159,7 +161,9 @@ pub(super) async fn probe(
     let name = format!("{}/fencepost-probe-{}", folder.as_str(), ids::random_hex(8));
     let key = ObjectKey::new(&name).map_err(|invalid| invalid.to_string())?;
     let client = Client::new(upstream, Term::default(), &kit.tasks);
-    let forwarder = Forwarder::new(upstream, MAX_PROBE_REPLY_BYTES);
+    let bytes_max = MAX_PROBE_REPLY_BYTES;
+    let reply_limits = ReplyLimits { bytes_max, budget: BodyBudget::new(bytes_max, bytes_max) };
+    let forwarder = Forwarder::new(upstream, reply_limits);
     let origin = ProbedOrigin { client, forwarder, key };
     let shown = probe::examine(&origin).await?;
     Ok(Arc::new(Conditions::new(shown, counters.clone())))

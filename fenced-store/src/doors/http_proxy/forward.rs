@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
-use bytes::Bytes;
 use fence_protocol::Code;
 use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
 use http::header::{
@@ -18,7 +17,7 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
-use service_kit::problem::{Pieces, Reject};
+use service_kit::problem::Reject;
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 use tokio::time::error::Elapsed;
@@ -26,6 +25,7 @@ use tokio::time::error::Elapsed;
 use super::body::StreamedReply;
 use super::client::{Client, Connection, Lost, UpstreamBody, chain};
 use super::headers;
+use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::Upstream;
 use crate::key::ObjectKey;
 use crate::rules::Resource;
@@ -126,7 +126,7 @@ pub(super) struct Forwarder {
     /// Name of the upstream, for its Host header.
     pub(super) host: HeaderValue,
     pub(super) timeout: Duration,
-    pub(super) max_reply_bytes: usize,
+    pub(super) reply_limits: ReplyLimits,
 }
 
 /// Verdict of a request that has a reply, for the metrics.
@@ -144,13 +144,13 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarder {
-    pub(super) fn new(upstream: &Upstream, max_reply_bytes: usize) -> Self {
+    pub(super) fn new(upstream: &Upstream, reply_limits: ReplyLimits) -> Self {
         Self {
             host: HeaderValue::try_from(upstream.url.authority().as_str())
                 .unwrap_or(HeaderValue::from_static("upstream")),
             url: upstream.url.clone(),
             timeout: upstream.timeout,
-            max_reply_bytes,
+            reply_limits,
         }
     }
 
@@ -196,7 +196,7 @@ impl Forwarder {
     fn replied(
         &self,
         what: &What,
-        replied: Result<Result<(http::response::Parts, Bytes), Lost>, Elapsed>,
+        replied: Result<Result<(http::response::Parts, ReceivedReply), Lost>, Elapsed>,
     ) -> Forwarded {
         match replied {
             Err(_) => self.unknown(what, &self.silence()),
@@ -211,32 +211,33 @@ impl Forwarder {
         &self,
         client: &Client,
         request: Request<UpstreamBody>,
-    ) -> Result<(http::response::Parts, Bytes), Lost> {
+    ) -> Result<(http::response::Parts, ReceivedReply), Lost> {
         let (mut connection, response) = client.send(request).await?;
         let (head, mut body) = response.into_parts();
         // Servers send it to a connection at rest too, before they close it: then it is no reply.
         if head.status == StatusCode::REQUEST_TIMEOUT && connection.is_reused() {
             return Err(Lost::Unknown("it replied 408 on a connection that had rested".to_owned()));
         }
-        let mut pieces = Pieces::default();
+        let mut received = ReceivedReply::new(&self.reply_limits);
         while !body.is_end_stream()
             && let Some(frame) = poll_fn(|cx| connection.poll_frame(&mut body, cx)).await
         {
             let broke_off =
                 |error| Lost::Unknown(format!("its reply broke off: {}", chain(&error)));
             if let Ok(data) = frame.map_err(broke_off)?.into_data() {
-                if pieces.len() + data.len() > self.max_reply_bytes {
-                    let limit = self.max_reply_bytes;
-                    return Err(Lost::Unknown(format!("its reply has more than {limit} bytes")));
-                }
-                pieces.push(data);
+                received.push(data);
             }
         }
         release(client, connection).await;
-        Ok((head, pieces.finish()))
+        Ok((head, received))
     }
 
-    fn answered(&self, what: &What, head: http::response::Parts, body: Bytes) -> Forwarded {
+    fn answered(
+        &self,
+        what: &What,
+        head: http::response::Parts,
+        received: ReceivedReply,
+    ) -> Forwarded {
         // A gateway replied; the request may still be on its way behind it.
         if matches!(head.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
             || head.status.is_informational()
@@ -245,7 +246,14 @@ impl Forwarder {
         }
         // 202: accepted, and not yet applied.
         let is_unknown = head.status == StatusCode::ACCEPTED;
-        let response = relay(head, Body::from(body));
+        if received.is_cut() {
+            let (limit_bytes, status) = (self.reply_limits.bytes_max, head.status.as_u16());
+            tracing::warn!(
+                %what, status, limit_bytes,
+                "the reply to a write has no room in memory: its client gets a part"
+            );
+        }
+        let response = relay(head, received.finish());
         Forwarded { is_unknown, verdict: APPLIED, response }
     }
 

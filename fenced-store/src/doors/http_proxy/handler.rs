@@ -23,6 +23,7 @@ use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::Entry;
+use super::received::ReplyLimits;
 use super::second_name;
 use super::service::{LaneService, ServedTerm};
 use super::ticket::Ticket;
@@ -51,7 +52,9 @@ pub(super) struct Proxy {
 
 impl Proxy {
     pub(super) fn new(shared: HandlerState, lanes: Arc<LaneService>, upstream: &Upstream) -> Self {
-        let forwarder = Forwarder::new(upstream, shared.max_object_bytes());
+        let bytes_max = shared.max_object_bytes();
+        let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget().clone() };
+        let forwarder = Forwarder::new(upstream, reply_limits);
         let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
         let counters = &shared.guard().counters;
         let forward_seconds = counters.times("forward");

@@ -22,7 +22,7 @@ const WAIT: Duration = Duration::from_secs(5);
 
 /// Memory for bodies. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(super) struct BodyBudget {
+pub(crate) struct BodyBudget {
     small: Arc<Pool>,
     large: Arc<Pool>,
 }
@@ -69,17 +69,22 @@ impl Pool {
 impl BodyBudget {
     /// Makes a budget of `bytes` for all bodies, a quarter of it for small ones. A body of
     /// `max_object_bytes` always fits.
-    pub(super) fn new(bytes: usize, max_object_bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize, max_object_bytes: usize) -> Self {
         let small = (bytes / 4).max(SMALL_BYTES);
         let large = bytes.saturating_sub(small).max(max_object_bytes);
         Self { small: Pool::new(small), large: Pool::new(large) }
+    }
+
+    /// Begins a body of unknown size, without a wait.
+    pub(crate) fn small(&self) -> Memory {
+        Memory { budget: self.clone(), is_large: false, held: None }
     }
 
     /// Begins a body of a stated or unknown size.
     ///
     /// # Errors
     /// 429 if there is no room within the time limit.
-    pub(super) async fn begin(&self, stated_bytes: Option<usize>) -> Result<Memory, Reject> {
+    pub(crate) async fn begin(&self, stated_bytes: Option<usize>) -> Result<Memory, Reject> {
         let is_large = stated_bytes.is_some_and(|bytes| bytes > SMALL_BYTES);
         if let Some(bytes) = stated_bytes.filter(|_| is_large) {
             let room = tokio::time::timeout(WAIT, self.large.room(bytes)).await;
@@ -91,7 +96,7 @@ impl BodyBudget {
 
 /// Memory of one body, until this is dropped.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub(crate) struct Memory {
     budget: BodyBudget,
     is_large: bool,
     held: Option<OwnedSemaphorePermit>,
@@ -103,7 +108,7 @@ impl Memory {
     ///
     /// # Errors
     /// 429 if there is none within the time limit.
-    pub(super) async fn cover(&mut self, bytes: usize) -> Result<(), Reject> {
+    pub(crate) async fn cover(&mut self, bytes: usize) -> Result<(), Reject> {
         if !self.is_large && bytes > SMALL_BYTES {
             let is_begun = self.held.is_some();
             let moved = self.budget.large.take(units(bytes), is_begun).await?;
@@ -112,18 +117,40 @@ impl Memory {
             self.is_large = true;
             return Ok(());
         }
-        let held_units = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let held_units = u32::try_from(held_units).unwrap_or(u32::MAX);
-        let missing = units(bytes).saturating_sub(held_units);
+        let missing = self.missing(bytes);
         if missing == 0 {
             return Ok(());
         }
         let more = self.pool().take(missing, self.held.is_some()).await?;
+        self.add(more);
+        Ok(())
+    }
+
+    /// Takes memory as [`cover`](Self::cover) does, if there is some now; `false` otherwise.
+    pub(crate) fn try_cover(&mut self, bytes: usize) -> bool {
+        let moves = !self.is_large && bytes > SMALL_BYTES;
+        let wanted = if moves { units(bytes) } else { self.missing(bytes) };
+        let pool = if moves { &self.budget.large } else { self.pool() };
+        let Ok(more) = Arc::clone(&pool.units).try_acquire_many_owned(wanted) else { return false };
+        if moves {
+            self.release();
+            self.is_large = true;
+        }
+        self.add(more);
+        true
+    }
+
+    /// Returns the missing units for a body of this size.
+    fn missing(&self, bytes: usize) -> u32 {
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        units(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX))
+    }
+
+    fn add(&mut self, more: OwnedSemaphorePermit) {
         match &mut self.held {
             Some(held) => held.merge(more),
             None => self.held = Some(more),
         }
-        Ok(())
     }
 
     fn pool(&self) -> &Pool {

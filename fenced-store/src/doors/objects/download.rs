@@ -1,6 +1,6 @@
 //! Body of an object being sent, which counts in a budget until it is sent.
 
-use std::convert::Infallible;
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -18,7 +18,9 @@ const PIECE_BYTES: usize = 64 * 1024;
 /// The unsent bytes.
 struct Download {
     rest: Bytes,
-    _memory: Memory,
+    /// They are a part: the transfer breaks off behind them.
+    is_cut: bool,
+    _memory: Option<Memory>,
 }
 
 /// Makes a reply's body of `object`.
@@ -28,29 +30,38 @@ struct Download {
 pub(super) async fn body(object: Bytes, budget: &BodyBudget) -> Result<Body, Reject> {
     let mut memory = budget.begin(Some(object.len())).await?;
     memory.cover(object.len()).await?;
-    Ok(Body::new(Download { rest: object, _memory: memory }))
+    Ok(counted(object, Some(memory), false))
+}
+
+/// Makes a reply's body of bytes that were counted; `is_cut` if there were more.
+pub(crate) fn counted(rest: Bytes, memory: Option<Memory>, is_cut: bool) -> Body {
+    Body::new(Download { rest, is_cut, _memory: memory })
 }
 
 impl http_body::Body for Download {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         if self.rest.is_empty() {
-            return Poll::Ready(None);
+            let broken = || io::Error::other("the rest of the reply had no room in memory");
+            return Poll::Ready(std::mem::take(&mut self.is_cut).then(|| Err(broken())));
         }
         let piece = self.rest.len().min(PIECE_BYTES);
         Poll::Ready(Some(Ok(Frame::data(self.rest.split_to(piece)))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.rest.is_empty()
+        self.rest.is_empty() && !self.is_cut
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.rest.len() as u64)
+        match self.is_cut {
+            true => SizeHint::default(),
+            false => SizeHint::with_exact(self.rest.len() as u64),
+        }
     }
 }

@@ -29,6 +29,11 @@ impl HandlerState {
         &self.guard
     }
 
+    /// Returns the memory for bodies being sent.
+    pub(crate) fn reply_budget(&self) -> &BodyBudget {
+        &self.reply_budget
+    }
+
     /// Returns the maximum size of a body, in bytes.
     pub fn max_object_bytes(&self) -> usize {
         self.max_object_bytes

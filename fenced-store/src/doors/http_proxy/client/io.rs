@@ -72,6 +72,16 @@ impl ProbedIo {
         Err(io::Error::new(io::ErrorKind::PermissionDenied, "this guard's term has ended"))
     }
 
+    /// Fails after the end of the term. TLS hands a record to the kernel in pieces, so a write that
+    /// fails or waits may have sent a part: it counts as sent before it begins.
+    fn begin_write(&self) -> io::Result<()> {
+        self.check()?;
+        if matches!(self.inner, MaybeHttpsStream::Https(_)) {
+            self.flags.has_sent.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
     fn written(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
         let count = ready!(written)?;
         self.flags.has_sent.store(true, Ordering::Relaxed);
@@ -108,7 +118,7 @@ impl Write for ProbedIo {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.check()?;
+        self.begin_write()?;
         let written = Pin::new(&mut self.inner).poll_write(cx, bytes);
         self.written(written)
     }
@@ -132,7 +142,7 @@ impl Write for ProbedIo {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.check()?;
+        self.begin_write()?;
         let written = Pin::new(&mut self.inner).poll_write_vectored(cx, slices);
         self.written(written)
     }

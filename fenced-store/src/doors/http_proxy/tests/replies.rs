@@ -1,6 +1,8 @@
 //! Replies that no well-behaved origin sends: endless, too early, or of the wrong kind.
 
 use super::*;
+use crate::doors::http_proxy::received::{ReceivedReply, ReplyLimits};
+use crate::doors::objects::body_budget::BodyBudget;
 
 /// Gives this reply to a write of 33, which has no known outcome then.
 async fn leaves_an_unknown_outcome(reply: String) {
@@ -74,4 +76,44 @@ async fn a_refused_expectation_is_passed_on() {
     let higher = world.send(Method::PUT, "/a", 34);
     world.seen().await.reply("200 OK");
     assert_eq!(higher.await.unwrap().status, StatusCode::OK);
+}
+
+/// Its head and end say what became of the write. The client sees that the body is a part.
+#[tokio::test]
+async fn the_outcome_of_a_write_is_known_though_its_reply_has_no_room() {
+    let mut world = World::new(60_000).await;
+    let router = world.proxy.clone();
+    let put = request(Method::PUT, "/a", 33);
+    let answer = world.kit.tasks.spawn(TowerToHyperService::new(router).call(put));
+    let length = (16 << 20) + 1;
+    let head = format!("HTTP/1.1 201 Created\r\netag: \"a\"\r\ncontent-length: {length}\r\n\r\n");
+    world.seen().await.raw(head + &"x".repeat(length));
+    let (head, body) = answer.await.unwrap().unwrap().into_parts();
+    assert_eq!(head.status, StatusCode::CREATED);
+    assert_eq!(head.headers["etag"], "\"a\"");
+    assert!(body.collect().await.is_err(), "the client takes the part for the whole");
+    let next = world.send(Method::PUT, "/a", 34);
+    world.seen().await.reply("200 OK");
+    assert_eq!(next.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn replies_to_writes_count_in_the_budget_until_they_are_sent() {
+    const MIB: usize = 1 << 20;
+    let limits = ReplyLimits { bytes_max: MIB, budget: BodyBudget::new(2 * MIB, MIB) };
+    let received = |bytes| {
+        let mut received = ReceivedReply::new(&limits);
+        received.push(vec![b'x'; bytes / 2].into());
+        received.push(vec![b'x'; bytes / 2].into());
+        received
+    };
+    let first = received(MIB).finish();
+    let second = received(MIB);
+    assert!(second.is_cut(), "no limit counts the memory of replies");
+    assert!(second.finish().collect().await.is_err());
+    // Small ones have a share of their own.
+    assert_eq!(received(32 << 10).finish().collect().await.unwrap().to_bytes().len(), 32 << 10);
+    assert_eq!(first.collect().await.unwrap().to_bytes().len(), MIB);
+    assert!(!received(MIB).is_cut(), "what was sent still counts");
+    assert!(received(MIB + 2).is_cut());
 }
