@@ -153,6 +153,10 @@ impl Writer {
 }
 
 impl Client for Writer {
+    async fn begin(&mut self) -> Result<(), String> {
+        self.connection.reopen().await
+    }
+
     async fn once(&mut self, _number: u64) -> Result<(), String> {
         self.send("PUT", &VALUE).await?;
         self.send("GET", b"").await

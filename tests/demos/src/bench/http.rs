@@ -22,10 +22,7 @@ impl Connection {
     /// Connects to `http://HOST:PORT`; `auth` is the bearer token, if any.
     pub(super) async fn open(url: &str, auth: Option<&BearerToken>) -> Result<Self, String> {
         let host = url.trim_start_matches("http://").trim_end_matches('/').to_owned();
-        let stream = TcpStream::connect(&host)
-            .await
-            .map_err(|error| format!("{url} cannot be reached: {error}"))?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
+        let stream = connect(&host).await?;
         let header = auth.map(BearerToken::header);
         let value = header.as_ref().and_then(|value| value.to_str().ok());
         let authorization =
@@ -33,6 +30,12 @@ impl Connection {
         let out = Vec::new();
         let received = Vec::with_capacity(4096);
         Ok(Self { stream, host, authorization, out, received })
+    }
+
+    /// Replaces the connection by a new one.
+    pub(super) async fn reopen(&mut self) -> Result<(), String> {
+        self.stream = connect(&self.host).await?;
+        Ok(())
     }
 
     /// Sends a request and returns the status and the body.
@@ -91,6 +94,13 @@ impl Connection {
             Err(error) => Err(error.to_string()),
         }
     }
+}
+
+async fn connect(host: &str) -> Result<TcpStream, String> {
+    let unreachable = |error| format!("http://{host} cannot be reached: {error}");
+    let stream = TcpStream::connect(host).await.map_err(unreachable)?;
+    stream.set_nodelay(true).map_err(unreachable)?;
+    Ok(stream)
 }
 
 fn content_length(head: &[u8]) -> Result<usize, String> {

@@ -87,6 +87,10 @@ impl Writer {
 }
 
 impl Client for Writer {
+    async fn begin(&mut self) -> Result<(), String> {
+        self.connection.reopen().await
+    }
+
     async fn once(&mut self, _number: u64) -> Result<(), String> {
         match self.connection.send("PUT", &self.path, &self.header, &VALUE).await? {
             (200..300, _) => Ok(()),

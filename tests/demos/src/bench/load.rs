@@ -27,6 +27,12 @@ pub(super) trait Client {
         1
     }
 
+    /// Begins a turn. Between two of them the other sides have theirs, and a server may have closed
+    /// a connection that rested for so long.
+    fn begin(&mut self) -> impl Future<Output = Result<(), String>> {
+        async { Ok(()) }
+    }
+
     /// Does the measured thing for the `number`th time.
     fn once(&mut self, number: u64) -> impl Future<Output = Result<(), String>>;
 
@@ -74,6 +80,10 @@ pub(super) async fn compare<C: Client>(
             let Side { name, clients, counted } = &mut sides[at];
             let count = clients.len();
             status.show(&format!("{name}, {count} clients: round {} of {rounds}", round + 1));
+            for client in clients.iter_mut() {
+                let begun = client.begin().await;
+                begun.map_err(|error| Failure::new(code::UNAVAILABLE, error))?;
+            }
             run(clients, time / WARM_UP_PART).await?;
             let own = [(LOAD_GENERATOR, std::process::id())];
             let before = cpu_times(counted.iter().chain(&own));
@@ -135,4 +145,74 @@ pub(super) fn now() -> Instant {
 fn histogram() -> Result<Histogram<u64>, Failure> {
     Histogram::new_with_bounds(1, 60_000_000, 3)
         .map_err(|error| Failure::internal(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::watch;
+
+    use super::*;
+    use crate::bench::http::Connection;
+
+    struct Caller(Connection);
+
+    impl Client for Caller {
+        async fn begin(&mut self) -> Result<(), String> {
+            self.0.reopen().await
+        }
+
+        async fn once(&mut self, _number: u64) -> Result<(), String> {
+            self.0.send("GET", "/", "", b"").await.map(drop)
+        }
+    }
+
+    /// Serves one connection until a newer one has a request.
+    async fn serve(mut stream: TcpStream, number: u32, newest: watch::Sender<u32>) {
+        let mut seen = newest.subscribe();
+        let mut asked = [0; 1024];
+        loop {
+            tokio::select! {
+                () = async { drop(seen.wait_for(|newest| *newest > number).await) } => return,
+                read = stream.read(&mut asked) => {
+                    if !matches!(read, Ok(1..)) {
+                        return;
+                    }
+                    newest.send_replace(number);
+                    let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                    stream.write_all(reply).await.unwrap();
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_side_whose_connection_was_closed_in_the_turn_of_another_is_measured() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let newest = watch::Sender::new(0);
+        let server = async {
+            for number in 1.. {
+                let (stream, _) = listener.accept().await.unwrap();
+                tokio::spawn(serve(stream, number, newest.clone()));
+            }
+        };
+        let measure = async {
+            let mut clients = Vec::new();
+            for _ in 0..2 {
+                clients.push([Caller(Connection::open(&url, None).await.unwrap())]);
+            }
+            let sides = clients.iter_mut().map(|clients| Side {
+                name: "side".to_owned(),
+                clients,
+                counted: &[],
+            });
+            compare(3, Duration::from_millis(5), sides.collect()).await.map(drop).unwrap();
+        };
+        tokio::select! {
+            () = server => {}
+            () = measure => {}
+        }
+    }
 }

@@ -99,6 +99,13 @@ enum Writes {
 }
 
 impl Client for Writes {
+    async fn begin(&mut self) -> Result<(), String> {
+        match self {
+            Self::Guard(writer) => writer.begin().await,
+            Self::Raw { .. } | Self::Bare { .. } => Ok(()),
+        }
+    }
+
     async fn once(&mut self, _number: u64) -> Result<(), String> {
         match self {
             Self::Guard(writer) => writer.send("PUT", &VALUE).await,

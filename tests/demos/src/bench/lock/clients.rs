@@ -90,6 +90,13 @@ impl Worker {
 }
 
 impl Client for Worker {
+    async fn begin(&mut self) -> Result<(), String> {
+        match &mut self.locker {
+            Locker::Http(connection) => connection.reopen().await,
+            Locker::Redis { .. } | Locker::Etcd(_) => Ok(()),
+        }
+    }
+
     async fn once(&mut self, number: u64) -> Result<(), String> {
         let lease = ids::lease_id().to_string();
         if self.work == Work::Contended {
