@@ -192,10 +192,11 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let newest = watch::Sender::new(0);
+        let kit = service_kit::Kit::new("test");
         let server = async {
             for number in 1.. {
                 let (stream, _) = listener.accept().await.unwrap();
-                tokio::spawn(serve(stream, number, newest.clone()));
+                kit.tasks.spawn(serve(stream, number, newest.clone()));
             }
         };
         let measure = async {
