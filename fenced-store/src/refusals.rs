@@ -16,7 +16,7 @@ pub const LOCKS: usize = 10_000;
 /// One refusal.
 #[derive(Clone, Debug)]
 pub struct Refused {
-    /// The token that was presented.
+    /// The token that was presented; the mark's, if the caller named its lease alone.
     pub token: Token,
     /// The lease that presented it.
     pub lease: LeaseId,

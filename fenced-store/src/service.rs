@@ -136,6 +136,18 @@ impl Guard {
         }
         self.counters.count("put", "stale");
         tracing::warn!(%lock, %lease, %key, "refused a state: {detail}");
+        if let Some(Mark { token, .. }) = mark {
+            let refused = Refused {
+                token,
+                lease,
+                operation: format!("POST state {key}"),
+                code: Code::StaleToken,
+                mark: token,
+                owner: None,
+                at_ms: self.kit.clock.monotonic_ms(),
+            };
+            self.store_refusal(&lock, refused);
+        }
         let reject = Reject::new(Code::StaleToken, detail)
             .with("lock", &lock)
             .with("outcome", WireOutcome::NotApplied);

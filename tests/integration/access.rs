@@ -90,7 +90,7 @@ impl Site {
         self.arm(Setup::fenced_store("memory:")).start().await
     }
 
-    fn secret_file(&self, name: &str) -> PathBuf {
+    pub(crate) fn secret_file(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, format!("secret-of-{name}\n")).unwrap();
         path

@@ -1,5 +1,6 @@
 //! Two guards before one HTTP datastore: one leads, the other takes its lanes over.
 
+mod connections;
 mod damage;
 mod ends;
 mod faults;

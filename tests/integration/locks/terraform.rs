@@ -163,6 +163,11 @@ async fn a_forced_unlock_shuts_the_holder_out_first() {
     hung.push("{\"serial\":1}").await.expect(201);
     ops.force_unlock().await.expect(200);
     hung.push("{\"serial\":2}").await.problem(Code::StaleToken);
+    let refused = backend.guard.guard().fence("states/prod").await;
+    let [refusal] = &refused.last_refusals[..] else { panic!("not listed: {refused:?}") };
+    assert_eq!(refusal.operation, "POST state states/prod");
+    assert_eq!(refusal.lease_id, lease_of_lock_id(&hung.id).unwrap());
+    assert_eq!((Some(refusal.mark), refused.refused_total), (refused.mark, 1));
     hung.unlock().await.problem(Code::LeaseLost);
     assert_eq!(ops.pull().await.body, "{\"serial\":1}");
     ops.force_unlock().await.problem(Code::NotFound);

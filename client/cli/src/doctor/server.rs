@@ -145,10 +145,23 @@ fn readiness(name: &str, answer: Result<Answer, String>) -> (bool, Vec<Check>) {
         answer.text.lines().filter_map(|line| readiness_line(name, line)).collect();
     checks.push(match answer.status {
         200 => Check::ok(about, "ready"),
+        503 if is_standby(&answer.text) => {
+            Check::information(about, "a standby takes no requests while another guard leads")
+        }
         503 => Check::failing(about, "it takes no requests until this is repaired"),
         other => Check::failing(about, format!("it answers {other} to /readyz?verbose")),
     });
     (answer.status == 200, checks)
+}
+
+/// Returns `true` if nothing keeps a server from being ready but another one that leads.
+fn is_standby(text: &str) -> bool {
+    let mut keeps = text.lines().filter(|line| line.starts_with("[-]")).peekable();
+    keeps.peek().is_some() && keeps.all(is_led)
+}
+
+fn is_led(line: &str) -> bool {
+    line.contains(" standby: ") && line.ends_with(" leads")
 }
 
 fn readiness_line(name: &str, line: &str) -> Option<Check> {
@@ -157,6 +170,7 @@ fn readiness_line(name: &str, line: &str) -> Option<Check> {
     let (make, parts): (fn(String, String) -> Check, _) = match sign {
         "[+]" => (Check::ok, rest.strip_suffix(" ok").map(|check| (check, "ok"))),
         "[!]" => (Check::warning, rest.split_once(" warning: ")),
+        "[-]" if is_led(line) => (Check::information, rest.split_once(" standby: ")),
         "[-]" => (Check::failing, rest.split_once(" failed: ")),
         _ => return None,
     };

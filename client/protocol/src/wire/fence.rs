@@ -91,7 +91,7 @@ pub struct FenceReply {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Refusal {
-    /// The token that was presented.
+    /// The token that was presented; the mark's for a Terraform state, which comes without one.
     pub token: Token,
     /// The lease that presented it.
     pub lease_id: LeaseId,

@@ -57,3 +57,49 @@ impl Drop for Ticket {
         self.settle(true);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Ends(Mutex<Vec<(&'static str, Kind)>>);
+
+    impl OperationEnds for Ends {
+        fn ended(&self, _: &LockName, kind: Kind) {
+            self.0.lock().unwrap().push(("ended", kind));
+        }
+
+        fn unanswered(&self, _: &LockName, kind: Kind) {
+            self.0.lock().unwrap().push(("unanswered", kind));
+        }
+    }
+
+    /// As when its task panics. Each operation ends once.
+    #[test]
+    fn a_write_whose_ticket_is_dropped_has_an_unknown_outcome() {
+        let ends = Arc::new(Ends::default());
+        let ticket = |kind| {
+            let lanes: Weak<dyn OperationEnds> = Arc::downgrade(&ends) as _;
+            Ticket::new(lanes, LockName::new("a").unwrap(), kind)
+        };
+        drop(ticket(Kind::Write));
+        drop(ticket(Kind::ConditionalPut));
+        drop(ticket(Kind::Read));
+        drop(ticket(Kind::Seal));
+        ticket(Kind::Write).ended();
+        ticket(Kind::Write).unanswered();
+        assert_eq!(
+            *ends.0.lock().unwrap(),
+            [
+                ("unanswered", Kind::Write),
+                ("unanswered", Kind::ConditionalPut),
+                ("ended", Kind::Read),
+                ("ended", Kind::Write),
+                ("unanswered", Kind::Write),
+            ]
+        );
+    }
+}

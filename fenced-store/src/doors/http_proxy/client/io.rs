@@ -152,10 +152,13 @@ impl Write for ProbedIo {
 mod tests {
     use std::future::poll_fn;
 
+    use service_kit::tls::TlsOptions;
     use tokio::io::AsyncReadExt as _;
     use tokio::net::TcpListener;
+    use tower::ServiceExt as _;
 
     use super::*;
+    use crate::https::Https;
 
     #[tokio::test]
     async fn nothing_is_sent_after_the_end_of_a_connection() {
@@ -167,6 +170,50 @@ mod tests {
         drop(socket);
         let end = peer.read(&mut [0; 1]).await.map_err(|error| error.kind());
         assert_eq!(end, Err(io::ErrorKind::ConnectionReset), "the kernel keeps sending");
+    }
+
+    /// Connects by TLS to a peer that reads nothing.
+    async fn tls() -> (MaybeHttpsStream<TokioIo<TcpStream>>, std::net::TcpListener) {
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let options = TlsOptions::default().with_ca_pem(made.cert.pem().as_bytes()).unwrap();
+        let https = Https::new(options, true).unwrap();
+        let key = made.signing_key.serialize_der().try_into().unwrap();
+        let config = rustls::ServerConfig::builder()
+            .with_no_client_auth()
+            .with_single_cert(vec![made.cert.der().clone()], key)
+            .unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let accepts = listener.try_clone().unwrap();
+        let shake_hands = move || {
+            let (mut stream, _) = accepts.accept().unwrap();
+            let mut session = rustls::ServerConnection::new(Arc::new(config)).unwrap();
+            while session.is_handshaking() {
+                session.complete_io(&mut stream).unwrap();
+            }
+            stream
+        };
+        let peer = std::thread::Builder::new().spawn(shake_hands).unwrap();
+        let origin = format!("https://localhost:{port}").parse().unwrap();
+        let stream = https.connector(Duration::from_secs(20)).oneshot(origin).await.unwrap();
+        std::mem::forget(peer.join().unwrap());
+        (stream, listener)
+    }
+
+    /// TLS has a part of the record before, and hands it over.
+    #[tokio::test]
+    async fn a_tls_write_that_waits_counts_as_sent() {
+        let (stream, _peer) = tls().await;
+        let (mut socket, flags) = ProbedIo::new(stream, Term::default(), None).unwrap();
+        let bytes = vec![b'x'; 1 << 16];
+        let mut is_pending = async || {
+            poll_fn(|cx| Poll::Ready(Pin::new(&mut socket).poll_write(cx, &bytes).is_pending()))
+                .await
+        };
+        while !is_pending().await {}
+        flags.has_sent.store(false, Ordering::Relaxed);
+        is_pending().await;
+        assert!(flags.has_sent.load(Ordering::Relaxed), "a part may be on its way");
     }
 
     #[tokio::test]

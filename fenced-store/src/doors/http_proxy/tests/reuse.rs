@@ -65,6 +65,17 @@ async fn without_idle_time_every_request_has_its_own_connection() {
     }
 }
 
+#[tokio::test]
+async fn a_connection_that_rested_for_too_long_carries_no_request() {
+    let mut world = World::with_idle(60_000, Duration::from_millis(50)).await;
+    let (_, first) = world.answered(33, |seen| seen.reply("200 OK")).await;
+    let clock = std::sync::Arc::clone(&world.kit.clock);
+    let begun_ms = clock.monotonic_ms();
+    until(async || clock.monotonic_ms() > begun_ms + 60).await;
+    let (answer, second) = world.answered(33, |seen| seen.reply("200 OK")).await;
+    assert_eq!((answer.status, first, second), (StatusCode::OK, 0, 1));
+}
+
 /// Nothing was sent on the closed connection, so the outcome is the new one's.
 #[tokio::test]
 async fn a_connection_that_was_closed_at_rest_carries_no_request() {
