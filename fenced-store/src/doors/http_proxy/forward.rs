@@ -247,9 +247,8 @@ impl Forwarder {
         // 202: accepted, and not yet applied.
         let is_unknown = head.status == StatusCode::ACCEPTED;
         if received.is_cut() {
-            let (limit_bytes, status) = (self.reply_limits.bytes_max, head.status.as_u16());
             tracing::warn!(
-                %what, status, limit_bytes,
+                %what, status = head.status.as_u16(), limit_bytes = self.reply_limits.bytes_max,
                 "the reply to a write has no room in memory: its client gets a part"
             );
         }
