@@ -27,6 +27,8 @@ use self::load::lease_of;
 const TTL: &str = "1500ms";
 /// The same for a test that acts within it.
 const LONG_TTL: &str = "3s";
+/// Time limit of a reply of the upstream.
+const TIMEOUT: &str = "500ms";
 const LOCK: &str = "guards/http";
 
 /// A guard of the pair.
@@ -66,7 +68,7 @@ fn setup(name: &str, setting: &Setting, ttl: &str, to_locks: &FaultProxy) -> Set
     Setup::bare("fenced-store")
         .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
         .args(&["--upstream", setting.upstream.base(), "--max-request-lifetime", "300ms"])
-        .args(&["--upstream-timeout", "500ms", "--drain-wait", "100ms"])
+        .args(&["--upstream-timeout", setting.upstream_timeout, "--drain-wait", "100ms"])
         .args(&["--state", &setting.redis.url(), "--leader-lock", LOCK, "--leader-ttl", ttl])
         .args(&["--leader-server", &format!("http://{}", to_locks.address())])
         .args(&["--leader-name", name])
@@ -89,6 +91,7 @@ struct Setting {
     locks: Server,
     redis: Redis,
     upstream: Upstream,
+    upstream_timeout: &'static str,
 }
 
 struct Pair {
@@ -103,10 +106,14 @@ impl Pair {
     }
 
     async fn with_ttl(ttl: &str) -> Self {
+        Self::with(ttl, TIMEOUT).await
+    }
+
+    async fn with(ttl: &str, upstream_timeout: &'static str) -> Self {
         let locks = Setup::lock_server("memory:").start().await;
         let redis = Redis::start().await;
         let upstream = Upstream::start().await;
-        let setting = Setting { locks, redis, upstream };
+        let setting = Setting { locks, redis, upstream, upstream_timeout };
         let members =
             [Member::start("a", &setting, ttl).await, Member::start("b", &setting, ttl).await];
         let pair = Self { setting, members };

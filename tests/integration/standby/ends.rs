@@ -6,7 +6,7 @@ use fence_tests::servers::Setup;
 use fence_tests::upstream::Upstream;
 use fence_tests::wait::until_true;
 
-use super::{LOCK, Setting, setup};
+use super::{LOCK, Setting, TIMEOUT, setup};
 
 /// The grant was made and its reply is on the way. The guard knows the lease's id, and releases it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -15,7 +15,8 @@ async fn a_guard_that_ends_while_it_acquires_the_lead_leaves_no_lease() {
     let to_locks = FaultProxy::before(&locks.address()).await;
     to_locks.set(Fault::HoldReplies);
     let redis = Redis::start().await;
-    let setting = Setting { locks, redis, upstream: Upstream::start().await };
+    let upstream = Upstream::start().await;
+    let setting = Setting { locks, redis, upstream, upstream_timeout: TIMEOUT };
     let mut server = setup("a", &setting, "60s", &to_locks).start().await;
     let locks = setting.locks.locks();
     until_true("the grant", || async { locks.show(LOCK).await.holder.is_some() }).await;

@@ -5,10 +5,12 @@ use std::time::Duration;
 use fence_protocol::Code;
 use fence_tests::seed::{Seed, rounds};
 use fence_tests::wait::{soon, until, until_true};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::load::Load;
-use super::{Member, Pair, put};
+use super::{Member, Pair, TTL, put};
 
 /// Requests that are sent to a stopped guard.
 const BURST: usize = 12;
@@ -113,39 +115,55 @@ fn later(requests: &mut Replies, to: &Member, token: u64, value: String) {
     requests.spawn(async move { put(&api, name, "doc", token, &value).await });
 }
 
-/// The rest of a streamed body comes after the end of the term: it stays behind.
+/// Streamed bodies at a time.
+const STREAMS: usize = 40;
+/// Beyond what is received before the lane is entered.
+const FIRST_BYTES: usize = 17 << 16;
+/// Few enough for one write to the upstream, which would be complete then.
+const REST_BYTES: usize = 1000;
+
+/// The rest of streamed bodies comes while their guard is stopped. No time limit but the term's keeps
+/// it from the upstream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rest_of_a_body_stays_behind() {
-    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-
-    let pair = Pair::start().await;
+    let pair = Pair::with(TTL, "3s").await;
     let leader = pair.leader().await;
-    let old = &pair.members[leader];
+    let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
     let address = old.api.base().trim_start_matches("http://").to_owned();
-    let mut client = tokio::net::TcpStream::connect(address).await.unwrap();
-    let token = fence_tests::key_file::unsigned(33, "doc", super::lease_of(33));
-    // Beyond what is received before the lane is entered.
-    let length = 3 << 20;
+    let token = fence_tests::key_file::unsigned(33, "doc", super::load::lease_of(33));
+    let length = FIRST_BYTES + REST_BYTES;
     let head = format!(
         "PUT /doc HTTP/1.1\r\nhost: localhost\r\nfencing-token: {token}\r\nx-through: old\r\n\
-         content-length: {length}\r\n\r\n"
+         connection: close\r\ncontent-length: {length}\r\n\r\n"
     );
-    client.write_all(head.as_bytes()).await.unwrap();
-    client.write_all(&vec![b'x'; 2 << 20]).await.unwrap();
-    until_true("the write to be on its way", || async {
-        old.server.metric("fencepost_fence_in_flight").await == 1
+    let mut clients = Vec::new();
+    for _ in 0..STREAMS {
+        let mut client = TcpStream::connect(&address).await.unwrap();
+        client.write_all(head.as_bytes()).await.unwrap();
+        client.write_all(&vec![b'x'; FIRST_BYTES]).await.unwrap();
+        clients.push(client);
+    }
+    until_true("the writes to be on their way", || async {
+        old.server.metric("fencepost_fence_in_flight").await == STREAMS as u64
     })
     .await;
     old.server.process.pause();
     old.server.process.stopped().await;
-    pair.written_through(1 - leader, "doc", 34, "next").await;
+    let mut replies = JoinSet::new();
+    for mut client in clients {
+        replies.spawn(async move {
+            // The guard may have closed the connection.
+            let _ = client.write_all(&[b'x'; REST_BYTES]).await;
+            let mut reply = Vec::new();
+            let _ = client.read_to_end(&mut reply).await;
+            String::from_utf8_lossy(&reply).into_owned()
+        });
+    }
+    until_true("the standby to lead", || new.leads()).await;
     old.server.process.resume();
-    // The guard may have closed the connection.
-    let _ = client.write_all(&vec![b'x'; 1 << 20]).await;
-    let mut reply = Vec::new();
-    let _ = soon("the end of the connection", client.read_to_end(&mut reply)).await;
-    let reply = String::from_utf8_lossy(&reply);
-    assert!(!reply.contains(" 204 "), "{reply}");
-    let applied: Vec<u64> = pair.applied("doc").into_iter().map(|(token, ..)| token).collect();
-    assert_eq!(applied, [34]);
+    while let Some(reply) = soon("the end of a connection", replies.join_next()).await {
+        let reply = reply.unwrap();
+        assert!(!reply.contains(" 204 "), "{reply}");
+    }
+    assert_eq!(pair.applied("doc").len(), 0, "the old leader went on");
 }
