@@ -162,9 +162,10 @@ async fn a_floor_is_above_the_marks_of_open_lanes() {
         pair.written_through(leader, "doc", floor - 16, "one").await;
         let at = if is_stated_at_leader { leader } else { 1 - leader };
         state_floor(&pair.members[at], floor).await;
-        // Also the guard that led refuses from the reply on, before it would confirm its lead.
+        // Also the guard that led refuses the token of its open lane from the reply on, before it
+        // would confirm its lead.
         for member in &pair.members {
-            let reply = member.put("doc", floor - 10, "stale").await.unwrap();
+            let reply = member.put("doc", floor - 16, "stale").await.unwrap();
             assert!(matches!(reply.status, 412 | 503), "{reply:?}");
         }
         pair.one_answers("doc", floor - 10, 412).await;

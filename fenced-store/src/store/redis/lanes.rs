@@ -172,7 +172,13 @@ impl LanesInRedis {
         let strange = || LeadError::Refused("Redis sent lanes that cannot be read".to_owned());
         let [known, ttl_ms, lanes @ ..] = fields.as_slice() else { return Err(strange()) };
         let floor = self.floor().await.map_err(|error| LeadError::Failed(error.to_string()))?;
-        let open = lanes.chunks_exact(3).map(|lane| {
+        // Not served: as long as its mark is not restored, each request reads that.
+        let (changed, lanes): (Vec<_>, Vec<_>) =
+            lanes.chunks_exact(3).partition(|lane| lane[2] == CHANGED);
+        for lane in changed {
+            tracing::error!(lock = lane[0], "an open lane is not served: {UNVERIFIED}");
+        }
+        let open = lanes.into_iter().map(|lane| {
             let lock = LockName::new(lane[0].as_str()).ok()?;
             let open = opening(&lane[1])?;
             let mark = match lane[2].as_str() {
@@ -303,6 +309,9 @@ impl LanesInRedis {
         Err(LeadError::Refused(UNVERIFIED.to_owned()))
     }
 }
+
+/// In place of a mark that another program changed.
+const CHANGED: &str = "changed";
 
 /// Mark of an open lane whose writes are all conditional, behind its token. A version without
 /// conditions cannot read it, and does not take the writes for its own.

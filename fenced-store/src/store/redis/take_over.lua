@@ -13,8 +13,9 @@
 -- because a lane stays open until it is closed. "floor" is that of the state when the marks were
 -- read.
 --
--- Returns {'leads', known, ttl, lock, token, mark, lock, …} with the open lanes, or {'unverified'},
--- or {'deposed', token}: a later leader has this token. The same call again changes nothing.
+-- Returns {'leads', known, ttl, lock, token, mark, lock, …} with the open lanes; 'changed' in place
+-- of a mark that another program changed. Or {'unverified'}, or {'deposed', token}: a later leader
+-- has this token. The same call again changes nothing.
 local state = redis.pcall('HMGET', KEYS[4], 'id', 'phase', 'floor')
 if state.err or state[1] ~= ARGV[1] or state[2] ~= 'open' then return {'unverified'} end
 local lead = redis.call('HMGET', KEYS[6], 'token', 'lease', 'ttl', 'known', 'batch')
@@ -38,7 +39,8 @@ for i = 1, #lanes, 2 do
   if lanes[i] ~= '#' then
     reply[#reply + 1] = lanes[i]
     reply[#reply + 1] = lanes[i + 1]
-    reply[#reply + 1] = redis.call('HGET', KEYS[1], lanes[i]) or ''
+    local mark, is_whole = mark_of(lanes[i], ARGV[1])
+    reply[#reply + 1] = is_whole and (mark or '') or 'changed'
   end
 end
 return reply
