@@ -122,8 +122,8 @@ const FIRST_BYTES: usize = 17 << 16;
 /// Few enough for one write to the upstream, which would be complete then.
 const REST_BYTES: usize = 1000;
 
-/// The rest of streamed bodies comes while their guard is stopped. Only the end of its term keeps it
-/// from the upstream.
+/// The rest of streamed bodies comes while their guard is stopped. Only the end of its term keeps
+/// it from the upstream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rest_of_a_body_stays_behind() {
     let pair = Pair::with(TTL, "3s").await;
