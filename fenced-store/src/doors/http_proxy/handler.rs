@@ -10,6 +10,7 @@ use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::request::Parts;
 use http::{HeaderValue, Method};
+use http_body::Body as _;
 use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
@@ -111,7 +112,7 @@ async fn forward(
     body: Body,
     unread: &Unread,
 ) -> Result<(Response, bool), Failure> {
-    let (summary, key, kind) = check(proxy, &head)?;
+    let (summary, key, kind) = check(proxy, &head, body.is_end_stream())?;
     let client =
         if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
@@ -152,13 +153,17 @@ async fn forward(
     tasks.finish(trace::carry(work)).await
 }
 
-fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
+fn check(
+    proxy: &Proxy,
+    head: &Parts,
+    is_empty: bool,
+) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
     let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
     second_name::check_depth(method, headers)?;
     second_name::check_query(uri.query())?;
     headers::check_request(headers)?;
-    headers::check_body(method, headers)?;
+    headers::check_body(method, is_empty)?;
     let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let guard = proxy.guard();
