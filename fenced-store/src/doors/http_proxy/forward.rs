@@ -16,15 +16,15 @@ use http::header::{
     RANGE, TRANSFER_ENCODING,
 };
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
-use http_body::Body as _;
 use http_body_util::{Either, Full};
 use service_kit::problem::{Pieces, Reject};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 use tokio::time::error::Elapsed;
+use tower::BoxError;
 
 use super::body::StreamedReply;
-use super::client::{Client, Connection, Lost, UpstreamBody, chain};
+use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain};
 use super::headers;
 use super::upstream::Upstream;
 use crate::key::ObjectKey;
@@ -212,18 +212,18 @@ impl Forwarder {
         client: &Client,
         request: Request<UpstreamBody>,
     ) -> Result<(http::response::Parts, Bytes), Lost> {
-        let (mut connection, response) = client.send(request).await?;
-        let (head, mut body) = response.into_parts();
+        let (head, mut body) = client.send(request).await?.into_parts();
         // Servers send it to a connection at rest too, before they close it: then it is no reply.
-        if head.status == StatusCode::REQUEST_TIMEOUT && connection.is_reused() {
+        if head.status == StatusCode::REQUEST_TIMEOUT && body.may_be_unasked() {
             return Err(Lost::Unknown("it replied 408 on a connection that had rested".to_owned()));
         }
         let mut pieces = Pieces::default();
         while !body.is_end_stream()
-            && let Some(frame) = poll_fn(|cx| connection.poll_frame(&mut body, cx)).await
+            && let Some(frame) = poll_fn(|cx| body.poll_frame(cx)).await
         {
-            let broke_off =
-                |error| Lost::Unknown(format!("its reply broke off: {}", chain(&error)));
+            let broke_off = |error: BoxError| {
+                Lost::Unknown(format!("its reply broke off: {}", chain(error.as_ref())))
+            };
             if let Ok(data) = frame.map_err(broke_off)?.into_data() {
                 if pieces.len() + data.len() > self.max_reply_bytes {
                     let limit = self.max_reply_bytes;
@@ -232,7 +232,7 @@ impl Forwarder {
                 pieces.push(data);
             }
         }
-        release(client, connection).await;
+        release(client, body).await;
         Ok((head, pieces.finish()))
     }
 
@@ -262,14 +262,14 @@ impl Forwarder {
             return not_leader(&what);
         };
         let lost = match reply {
-            Ok(Ok((connection, response))) => {
+            Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
                 // An empty body is never polled.
                 let body = if body.is_end_stream() {
-                    release(client, connection).await;
+                    release(client, body).await;
                     Body::empty()
                 } else {
-                    Body::new(StreamedReply::new(connection, body, client.clone(), self.timeout))
+                    Body::new(StreamedReply::new(body, client.clone(), self.timeout))
                 };
                 let response = relay(head, body);
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
@@ -321,11 +321,11 @@ impl Forwarder {
     }
 }
 
-async fn release(client: &Client, connection: Box<Connection>) {
-    let mut connection = Some(connection);
+async fn release(client: &Client, body: ReplyBody) {
+    let mut body = Some(body);
     poll_fn(|cx| {
-        if let Some(connection) = connection.take() {
-            client.release(connection, cx);
+        if let Some(body) = body.take() {
+            body.release(client, cx);
         }
         Poll::Ready(())
     })

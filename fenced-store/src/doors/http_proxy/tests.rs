@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::app;
-use crate::doors::http_proxy::{LaneState, Upstream};
+use crate::doors::http_proxy::{LaneState, Upstream, UpstreamHttp};
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
@@ -135,6 +135,7 @@ async fn app_with(
         state: LaneState::Folder(state.to_owned()),
         timeout: Duration::from_secs(20),
         idle,
+        http: UpstreamHttp::H1,
         drain_wait: Duration::from_secs(5),
         etag_probe: None,
     };

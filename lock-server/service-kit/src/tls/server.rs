@@ -58,7 +58,12 @@ impl ServerTls {
             handshakes: Handshakes::new(figures.under_way.clone()),
             figures,
         });
-        Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new, has_http2: false })
+        Ok(Self {
+            shared,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            plain_reply: Vec::new,
+            has_http2: false,
+        })
     }
 
     /// The same for one listener: its limit of a handshake, and its reply to a client that does not

@@ -36,7 +36,8 @@ pub(super) fn checked(
     let length = head.headers.get(CONTENT_LENGTH).map(HeaderValue::to_str);
     let length = length.and_then(|text| text.ok()?.parse().ok());
     let expects = head.headers.get(EXPECT).map(HeaderValue::as_bytes);
-    let demand = Demand::new(expects.is_some_and(|text| text.eq_ignore_ascii_case(b"100-continue")));
+    let demand =
+        Demand::new(expects.is_some_and(|text| text.eq_ignore_ascii_case(b"100-continue")));
     let body = RequestBody::new(body, length, demand.clone());
     Ok((Request::from_parts(head, body), demand))
 }
