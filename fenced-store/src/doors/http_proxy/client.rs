@@ -56,7 +56,6 @@ pub(super) enum Lost {
 }
 
 /// Attempt to send a request.
-#[expect(clippy::large_enum_variant, reason = "a box would cost every request an allocation")]
 enum Sent {
     Replied(Response<ReplyBody>),
     /// Nothing was sent.
@@ -149,7 +148,7 @@ impl Client {
                 Err(Unanswered::NotProcessed(error, unsent)) => {
                     refusal = format!("it did not process the request: {}", chain(&error));
                     let Some(unsent) = unsent else { break };
-                    request = unsent;
+                    request = *unsent;
                 }
             }
         }

@@ -20,7 +20,7 @@ use super::shared::Lease;
 pub(super) enum Unanswered {
     /// The upstream did not process it, by its own statement (RFC 9113 section 8.7), or nothing was
     /// sent. It is here again if its body was received whole.
-    NotProcessed(h2::Error, Option<Request<UpstreamBody>>),
+    NotProcessed(h2::Error, Option<Box<Request<UpstreamBody>>>),
     /// It may have been processed.
     Unknown(h2::Error),
 }
@@ -59,14 +59,17 @@ pub(super) async fn send(
     let mut requests = match lease.requests().ready().await {
         Ok(requests) => requests,
         Err(error) => {
-            return Err(Unanswered::NotProcessed(error, Some(Request::from_parts(head, body))));
+            return Err(Unanswered::NotProcessed(
+                error,
+                Some(Box::new(Request::from_parts(head, body))),
+            ));
         }
     };
     let is_empty = body.is_end_stream();
     let opened = requests.send_request(with_authority(head, origin), is_empty);
     let (mut reply, mut stream) = match opened {
         Ok(stream) => stream,
-        Err(error) => return Err(Unanswered::NotProcessed(error, whole)),
+        Err(error) => return Err(Unanswered::NotProcessed(error, whole.map(Box::new))),
     };
     let mut rest = match body {
         Either::Left(_) if is_empty => None,
@@ -92,7 +95,7 @@ pub(super) async fn send(
         Err(error) if is_not_processed(&error) => {
             // After a GOAWAY the connection takes no further request.
             lease.has_replied = error.is_reset();
-            Err(Unanswered::NotProcessed(error, whole))
+            Err(Unanswered::NotProcessed(error, whole.map(Box::new)))
         }
         Err(error) => Err(Unanswered::Unknown(error)),
     }

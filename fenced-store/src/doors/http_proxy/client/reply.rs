@@ -1,11 +1,11 @@
 //! A reply of the upstream, whatever version of HTTP it came by.
 
-use std::error::Error;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
+use tower::BoxError;
 
 use super::exchange::Exchange;
 use super::{Client, Connection};
@@ -31,7 +31,7 @@ impl ReplyBody {
     pub(in super::super) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Box<dyn Error + Send + Sync>>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         match self {
             Self::Connection(connection, body) => {
                 connection.poll_frame(body, cx).map(|frame| frame.map(|frame| Ok(frame?)))
