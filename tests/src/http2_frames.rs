@@ -145,14 +145,35 @@ impl Http2Client {
     /// If the server does not accept.
     pub async fn connect(addr: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let mut client = Self::silent(addr).await;
+        client.bytes(PREFACE).await;
+        client.settings(&[&[(1, 0)], settings].concat()).await;
+        client
+    }
+
+    /// The other end: a connection that a client has made, whose preface is read.
+    ///
+    /// # Panics
+    /// If the client does not speak HTTP/2.
+    pub async fn accepted(mut stream: TcpStream, settings: &[(u16, u32)]) -> Self {
+        stream.set_nodelay(true).expect("a socket");
+        let mut preface = [0; PREFACE.len()];
+        let read = tokio::time::timeout(HANG, stream.read_exact(&mut preface)).await;
+        read.expect("a preface in time").expect("a preface");
+        assert_eq!(preface, PREFACE);
+        let mut peer = Self { stream, unread: Vec::new() };
+        peer.settings(settings).await;
+        // In reply to its own.
+        peer.send(kind::SETTINGS, 1, 0, &[]).await;
+        peer
+    }
+
+    async fn settings(&mut self, settings: &[(u16, u32)]) {
         let mut payload = Vec::new();
-        for (id, value) in [(1, 0)].iter().chain(settings) {
+        for (id, value) in settings {
             payload.extend_from_slice(&id.to_be_bytes());
             payload.extend_from_slice(&value.to_be_bytes());
         }
-        client.bytes(PREFACE).await;
-        client.send(kind::SETTINGS, 0, 0, &payload).await;
-        client
+        self.send(kind::SETTINGS, 0, 0, &payload).await;
     }
 
     /// Sends bytes. A server that has closed is noticed by reading.

@@ -26,6 +26,7 @@ pub mod event_stream;
 pub mod fault_proxy;
 pub mod history;
 pub mod http2_frames;
+pub mod http2_origin;
 pub mod http_holders;
 pub mod in_turns;
 pub mod journal;

@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use axum::body::Body;
 use bytes::Bytes;
 use h2::{Reason, RecvStream, SendStream};
-use http::header::HOST;
-use http::{Request, Response, Uri, Version};
+use http::header::{CONTENT_LENGTH, HOST};
+use http::{HeaderValue, Request, Response, Uri, Version, request};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Either};
 
@@ -66,7 +66,8 @@ pub(super) async fn send(
         }
     };
     let is_empty = body.is_end_stream();
-    let opened = requests.send_request(with_authority(head, origin), is_empty);
+    let length = body.size_hint().exact().filter(|_| !is_empty);
+    let opened = requests.send_request(translated(head, origin, length), is_empty);
     let (mut reply, mut stream) = match opened {
         Ok(stream) => stream,
         Err(error) => return Err(Unanswered::NotProcessed(error, whole.map(Box::new))),
@@ -92,12 +93,14 @@ pub(super) async fn send(
             let (head, reply) = response.into_parts();
             Ok((Response::from_parts(head, ()), Exchange { reply, rest, _lease: lease }))
         }
-        Err(error) if is_not_processed(&error) => {
-            // After a GOAWAY the connection takes no further request.
-            lease.has_replied = error.is_reset();
-            Err(Unanswered::NotProcessed(error, whole.map(Box::new)))
+        Err(error) => {
+            // Then the connection works; after a GOAWAY it takes no further request.
+            lease.has_replied = error.is_remote() && error.is_reset();
+            match is_not_processed(&error) {
+                true => Err(Unanswered::NotProcessed(error, whole.map(Box::new))),
+                false => Err(Unanswered::Unknown(error)),
+            }
         }
-        Err(error) => Err(Unanswered::Unknown(error)),
     }
 }
 
@@ -108,13 +111,16 @@ fn is_not_processed(error: &h2::Error) -> bool {
     error.is_remote() && (is_refused || error.is_go_away())
 }
 
-/// The head with the upstream's name as its authority, which replaces Host.
-fn with_authority(mut head: http::request::Parts, origin: &Uri) -> Request<()> {
+/// The head with the upstream's name as its authority, which replaces Host, and the body's length.
+fn translated(mut head: request::Parts, origin: &Uri, length: Option<u64>) -> Request<()> {
     let mut uri = head.uri.into_parts();
     uri.scheme = origin.scheme().cloned();
     uri.authority = origin.authority().cloned();
     head.uri = Uri::from_parts(uri).unwrap_or_default();
     head.headers.remove(HOST);
+    if let Some(length) = length {
+        head.headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
     head.version = Version::HTTP_2;
     Request::from_parts(head, ())
 }

@@ -172,7 +172,7 @@ impl SharedConnection {
 #[derive(Debug)]
 pub(super) struct Lease {
     connection: SharedConnection,
-    /// The head of the reply has arrived.
+    /// The upstream has replied to the request, or reset it.
     pub(super) has_replied: bool,
 }
 
