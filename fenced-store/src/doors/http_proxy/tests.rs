@@ -194,12 +194,13 @@ impl Answer {
 }
 
 fn request(method: Method, path: &str, token: u64) -> Request<Body> {
+    let body = if method.is_safe() { Body::empty() } else { Body::from("hi") };
     let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     if token > 0 {
         let lease = format!("00000000-0000-4000-8000-{token:012}");
         request = request.header(FENCING_TOKEN, format!("{token};lock=\"a\";lease=\"{lease}\""));
     }
-    request.body(Body::from("hi")).unwrap()
+    request.body(body).unwrap()
 }
 
 async fn request_reply(router: ApiRouter, request: Request<Body>) -> Answer {

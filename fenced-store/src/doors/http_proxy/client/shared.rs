@@ -220,3 +220,53 @@ async fn confirm(pings: Option<PingPong>) -> Result<(), h2::Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use hyper_rustls::MaybeHttpsStream;
+    use tokio::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    /// Frames wait for the upstream's window when the term ends, and stay there.
+    #[tokio::test]
+    async fn frames_that_wait_are_not_sent_after_the_end_of_the_term() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (peer, _) = listener.accept().await.unwrap();
+        let term = Term::until(u64::MAX);
+        let stream = MaybeHttpsStream::Http(TokioIo::new(stream));
+        let (io, flags) = ProbedIo::new(stream, term.clone(), None).unwrap();
+        let begin = SharedConnection::begin(io, flags, term.clone());
+        let mut settings = h2::server::Builder::new();
+        settings.initial_window_size(4);
+        let serve = async {
+            let mut upstream = settings.handshake::<_, Bytes>(peer).await.unwrap();
+            (upstream.accept().await.unwrap().unwrap(), upstream)
+        };
+        let ask = async {
+            let lease = begin.await.unwrap();
+            let request = http::Request::put("http://upstream/a").body(()).unwrap();
+            let requests = lease.requests().ready().await;
+            let (reply, mut stream) = requests.unwrap().send_request(request, false).unwrap();
+            stream.send_data(Bytes::from_static(b"in time, late"), true).unwrap();
+            (lease, reply, stream)
+        };
+        let (((request, _respond), mut upstream), (_lease, reply, _stream)) =
+            tokio::join!(serve, ask);
+        let mut body = request.into_body();
+        let first = tokio::select! {
+            data = body.data() => data.unwrap().unwrap(),
+            _ = upstream.accept() => panic!("the connection ended"),
+        };
+        assert_eq!(first, "in t");
+        term.end();
+        body.flow_control().release_capacity(first.len()).unwrap();
+        let more = tokio::select! {
+            data = body.data() => data.unwrap(),
+            _ = upstream.accept() => body.data().await.unwrap(),
+        };
+        assert!(more.is_err(), "{more:?}");
+        assert!(reply.await.is_err());
+    }
+}
