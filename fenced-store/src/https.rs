@@ -36,7 +36,7 @@ impl Https {
         Ok(Self { config: options.client_config(is_used)?, options })
     }
 
-    /// Connections that are each ready within `timeout`, with the TLS handshake, and may speak these
+    /// Connections that are each ready within `timeout`, with the TLS handshake, and offer these
     /// versions of HTTP.
     pub(crate) fn connector(&self, timeout: Duration, http: UpstreamHttp) -> Connector {
         let mut tcp = HttpConnector::new();

@@ -40,16 +40,16 @@ pub const END_STREAM: u8 = 1;
 /// Flag of the last frame of a head.
 pub const END_HEADERS: u8 = 4;
 
-/// A frame.
+/// One unit of RFC 9113 section 4.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// Type, one of [`kind`].
     pub kind: u8,
-    /// Flags.
+    /// Bits whose meaning depends on the type.
     pub flags: u8,
     /// Stream; 0 is the connection.
     pub stream: u32,
-    /// Payload.
+    /// Bytes behind the frame's own head.
     pub payload: Vec<u8>,
 }
 
@@ -116,7 +116,7 @@ fn digits(bytes: &[u8]) -> Option<u16> {
 pub struct Http2Reply {
     /// Status of the final head.
     pub status: u16,
-    /// Body.
+    /// Text of all DATA frames.
     pub body: String,
 }
 

@@ -21,7 +21,7 @@ pub struct OriginConnection(pub Http2Client);
 pub struct Arrived {
     /// Stream of the request.
     pub stream: u32,
-    /// Body.
+    /// Text of all DATA frames.
     pub body: String,
 }
 

@@ -59,7 +59,7 @@ pub struct ListenOptions {
     /// Connections at once, and requests in flight beyond the first of each connection. Further
     /// connections wait in the kernel's backlog of 1024; further requests of HTTP/2 are refused.
     pub max_connections: usize,
-    /// Whether HTTP/2 is spoken beside HTTP/1.1: by ALPN in TLS, by its preface otherwise.
+    /// HTTP/2 is spoken beside HTTP/1.1: by ALPN in TLS, by its preface otherwise.
     pub http2: bool,
     /// Header fields of a request.
     pub max_headers: usize,

@@ -3,7 +3,7 @@
 
 #[path = "service/drain.rs"]
 mod drain;
-#[expect(unreachable_pub, reason = "it is a public part of the harness too")]
+#[expect(unreachable_pub, dead_code, reason = "it is a part of the harness too, which uses all")]
 #[path = "../../../tests/src/http2_frames.rs"]
 mod frames;
 #[path = "service/harness.rs"]

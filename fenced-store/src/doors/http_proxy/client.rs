@@ -1,8 +1,9 @@
 //! HTTP client for the upstream: no retries of what may have been sent, no redirects.
 //!
 //! A connection of HTTP/1 is driven by the task of its request, and rests in the pool of its thread
-//! between two of them; one of HTTP/2 has a task, and many requests. The pool's library would need a task and several wake-ups a request, and has no
-//! bound on how stale a connection may be that fits writes.
+//! between two of them; one of HTTP/2 has a task, and many requests. The pool's library would need
+//! a task and several wake-ups a request, and has no bound on how stale a connection may be that
+//! fits writes.
 
 mod connection;
 mod exchange;

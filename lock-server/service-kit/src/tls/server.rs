@@ -75,7 +75,7 @@ impl ServerTls {
         self
     }
 
-    /// The same for a listener that speaks HTTP/2 too.
+    /// Offers HTTP/2 too, if `has_http2` is true.
     #[must_use]
     pub(crate) fn with_http2(self, has_http2: bool) -> Self {
         Self { has_http2, ..self }

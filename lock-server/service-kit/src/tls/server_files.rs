@@ -58,7 +58,7 @@ pub(super) struct TlsContents {
 /// A configuration made of the files.
 pub(super) struct LoadedTls {
     pub(super) config: Arc<ServerConfig>,
-    /// The same, with HTTP/2 as the first choice.
+    /// Configuration for listeners that speak HTTP/2 too, which is the first choice.
     pub(super) http2: Arc<ServerConfig>,
     /// End of the server's certificate, in seconds since 1970.
     pub(super) not_after_seconds: u64,

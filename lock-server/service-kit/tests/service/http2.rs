@@ -63,7 +63,7 @@ async fn a_listener_without_http2_speaks_http1_alone() {
     assert!(client.exchange(1, &request("GET", "/hello")).await.is_err());
 }
 
-/// What a server of HTTP/1 behind this one could take for something else.
+/// A server of HTTP/1 behind this one could take it for something else.
 #[tokio::test]
 async fn what_http1_would_read_differently_is_refused() {
     let server = start(options()).await;
@@ -196,7 +196,8 @@ async fn a_handler_ends_with_the_stream_that_its_client_resets() {
     let gone = Arc::new(Notify::new());
     let begun = Arc::new(Notify::new());
     let handler = {
-        let (gone, begun) = (gone.clone(), begun.clone());
+        let gone = gone.clone();
+        let begun = begun.clone();
         async move || {
             let _alive = NotifyDrop(gone);
             begun.notify_one();

@@ -143,7 +143,7 @@ async fn a_window_that_stays_closed_costs_the_client_its_reply() {
     assert_eq!(client.reply(1).await, Err(Some(code::CANCEL)));
     client.head(3, END_STREAM, &request("GET", "/hello")).await;
     client.send(kind::WINDOW_UPDATE, 0, 3, &100_u32.to_be_bytes()).await;
-    assert_eq!(client.reply(3).await, ok("hello"), "the connection goes on");
+    assert_eq!(client.reply(3).await, ok("hello"), "the connection continues");
 }
 
 #[tokio::test]

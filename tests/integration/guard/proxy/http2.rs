@@ -156,7 +156,8 @@ impl Nginx {
             .join(" ");
         let conf = format!(
             "daemon off; master_process off; pid {root}/pid; error_log {root}/error; events {{}}\n\
-             http {{ log_format line '$request_method $server_protocol'; access_log {root}/log line;\n\
+             http {{ log_format line '$request_method $server_protocol';\n\
+             access_log {root}/log line;\n\
              {temporary} server {{ listen 127.0.0.1:{port} ssl http2; root {root}/data;\n\
              ssl_certificate {certificate}; ssl_certificate_key {key};\n\
              dav_methods PUT DELETE; create_full_put_path on; }} }}\n"

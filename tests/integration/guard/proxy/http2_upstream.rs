@@ -126,7 +126,7 @@ async fn what_the_upstream_did_not_process_is_sent_again() {
     next.reply(1).await;
     assert_eq!(client.reply(3).await.unwrap().status, 204);
     origin.reply(1).await;
-    assert_eq!(client.reply(1).await.unwrap().status, 204, "the one that was processed goes on");
+    assert_eq!(client.reply(1).await.unwrap().status, 204, "the one that was processed continues");
     assert_eq!(guard.quarantined().await, 0);
 }
 

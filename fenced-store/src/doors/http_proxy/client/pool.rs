@@ -65,8 +65,8 @@ impl Turn<'_> {
     }
 }
 
-/// Connections, by the thread that they are used on. A socket belongs to the event queue of one thread, so another thread would
-/// have to be woken for each of its events.
+/// Connections, by the thread that they are used on. A socket belongs to the event queue of one
+/// thread, so another thread would have to be woken for each of its events.
 #[derive(Debug)]
 pub(super) struct Pool {
     /// Longest rest after which a connection is used again.

@@ -35,11 +35,11 @@ type Driver = Connection<TokioIo<ProbedIo>, Bytes>;
 #[derive(Clone, Debug)]
 pub(super) struct SharedConnection {
     requests: SendRequest<Bytes>,
-    state: Arc<State>,
+    state: Arc<SharedState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SharedState {
     usage: Mutex<Usage>,
     driven: Mutex<Driven>,
 }
@@ -62,7 +62,7 @@ struct Driven {
     waker: Option<Waker>,
 }
 
-impl State {
+impl SharedState {
     fn usage(&self) -> MutexGuard<'_, Usage> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,7 +116,7 @@ impl SharedConnection {
         let pings = driver.ping_pong();
         let usage = Usage { in_flight: 1, rests_since: clock::now(), is_retired: false };
         let driven = Driven { driver: Some(driver), flags, waker: None };
-        let state = Arc::new(State { usage: Mutex::new(usage), driven: Mutex::new(driven) });
+        let state = Arc::new(SharedState { usage: Mutex::new(usage), driven: Mutex::new(driven) });
         // Given back if the upstream does not confirm.
         let lease =
             Lease { connection: Self { requests, state: Arc::clone(&state) }, has_replied: false };
@@ -200,7 +200,7 @@ impl Drop for Lease {
 
 /// Moves bytes until the connection ends. Nothing is sent after the end of the term, though frames
 /// may wait: the socket is closed.
-async fn drive(state: Arc<State>, term: Term) {
+async fn drive(state: Arc<SharedState>, term: Term) {
     let driving = std::future::poll_fn(|cx| {
         let mut driven = state.driven();
         driven.waker = Some(cx.waker().clone());

@@ -49,8 +49,7 @@ fn is_path(method: &Method, path: &str) -> bool {
         || (path.is_empty() && method == Method::CONNECT)
 }
 
-/// A client may send each cookie in a field of its own, which HTTP/1 does not know (RFC 9113 section
-/// 8.2.3).
+/// Joins cookies that came in a field each, which HTTP/1 does not know (RFC 9113 section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let crumbs: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
     if crumbs.len() > 1
