@@ -259,6 +259,7 @@ impl Bound {
         let api = listener::serve(self.listener, router, options, kit.tasks.clone());
         let Some((listener, (_, router))) = self.proxy.zip(proxy) else { return api.await };
         let threads = &self.proxy_threads;
+        let options = ListenOptions { http2: true, ..options };
         let proxy = listener::serve_on(threads, listener, router, options, kit.tasks.clone());
         let (api, proxy) = tokio::join!(api, proxy);
         DrainReport { open: api.open + proxy.open, cut: api.cut + proxy.cut }

@@ -14,6 +14,8 @@ use tower::BoxError;
 use tower::timeout::Timeout;
 use tower::util::BoxCloneSyncService;
 
+use crate::doors::http_proxy::UpstreamHttp;
+
 /// Makes the connections of an HTTP client.
 pub(crate) type Connector =
     BoxCloneSyncService<Uri, MaybeHttpsStream<TokioIo<TcpStream>>, BoxError>;
@@ -34,17 +36,20 @@ impl Https {
         Ok(Self { config: options.client_config(is_used)?, options })
     }
 
-    /// Connections that are each ready within `timeout`, with the TLS handshake.
-    pub(crate) fn connector(&self, timeout: Duration) -> Connector {
+    /// Connections that are each ready within `timeout`, with the TLS handshake, and offer these
+    /// versions of HTTP.
+    pub(crate) fn connector(&self, timeout: Duration, http: UpstreamHttp) -> Connector {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(timeout));
-        let https = HttpsConnectorBuilder::new()
-            .with_tls_config(self.config.clone())
-            .https_or_http()
-            .enable_http1()
-            .wrap_connector(tcp);
+        let https =
+            HttpsConnectorBuilder::new().with_tls_config(self.config.clone()).https_or_http();
+        let https = match http {
+            UpstreamHttp::H1 => https.enable_http1().wrap_connector(tcp),
+            UpstreamHttp::H2 => https.enable_http2().wrap_connector(tcp),
+            UpstreamHttp::Auto => https.enable_all_versions().wrap_connector(tcp),
+        };
         BoxCloneSyncService::new(Timeout::new(https, timeout))
     }
 

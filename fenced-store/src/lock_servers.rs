@@ -11,6 +11,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
+use crate::doors::http_proxy::UpstreamHttp;
 use crate::https::{Connector, Https};
 
 /// Time limit of a lock server's reply.
@@ -55,7 +56,7 @@ impl Caller {
             .pool_max_idle_per_host(1)
             .pool_idle_timeout(IDLE)
             .pool_timer(TokioTimer::new())
-            .build(servers.https.connector(TIMEOUT));
+            .build(servers.https.connector(TIMEOUT, UpstreamHttp::H1));
         Self { servers, http, at: 0 }
     }
 

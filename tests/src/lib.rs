@@ -25,6 +25,8 @@ pub mod etcd_server;
 pub mod event_stream;
 pub mod fault_proxy;
 pub mod history;
+pub mod http2_frames;
+pub mod http2_origin;
 pub mod http_holders;
 pub mod in_turns;
 pub mod journal;

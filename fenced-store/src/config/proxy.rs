@@ -9,7 +9,9 @@ use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
 use super::{ElectionFlags, ReportFlags};
-use crate::doors::http_proxy::{Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
+use crate::doors::http_proxy::{
+    Upstream, UpstreamHttp, UpstreamTlsFlags, probe_folder, upstream_url,
+};
 use crate::key::ObjectKey;
 
 /// Reverse proxy before an HTTP datastore, in place of a store.
@@ -25,6 +27,11 @@ pub struct ProxyFlags {
     /// HTTPS to the datastore.
     #[command(flatten)]
     pub upstream_tls: UpstreamTlsFlags,
+    /// Version of HTTP towards the datastore: h1, h2 (with http:// too), or auto, which lets a
+    /// datastore of https:// choose. A connection of h2 that breaks leaves the outcome of all
+    /// writes on it unknown.
+    #[arg(long, value_name = "VERSION", default_value = "h1")]
+    pub upstream_http: UpstreamHttp,
     /// Time for which the upstream may act on a request whose connection broke. You have to know
     /// it: the guarantee "bounded" is worth what this number is. No default.
     #[arg(long, value_name = "DURATION", value_parser = parse_positive)]
@@ -92,6 +99,7 @@ impl ProxyFlags {
         match (listen, url, lifetime, &state) {
             (Some(listen), Some(url), Some(max_request_lifetime), Ok(state)) => Ok(Upstream {
                 listen,
+                http: self.upstream_http,
                 https: self.upstream_tls.https(&url)?,
                 url,
                 max_request_lifetime,

@@ -44,7 +44,9 @@ mod upstream;
 
 pub use election::ElectionOptions;
 pub use service::LaneService;
-pub use upstream::{LaneState, Upstream, UpstreamTlsFlags, probe_folder, upstream_url};
+pub use upstream::{
+    LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, probe_folder, upstream_url,
+};
 
 /// A state that cannot be used.
 #[derive(Debug, thiserror::Error)]

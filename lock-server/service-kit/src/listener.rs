@@ -1,4 +1,4 @@
-//! The accept loop: HTTP/1.1 with every wait and every size bounded.
+//! The accept loop: HTTP/1.1 and HTTP/2 with every wait and every size bounded.
 //!
 //! axum's own `serve` leaves hyper's header timeout without a timer and has no limit on idle or
 //! slow connections; this loop has.
@@ -9,6 +9,7 @@ mod connection;
 mod early_reply;
 mod exposure;
 mod handler;
+mod http2;
 mod stream;
 mod threads;
 mod transport;
@@ -55,8 +56,11 @@ pub struct ListenOptions {
     pub idle_timeout: Duration,
     /// Longest time that a client may leave a reply unread while nothing more fits into the socket.
     pub write_timeout: Duration,
-    /// Connections at once. Further ones wait in the kernel's backlog of 1024.
+    /// Connections at once, and requests in flight beyond the first of each connection. Further
+    /// connections wait in the kernel's backlog of 1024; further requests of HTTP/2 are refused.
     pub max_connections: usize,
+    /// HTTP/2 is spoken beside HTTP/1.1: by ALPN in TLS, by its preface otherwise.
+    pub http2: bool,
     /// Header fields of a request.
     pub max_headers: usize,
     /// Bytes of a request's head; at least 8192 are always allowed.
@@ -74,6 +78,7 @@ impl Default for ListenOptions {
             idle_timeout: Duration::from_secs(75),
             write_timeout: Duration::from_secs(30),
             max_connections: 10_000,
+            http2: false,
             max_headers: 64,
             max_header_bytes: 16 * 1024,
             drain_deadline: Duration::from_secs(10),
@@ -96,6 +101,8 @@ struct Shared {
     options: ListenOptions,
     http: http1::Builder,
     tls: Option<ServerTls>,
+    /// Permits of connections, and of requests beyond the first of each.
+    slots: Arc<Semaphore>,
     shutdown: CancellationToken,
     cut: CancellationToken,
 }
@@ -130,7 +137,11 @@ pub async fn serve_on(
         router: router.into(),
         options,
         http: http_builder(&options),
-        tls: tls.map(|tls| tls.for_listener(options.header_timeout, early_reply::plain_text)),
+        tls: tls.map(|tls| {
+            tls.for_listener(options.header_timeout, early_reply::plain_text)
+                .with_http2(options.http2)
+        }),
+        slots: Arc::clone(&slots),
         shutdown: tasks.shutdown_token(),
         cut: CancellationToken::new(),
     });

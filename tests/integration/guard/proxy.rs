@@ -2,6 +2,8 @@
 
 mod bytes;
 mod conditions;
+mod http2;
+mod http2_upstream;
 mod journal;
 mod operators;
 

@@ -9,10 +9,9 @@ use std::time::Duration;
 use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::client::{Client, Connection};
+use super::client::{Client, ReplyBody};
 
 /// Tracker of a request's unread body. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -98,24 +97,19 @@ impl http_body::Body for StreamedRequest {
     }
 }
 
-/// Body of a reply that is passed on as it comes, with the connection that it comes from. It ends
+/// Body of a reply that is passed on as it comes. It ends
 /// if the upstream pauses for too long. Trailers are dropped.
 pub(super) struct StreamedReply {
     /// `None` at the end.
-    source: Option<(Box<Connection>, Incoming)>,
+    source: Option<ReplyBody>,
     client: Client,
     pause_max: Duration,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl StreamedReply {
-    pub(super) fn new(
-        connection: Box<Connection>,
-        body: Incoming,
-        client: Client,
-        pause_max: Duration,
-    ) -> Self {
-        Self { source: Some((connection, body)), client, pause_max, pause: None }
+    pub(super) fn new(body: ReplyBody, client: Client, pause_max: Duration) -> Self {
+        Self { source: Some(body), client, pause_max, pause: None }
     }
 
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Error> {
@@ -140,15 +134,15 @@ impl http_body::Body for StreamedReply {
             return Poll::Ready(Some(Err(std::io::Error::other("this guard's term has ended"))));
         }
         loop {
-            let Some((connection, body)) = &mut this.source else { return Poll::Ready(None) };
-            let Poll::Ready(frame) = connection.poll_frame(body, cx) else {
+            let Some(body) = &mut this.source else { return Poll::Ready(None) };
+            let Poll::Ready(frame) = body.poll_frame(cx) else {
                 return this.poll_pause(cx).map(|late| Some(Err(late)));
             };
             this.pause = None;
             match frame {
                 None => {
-                    if let Some((connection, _)) = this.source.take() {
-                        this.client.release(connection, cx);
+                    if let Some(body) = this.source.take() {
+                        body.release(&this.client, cx);
                     }
                     return Poll::Ready(None);
                 }
@@ -160,9 +154,9 @@ impl http_body::Body for StreamedReply {
                     Ok(data) => {
                         // It is not polled again after its last byte.
                         if body.is_end_stream()
-                            && let Some((connection, _)) = this.source.take()
+                            && let Some(body) = this.source.take()
                         {
-                            this.client.release(connection, cx);
+                            body.release(&this.client, cx);
                         }
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
@@ -173,10 +167,10 @@ impl http_body::Body for StreamedReply {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.source.as_ref().is_none_or(|(_, body)| body.is_end_stream())
+        self.source.as_ref().is_none_or(ReplyBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.source.as_ref().map_or_else(|| SizeHint::with_exact(0), |(_, body)| body.size_hint())
+        self.source.as_ref().map_or_else(|| SizeHint::with_exact(0), ReplyBody::size_hint)
     }
 }

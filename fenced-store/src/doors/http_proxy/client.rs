@@ -1,15 +1,20 @@
 //! HTTP client for the upstream: no retries of what may have been sent, no redirects.
 //!
-//! A connection is driven by the task of its request, and rests in the pool of its thread between
-//! two of them. The pool's library would need a task and several wake-ups a request, and has no
-//! bound on how stale a connection may be that fits writes.
+//! A connection of HTTP/1 is driven by the task of its request, and rests in the pool of its thread
+//! between two of them; one of HTTP/2 has a task, and many requests. The pool's library would need
+//! a task and several wake-ups a request, and has no bound on how stale a connection may be that
+//! fits writes.
 
 mod connection;
+mod exchange;
 mod io;
 mod pool;
+mod reply;
+mod shared;
 
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -19,16 +24,23 @@ use http::{Request, Response, Uri};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use hyper_rustls::MaybeHttpsStream;
 use service_kit::tasks::Tasks;
 use tower::ServiceExt as _;
 
 use super::term::Term;
-use super::upstream::Upstream;
+use super::upstream::{Upstream, UpstreamHttp};
 use crate::https::{Connector, Https};
 
-pub(super) use self::connection::Connection;
+use self::connection::Connection;
+use self::exchange::Unanswered;
 use self::io::ProbedIo;
 use self::pool::Pool;
+pub(super) use self::reply::ReplyBody;
+use self::shared::{Lease, SharedConnection};
+
+/// Times that a request is sent at most, as long as it is certainly not processed.
+const SENDS: u32 = 3;
 
 /// Body of a request: received whole, or streamed.
 pub(super) type UpstreamBody = Either<Full<Bytes>, Body>;
@@ -44,12 +56,31 @@ pub(super) enum Lost {
     Unknown(String),
 }
 
+/// Attempt to send a request.
+enum Sent {
+    Replied(Response<ReplyBody>),
+    /// Nothing was sent.
+    Unsent(Request<UpstreamBody>),
+}
+
+/// Way to send a request.
+enum Opened {
+    /// New connection of HTTP/1.
+    Alone(Box<Connection>),
+    /// Place on a connection of HTTP/2.
+    Shared(Lease),
+}
+
 /// Sender of requests to the upstream, in one term. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     connector: Connector,
     https: Https,
     origin: Uri,
+    connect_timeout: Duration,
+    http: UpstreamHttp,
+    /// The upstream chose HTTP/1 last, if it has the choice.
+    chose_http1: Arc<AtomicBool>,
     pool: Arc<Pool>,
     term: Term,
     unacknowledged: Option<Duration>,
@@ -61,8 +92,12 @@ impl Client {
     pub(super) fn new(upstream: &Upstream, term: Term, tasks: &Tasks) -> Self {
         let pool = Arc::new(Pool::new(upstream.idle));
         Pool::start_pruning(&pool, tasks);
+        let connect_timeout = upstream.timeout / 2;
         Self {
-            connector: upstream.https.connector(upstream.timeout / 2),
+            connector: upstream.https.connector(connect_timeout, upstream.http),
+            connect_timeout,
+            http: upstream.http,
+            chose_http1: Arc::default(),
             https: upstream.https.clone(),
             origin: upstream.url.base().parse().unwrap_or_default(),
             pool,
@@ -76,42 +111,113 @@ impl Client {
         &self.term
     }
 
-    /// Sends a request and awaits the head of the reply. The body needs the connection to be
-    /// driven on.
+    /// Sends a request and awaits the head of the reply. The rest moves only while the body of the
+    /// reply is polled.
     ///
-    /// A connection that ended before the request's turn hands it back, and then a new one is made:
-    /// nothing was sent. Anything else that breaks before the reply is an unknown outcome.
+    /// A connection that ended before the request's turn hands it back, and then another one is
+    /// used: nothing was sent. So does one whose upstream states that it has not processed the
+    /// request (HTTP/2). Anything else that breaks before the reply is an unknown outcome.
     ///
     /// # Cancel safety
-    /// Dropping the future closes the connection; the upstream may still act on the request.
+    /// Dropping the future closes the connection, or resets the stream; the upstream may still act
+    /// on the request.
     pub(super) async fn send(
         &self,
         mut request: Request<UpstreamBody>,
-    ) -> Result<(Box<Connection>, Response<Incoming>), Lost> {
+    ) -> Result<Response<ReplyBody>, Lost> {
         if !self.term.holds() {
             return Err(Lost::NotLeader);
         }
+        if !self.may_share() {
+            match self.send_warm(request).await? {
+                Sent::Replied(response) => return Ok(response),
+                Sent::Unsent(unsent) => request = unsent,
+            }
+        }
+        let mut refusal = String::new();
+        for _ in 0..SENDS {
+            // Boxed: it is large and rare, and every request would move room for it.
+            let lease = match Box::pin(self.open()).await? {
+                Opened::Alone(connection) => return self.send_first(connection, request).await,
+                Opened::Shared(lease) => lease,
+            };
+            match exchange::send(lease, &self.origin, request).await {
+                Ok((head, exchange)) => {
+                    return Ok(head.map(|()| ReplyBody::Stream(Box::new(exchange))));
+                }
+                Err(Unanswered::Unknown(error)) => return Err(Lost::Unknown(chain(&error))),
+                Err(Unanswered::NotProcessed(error, unsent)) => {
+                    refusal = format!("it did not process the request: {}", chain(&error));
+                    let Some(unsent) = unsent else { break };
+                    request = *unsent;
+                }
+            }
+        }
+        Err(Lost::NotSent(refusal))
+    }
+
+    /// Sends a request on a connection of HTTP/1 that has carried others; hands it back if there is
+    /// none.
+    async fn send_warm(&self, mut request: Request<UpstreamBody>) -> Result<Sent, Lost> {
         while let Some(mut connection) = self.pool.take() {
             if !poll_fn(|cx| Poll::Ready(connection.is_usable(cx))).await {
                 continue;
             }
             match connection.send(request).await {
-                Ok(response) => return Ok((connection, response)),
+                Ok(response) => return Ok(Sent::Replied(replied(connection, response))),
                 Err(mut error) => match error.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(self.lost(&connection, error.error())),
                 },
             }
         }
-        // Boxed: it is large and rare, and every request would move room for it.
-        let mut connection = Box::pin(self.connect()).await?;
+        Ok(Sent::Unsent(request))
+    }
+
+    /// Sends the first request on a connection of HTTP/1.
+    async fn send_first(
+        &self,
+        mut connection: Box<Connection>,
+        request: Request<UpstreamBody>,
+    ) -> Result<Response<ReplyBody>, Lost> {
         match connection.send(request).await {
-            Ok(response) => Ok((connection, response)),
+            Ok(response) => Ok(replied(connection, response)),
             Err(error) if error.message().is_some() => Err(Lost::NotSent(chain(error.error()))),
             Err(error) => Err(self.lost(&connection, error.error())),
         }
     }
 
+    /// Returns `true` if the upstream may speak HTTP/2.
+    fn may_share(&self) -> bool {
+        match self.http {
+            UpstreamHttp::H1 => false,
+            UpstreamHttp::H2 => true,
+            UpstreamHttp::Auto => !self.chose_http1.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Takes a place on a connection that requests share, or makes a connection.
+    async fn open(&self) -> Result<Opened, Lost> {
+        if !self.may_share() || !self.pool.is_used() {
+            return self.connect().await;
+        }
+        let lease = || poll_fn(|cx| Poll::Ready(self.pool.lease(cx)));
+        if let Some(lease) = lease().await {
+            return Ok(Opened::Shared(lease));
+        }
+        let connecting = self.pool.connecting();
+        let turn = connecting.turn().await.map_err(Lost::NotSent)?;
+        if let Some(lease) = lease().await {
+            return Ok(Opened::Shared(lease));
+        }
+        let opened = self.connect().await;
+        match &opened {
+            Err(Lost::NotSent(error)) => turn.failed(error),
+            Ok(Opened::Shared(lease)) => self.pool.put_shared(lease.connection()),
+            Ok(Opened::Alone(_)) | Err(_) => {}
+        }
+        opened
+    }
     fn lost(&self, connection: &Connection, error: &hyper::Error) -> Lost {
         match connection.has_sent() || self.term.holds() {
             true => Lost::Unknown(chain(error)),
@@ -126,20 +232,45 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Box<Connection>, Lost> {
+    /// Makes a connection, ready for requests, within the time limit.
+    async fn connect(&self) -> Result<Opened, Lost> {
+        let limit = self.connect_timeout;
+        tokio::time::timeout(limit, self.begin()).await.unwrap_or_else(|_| {
+            Err(Lost::NotSent(format!("no connection within {} ms", limit.as_millis())))
+        })
+    }
+
+    async fn begin(&self) -> Result<Opened, Lost> {
         let host = self.origin.host().unwrap_or_default();
         let connected = self.connector.clone().oneshot(self.origin.clone()).await;
         let stream = connected.map_err(|error| {
             let error = error.as_ref();
             Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
+        let is_http2 = match &stream {
+            MaybeHttpsStream::Http(_) => self.http == UpstreamHttp::H2,
+            MaybeHttpsStream::Https(tls) => tls.inner().get_ref().1.alpn_protocol() == Some(b"h2"),
+        };
+        if !is_http2 && self.http == UpstreamHttp::H2 {
+            let text = "it does not speak HTTP/2 over TLS (ALPN); set --upstream-http auto";
+            return Err(Lost::NotSent(text.to_owned()));
+        }
+        self.chose_http1.store(!is_http2, Ordering::Relaxed);
         let (io, flags) = ProbedIo::new(stream, self.term.clone(), self.unacknowledged)
             .map_err(|error| Lost::NotSent(error.to_string()))?;
+        if is_http2 {
+            let lease = SharedConnection::begin(io, flags, self.term.clone()).await;
+            return lease.map(Opened::Shared).map_err(Lost::NotSent);
+        }
         let (sender, driver) =
             http1::handshake(io).await.map_err(|error| Lost::NotSent(chain(&error)))?;
         // It has kilobytes, which would be moved several times a request.
-        Ok(Box::new(Connection::new(sender, driver, flags)))
+        Ok(Opened::Alone(Box::new(Connection::new(sender, driver, flags))))
     }
+}
+
+fn replied(connection: Box<Connection>, response: Response<Incoming>) -> Response<ReplyBody> {
+    response.map(|body| ReplyBody::Connection(connection, body))
 }
 
 /// Formats an error with its causes, in one line.

@@ -11,11 +11,11 @@ use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
 
 use super::client::Client;
+use super::conditions::Conditions;
 use super::conditions::attempt::{
     Attempt, AttemptStep, End, Precondition, Seen, Written, strong_tag,
 };
 use super::conditions::probe::{self, Origin, Reply};
-use super::conditions::{Conditions, Doubt};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::handler::Proxy;
 use super::received::ReplyLimits;
@@ -35,7 +35,8 @@ const MAX_PROBE_REPLY_BYTES: usize = 1 << 20;
 /// Result of a conditional write.
 pub(super) enum Conditional {
     /// There is a reply; `is_atomic` if the upstream applied the write under its condition.
-    Forwarded { forwarded: Forwarded, is_atomic: bool },
+    /// Without `is_conditional` a write of unknown outcome may take effect whatever the version is.
+    Forwarded { forwarded: Forwarded, is_atomic: bool, is_conditional: bool },
     /// Nothing was applied.
     NotApplied(Result<FenceOutcome, StoreError>),
     /// Nothing was applied, and the request must be sent without a condition.
@@ -95,8 +96,9 @@ impl Proxy {
                 }
             }
         };
-        if attempt.is_reused() {
-            conditions.doubt(request.key.as_str(), Doubt::Reused);
+        let doubt = attempt.doubt();
+        if let Some(doubt) = doubt {
+            conditions.doubt(request.key.as_str(), doubt);
         }
         let is_sound = conditions.is_trusted();
         if attempt.is_unknown() && matches!(end, End::Replied | End::Settled) {
@@ -117,17 +119,18 @@ impl Proxy {
                 let text = "the resource changed before each attempt to write it".to_owned();
                 return Conditional::NotApplied(Err(StoreError::Unavailable(text)));
             }
-            End::Unconditional(doubt) => {
-                conditions.doubt(request.key.as_str(), doubt);
-                return Conditional::Unconditional;
-            }
+            End::Unconditional => return Conditional::Unconditional,
         };
         let Some(forwarded) = forwarded else {
             let text = "the write ended without a reply".to_owned();
             return Conditional::NotApplied(Err(StoreError::Unknown(text)));
         };
         let is_applied = end == End::Replied && forwarded.response.status().is_success();
-        Conditional::Forwarded { is_atomic: is_applied && !is_delete && is_sound, forwarded }
+        Conditional::Forwarded {
+            is_atomic: is_applied && !is_delete && is_sound,
+            is_conditional: doubt.is_none(),
+            forwarded,
+        }
     }
 }
 
@@ -139,13 +142,13 @@ fn seen(forwarded: &Forwarded) -> Seen {
 }
 
 fn written(forwarded: &Forwarded) -> Written {
-    if forwarded.is_unknown {
-        return Written::Unknown;
+    match (forwarded.is_unknown, forwarded.verdict) {
+        (_, APPLIED) => {
+            Written::from_reply(forwarded.response.status(), forwarded.response.headers())
+        }
+        (true, _) => Written::Unknown,
+        (false, _) => Written::Other,
     }
-    if forwarded.verdict != APPLIED {
-        return Written::Other;
-    }
-    Written::from_reply(forwarded.response.status(), forwarded.response.headers())
 }
 
 /// Probes the upstream under a folder.

@@ -38,8 +38,12 @@ use crate::counters::Counters;
 pub(super) enum Doubt {
     /// A resource has no strong tag.
     Untagged,
-    /// A read shows the tag that a write was refused under.
+    /// HEAD is not offered.
+    Unreadable,
+    /// A read shows the version that a write was refused under.
     Contradiction,
+    /// A write was accepted and is applied later (202).
+    Deferred,
     /// A write left the tag as it was.
     Reused,
 }
@@ -74,10 +78,22 @@ impl Conditions {
                     "the upstream gives no strong ETag: its writes are bounded, not atomic"
                 );
             }
+            Doubt::Unreadable => {
+                tracing::warn!(
+                    resource,
+                    "the upstream refuses HEAD: this write is bounded, not atomic"
+                );
+            }
             Doubt::Contradiction => {
                 tracing::warn!(
                     resource,
-                    "the upstream refuses the ETag that it shows: this write is bounded, not atomic"
+                    "the upstream refuses the version that it shows: this write is bounded, not atomic"
+                );
+            }
+            Doubt::Deferred => {
+                tracing::warn!(
+                    resource,
+                    "the upstream defers a write (202): its outcome is unknown, and it is bounded"
                 );
             }
             Doubt::Reused => {

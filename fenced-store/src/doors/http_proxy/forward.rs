@@ -10,20 +10,20 @@ use axum::response::{IntoResponse as _, Response};
 use fence_protocol::Code;
 use fence_protocol::wire::fence::WriteOutcome as WireOutcome;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH, CONTENT_RANGE,
-    CONTENT_TYPE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
-    RANGE, TRANSFER_ENCODING,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LANGUAGE,
+    CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
+    IF_RANGE, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, TRANSFER_ENCODING,
 };
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
-use http_body::Body as _;
 use http_body_util::{Either, Full};
 use service_kit::problem::Reject;
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 use tokio::time::error::Elapsed;
+use tower::BoxError;
 
 use super::body::StreamedReply;
-use super::client::{Client, Connection, Lost, UpstreamBody, chain};
+use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain};
 use super::headers;
 use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::Upstream;
@@ -77,6 +77,7 @@ impl Checked {
         for name in OF_A_BODY_OR_CONDITION {
             headers.remove(name);
         }
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         let body = Either::Left(Full::default());
         let key = self.key.clone();
         Self { method: Method::HEAD, key, query: self.query.clone(), headers, body }
@@ -90,9 +91,11 @@ impl Checked {
 
 /// Headers that a HEAD must not take from a write: they select another representation, or describe
 /// the body.
-const OF_A_BODY_OR_CONDITION: [HeaderName; 14] = [
+const OF_A_BODY_OR_CONDITION: [HeaderName; 21] = [
     ACCEPT,
     ACCEPT_ENCODING,
+    ACCEPT_LANGUAGE,
+    CACHE_CONTROL,
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,
     CONTENT_LENGTH,
@@ -103,8 +106,13 @@ const OF_A_BODY_OR_CONDITION: [HeaderName; 14] = [
     IF_NONE_MATCH,
     IF_RANGE,
     IF_UNMODIFIED_SINCE,
+    PRAGMA,
     RANGE,
     TRANSFER_ENCODING,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("idempotency-key"),
+    HeaderName::from_static("repr-digest"),
 ];
 
 /// Method and resource of a request, for messages.
@@ -212,23 +220,23 @@ impl Forwarder {
         client: &Client,
         request: Request<UpstreamBody>,
     ) -> Result<(http::response::Parts, ReceivedReply), Lost> {
-        let (mut connection, response) = client.send(request).await?;
-        let (head, mut body) = response.into_parts();
+        let (head, mut body) = client.send(request).await?.into_parts();
         // Servers send it to a connection at rest too, before they close it: then it is no reply.
-        if head.status == StatusCode::REQUEST_TIMEOUT && connection.is_reused() {
+        if head.status == StatusCode::REQUEST_TIMEOUT && body.may_be_unasked() {
             return Err(Lost::Unknown("it replied 408 on a connection that had rested".to_owned()));
         }
         let mut received = ReceivedReply::new(&self.reply_limits);
         while !body.is_end_stream()
-            && let Some(frame) = poll_fn(|cx| connection.poll_frame(&mut body, cx)).await
+            && let Some(frame) = poll_fn(|cx| body.poll_frame(cx)).await
         {
-            let broke_off =
-                |error| Lost::Unknown(format!("its reply broke off: {}", chain(&error)));
+            let broke_off = |error: BoxError| {
+                Lost::Unknown(format!("its reply broke off: {}", chain(error.as_ref())))
+            };
             if let Ok(data) = frame.map_err(broke_off)?.into_data() {
                 received.push(data);
             }
         }
-        release(client, connection).await;
+        release(client, body).await;
         Ok((head, received))
     }
 
@@ -269,14 +277,14 @@ impl Forwarder {
             return not_leader(&what);
         };
         let lost = match reply {
-            Ok(Ok((connection, response))) => {
+            Ok(Ok(response)) => {
                 let (head, body) = response.into_parts();
                 // An empty body is never polled.
                 let body = if body.is_end_stream() {
-                    release(client, connection).await;
+                    release(client, body).await;
                     Body::empty()
                 } else {
-                    Body::new(StreamedReply::new(connection, body, client.clone(), self.timeout))
+                    Body::new(StreamedReply::new(body, client.clone(), self.timeout))
                 };
                 let response = relay(head, body);
                 return Forwarded { is_unknown: false, verdict: APPLIED, response };
@@ -328,11 +336,11 @@ impl Forwarder {
     }
 }
 
-async fn release(client: &Client, connection: Box<Connection>) {
-    let mut connection = Some(connection);
+async fn release(client: &Client, body: ReplyBody) {
+    let mut body = Some(body);
     poll_fn(|cx| {
-        if let Some(connection) = connection.take() {
-            client.release(connection, cx);
+        if let Some(body) = body.take() {
+            body.release(client, cx);
         }
         Poll::Ready(())
     })

@@ -9,7 +9,8 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::request::Parts;
-use http::{HeaderValue, Method};
+use http::{HeaderValue, Method, Uri};
+use http_body::Body as _;
 use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
@@ -73,9 +74,11 @@ impl Proxy {
             .then_some(conditions)
     }
 
-    /// Returns the form of a write of a protected resource.
-    fn kind(&self, method: &Method) -> Kind {
+    /// Returns the form of a write of a protected resource. With a query it may concern a part of
+    /// the resource, or a property, for which the upstream checks no version.
+    fn kind(&self, method: &Method, uri: &Uri) -> Kind {
         match *method {
+            _ if uri.query().is_some() => Kind::Write,
             Method::PUT if self.conditions().is_some() => Kind::ConditionalPut,
             Method::DELETE if self.conditions().is_some() => Kind::ConditionalDelete,
             _ => Kind::Write,
@@ -114,7 +117,7 @@ async fn forward(
     body: Body,
     unread: &Unread,
 ) -> Result<(Response, bool), Failure> {
-    let (summary, key, kind) = check(proxy, &head)?;
+    let (summary, key, kind) = check(proxy, &head, body.is_end_stream())?;
     let client =
         if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
@@ -155,13 +158,17 @@ async fn forward(
     tasks.finish(trace::carry(work)).await
 }
 
-fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
+fn check(
+    proxy: &Proxy,
+    head: &Parts,
+    is_empty: bool,
+) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
     let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
     second_name::check_depth(method, headers)?;
     second_name::check_query(uri.query())?;
     headers::check_request(headers)?;
-    headers::check_body(method, headers)?;
+    headers::check_body(method, is_empty)?;
     let path = uri.path();
     let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let guard = proxy.guard();
@@ -172,7 +179,7 @@ fn check(proxy: &Proxy, head: &Parts) -> Result<(RequestSummary, ObjectKey, Kind
     let owner = owner(headers)?;
     let kind = match intent {
         Intent::Read => Kind::Read,
-        Intent::Write if fence.is_some() => proxy.kind(method),
+        Intent::Write if fence.is_some() => proxy.kind(method, &head.uri),
         Intent::Write => Kind::Write,
     };
     Ok((RequestSummary { fence, kind: "forward", text, owner }, key, kind))
@@ -225,14 +232,19 @@ impl Proxy {
         summary: &RequestSummary,
         mut request: Checked,
         client: Condition,
-        ticket: Ticket,
+        mut ticket: Ticket,
     ) -> Result<(Response, bool), Failure> {
         let result = match self.conditions() {
             Some(conditions) => self.conditionally(term, conditions, &mut request, client).await,
             None => Conditional::Unconditional,
         };
         let (forwarded, is_atomic) = match result {
-            Conditional::Forwarded { forwarded, is_atomic } => (forwarded, is_atomic),
+            Conditional::Forwarded { forwarded, is_atomic, is_conditional } => {
+                if !is_conditional {
+                    ticket.lose_condition();
+                }
+                (forwarded, is_atomic)
+            }
             Conditional::NotApplied(outcome) => {
                 ticket.ended();
                 return Err(self.refuse(summary, outcome));

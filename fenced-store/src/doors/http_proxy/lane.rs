@@ -202,7 +202,7 @@ impl Lane {
                     return;
                 }
             }
-            Event::Unanswered { kind, until_ms } => self.unanswered(kind, until_ms),
+            Event::Unanswered { kind, until_ms } => self.unanswered(kind, until_ms, actions),
             Event::Resolved => self.unanswered = None,
             Event::Extended { until_ms } => {
                 if let Some(unanswered) = &mut self.unanswered {
@@ -234,7 +234,7 @@ impl Lane {
         }
     }
 
-    fn unanswered(&mut self, kind: Kind, until_ms: u64) {
+    fn unanswered(&mut self, kind: Kind, until_ms: u64, actions: &mut Vec<Action>) {
         let Some(Active { token, .. }) = self.active else { return };
         let is_conditional = kind.is_conditional();
         let cause = QuarantineCause::NoReply;
@@ -252,6 +252,8 @@ impl Lane {
         unanswered.unknown_outcomes += 1;
         unanswered.until_ms = unanswered.until_ms.max(until_ms);
         self.ended(kind);
+        // A restart must not take it for conditional either.
+        self.open_for(token, is_conditional, actions);
     }
 
     fn abandoned(&mut self, op: OpId, actions: &mut Vec<Action>) {
@@ -403,6 +405,26 @@ impl Lane {
 mod tests {
     use super::*;
     use crate::verdict::tests::mark;
+
+    /// The upstream showed that it may take effect on any version: a restart must not let a PUT
+    /// pass it.
+    #[test]
+    fn a_write_that_lost_its_condition_is_durably_a_plain_one() {
+        let mut lane = Lane::new(Some(mark(5, 1)));
+        let mut actions = Vec::new();
+        let kind = Kind::ConditionalPut;
+        let presented = mark(5, 1);
+        lane.handle(Event::Arrive { op: 1, presented, kind, patience_until_ms: 9 }, &mut actions);
+        lane.handle(Event::Persisted { seq: 1 }, &mut actions);
+        actions.clear();
+        let unanswered = |kind| Event::Unanswered { kind, until_ms: 1_000 };
+        let mut conditional = lane.clone();
+        conditional.handle(unanswered(kind), &mut actions);
+        assert_eq!(actions, []);
+        lane.handle(unanswered(Kind::Write), &mut actions);
+        let open = Some(Opening { token: presented.token, is_conditional: false });
+        assert_eq!(actions, [Action::Persist { seq: 2, mark: None, open }]);
+    }
 
     #[test]
     fn a_collision_is_no_stale_token() {

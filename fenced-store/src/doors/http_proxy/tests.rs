@@ -19,7 +19,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::app;
-use crate::doors::http_proxy::{LaneState, Upstream};
+use crate::doors::http_proxy::{LaneState, Upstream, UpstreamHttp};
 use crate::https::Https;
 use crate::settings::{Backend, Settings};
 
@@ -135,6 +135,7 @@ async fn app_with(
         state: LaneState::Folder(state.to_owned()),
         timeout: Duration::from_secs(20),
         idle,
+        http: UpstreamHttp::H1,
         drain_wait: Duration::from_secs(5),
         etag_probe: None,
     };
@@ -193,12 +194,13 @@ impl Answer {
 }
 
 fn request(method: Method, path: &str, token: u64) -> Request<Body> {
+    let body = if method.is_safe() { Body::empty() } else { Body::from("hi") };
     let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
     if token > 0 {
         let lease = format!("00000000-0000-4000-8000-{token:012}");
         request = request.header(FENCING_TOKEN, format!("{token};lock=\"a\";lease=\"{lease}\""));
     }
-    request.body(Body::from("hi")).unwrap()
+    request.body(body).unwrap()
 }
 
 async fn request_reply(router: ApiRouter, request: Request<Body>) -> Answer {

@@ -34,6 +34,11 @@ impl Ticket {
         self.settle(false);
     }
 
+    /// Notes that a conditional write may take effect whatever the version is.
+    pub(super) fn lose_condition(&mut self) {
+        self.kind = Kind::Write;
+    }
+
     /// Reports an unknown outcome.
     pub(super) fn unanswered(mut self) {
         self.settle(true);

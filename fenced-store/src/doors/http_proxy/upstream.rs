@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use fence_protocol::Invalid;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
@@ -19,6 +19,8 @@ pub struct Upstream {
     pub listen: SocketAddr,
     /// Datastore, from the settings alone; redirects are not followed.
     pub url: ServerUrl,
+    /// Version of HTTP towards the datastore.
+    pub http: UpstreamHttp,
     /// Certificates, for a datastore over TLS.
     pub https: Https,
     /// Time for which the datastore may still act on a request whose connection broke.
@@ -33,6 +35,18 @@ pub struct Upstream {
     pub drain_wait: Duration,
     /// Folder of the probe that must show that writes can be conditional; `None` if they are not.
     pub etag_probe: Option<ObjectKey>,
+}
+
+/// Version of HTTP towards the datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum UpstreamHttp {
+    /// HTTP/1.1.
+    #[default]
+    H1,
+    /// HTTP/2, without TLS too.
+    H2,
+    /// HTTP/2 if an https:// datastore chooses it, otherwise HTTP/1.1.
+    Auto,
 }
 
 /// Longest time for which the upstream may leave bytes unacknowledged, where a standby may take

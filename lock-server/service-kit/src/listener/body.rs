@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::Sleep;
 
 use super::ListenOptions;
@@ -18,8 +17,8 @@ use crate::problem::BodyTooSlow;
 /// that arrive early earn no more than that, so that a sender cannot send much and then rest for
 /// long. Only the time in which the reader waits counts.
 #[derive(Debug)]
-pub(super) struct TimedBody {
-    inner: Incoming,
+pub(super) struct TimedBody<B> {
+    inner: B,
     patience: Patience,
     received_bytes: u64,
     waiting: Option<Waiting>,
@@ -53,8 +52,8 @@ struct Waiting {
     timer: Pin<Box<Sleep>>,
 }
 
-impl TimedBody {
-    pub(super) fn new(inner: Incoming, options: &ListenOptions) -> Self {
+impl<B> TimedBody<B> {
+    pub(super) fn new(inner: B, options: &ListenOptions) -> Self {
         Self { inner, patience: Patience::new(options), received_bytes: 0, waiting: None }
     }
 
@@ -83,7 +82,10 @@ impl TimedBody {
     }
 }
 
-impl Body for TimedBody {
+impl<B> Body for TimedBody<B>
+where
+    B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Unpin,
+{
     type Data = Bytes;
     type Error = Box<dyn Error + Send + Sync>;
 

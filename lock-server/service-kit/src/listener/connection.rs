@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 
 use super::Shared;
 use super::handler::Handler;
+use super::http2;
 use super::stream::{Activity, Stream};
 use super::transport::Transport;
 use crate::socket;
@@ -24,8 +25,48 @@ pub(super) async fn run(stream: TcpStream, shared: &Shared) {
     socket::tune_accepted(&stream);
     let Some((transport, names)) = open(stream, shared).await else { return };
     let activity = Arc::new(Activity::new());
-    let stream = Stream::new(transport, activity.clone(), &shared.options);
-    let handler = Handler::new(shared, activity, names);
+    let mut stream = Stream::new(transport, activity.clone(), &shared.options);
+    let handler = Handler::new(shared, activity.clone(), names);
+    let stream = match speaks_http2(&mut stream, shared).await {
+        None => return,
+        Some(Ok(false)) => match serve_http1(stream, handler, shared).await {
+            Some(stream) => stream,
+            None => return,
+        },
+        Some(Ok(true)) => {
+            activity.streams_begin();
+            if http2::serve(&mut stream, &handler, shared).await.is_cut() {
+                return;
+            }
+            stream
+        }
+        Some(Err(error)) => {
+            tracing::debug!(%error, "a connection ended");
+            stream
+        }
+    };
+    if !stream.peer_closed() && !shared.shutdown.is_cancelled() {
+        tokio::select! {
+            () = close(stream.into_inner()) => {}
+            () = shared.shutdown.cancelled() => {}
+        }
+    }
+}
+
+/// Returns `true` if the client speaks HTTP/2; `None` if shutdown begins before the client has said
+/// so.
+async fn speaks_http2(stream: &mut Stream, shared: &Shared) -> Option<io::Result<bool>> {
+    if !shared.options.http2 {
+        return Some(Ok(false));
+    }
+    if let Transport::Tls(stream) = stream.transport() {
+        return Some(Ok(ServerTls::is_http2(stream)));
+    }
+    shared.shutdown.run_until_cancelled(stream.begins_http2()).await
+}
+
+/// Serves requests one after the other. Returns the stream, unless it was cut.
+async fn serve_http1(stream: Stream, handler: Handler, shared: &Shared) -> Option<Stream> {
     let mut connection = shared.http.serve_connection(TokioIo::new(stream), handler);
     let mut shutdown = pin!(shared.shutdown.cancelled());
     let outcome = tokio::select! {
@@ -36,20 +77,14 @@ pub(super) async fn run(stream: TcpStream, shared: &Shared) {
             tokio::select! {
                 biased;
                 outcome = &mut connection => outcome,
-                () = shared.cut.cancelled() => return,
+                () = shared.cut.cancelled() => return None,
             }
         }
     };
     if let Err(error) = outcome {
         tracing::debug!(%error, "a connection ended");
     }
-    let stream = connection.into_parts().io.into_inner();
-    if !stream.peer_closed() && !shared.shutdown.is_cancelled() {
-        tokio::select! {
-            () = close(stream.into_inner()) => {}
-            () = shared.shutdown.cancelled() => {}
-        }
-    }
+    Some(connection.into_parts().io.into_inner())
 }
 
 /// The transport, and under TLS the names of the client; `None` if there is nothing to serve.

@@ -45,11 +45,21 @@ impl hyper::service::Service<Request<Incoming>> for Handler {
 
     fn call(&self, request: Request<Incoming>) -> Reply {
         self.activity.request_began();
+        Reply { inner: self.begin(request), activity: Some(self.activity.clone()) }
+    }
+}
+
+impl Handler {
+    /// Passes a request to the router, with the time limits of its body.
+    pub(super) fn begin<B>(&self, request: Request<B>) -> ApiFuture
+    where
+        B: Body<Data = Bytes, Error: Into<axum::BoxError>> + Unpin + Send + 'static,
+    {
         let mut request = request.map(|body| TimedBody::new(body, &self.options));
         if let Some(names) = &self.names {
             request.extensions_mut().insert(names.clone());
         }
-        Reply { inner: self.router.clone().call(request), activity: Some(self.activity.clone()) }
+        self.router.clone().call(request)
     }
 }
 

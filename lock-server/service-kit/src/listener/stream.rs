@@ -11,8 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep};
 
 use super::transport::Transport;
@@ -21,6 +22,13 @@ use super::{ListenOptions, early_reply};
 const RESTING: u8 = 0;
 const HEAD: u8 = 1;
 const IN_FLIGHT: u8 = 2;
+/// HTTP/2: `http2` knows its requests, and has the timers of heads and rest.
+const STREAMS: u8 = 3;
+
+/// First bytes of HTTP/2.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes that are read at once to look for them: most first requests are shorter.
+const EARLY_BYTES: usize = 4096;
 
 /// Rest is measured in quarters of the idle timeout: no clock is read for a request.
 const QUARTERS: u32 = 4;
@@ -60,6 +68,11 @@ impl Activity {
         self.phase.store(RESTING, Ordering::Relaxed);
     }
 
+    /// The connection speaks HTTP/2 from now on.
+    pub(super) fn streams_begin(&self) {
+        self.phase.store(STREAMS, Ordering::Relaxed);
+    }
+
     fn phase(&self) -> u8 {
         self.phase.load(Ordering::Relaxed)
     }
@@ -81,6 +94,8 @@ pub(super) struct Stream {
     hang_up: HangUp,
     /// Some of the head that is awaited has arrived.
     head_begun: bool,
+    /// Bytes that were read to look for HTTP/2, and are read again.
+    early: Bytes,
 }
 
 /// Watch for a client that hangs up while its request waits.
@@ -117,12 +132,37 @@ impl Stream {
             is_watched: false,
             hang_up: HangUp::Watched,
             head_begun: false,
+            early: Bytes::new(),
+        }
+    }
+
+    /// Reads until the first bytes show whether the client speaks HTTP/2.
+    ///
+    /// # Errors
+    /// As reading; the connection cannot be served.
+    ///
+    /// # Cancel safety
+    /// Bytes that were read are lost.
+    pub(super) async fn begins_http2(&mut self) -> io::Result<bool> {
+        let mut early = Vec::with_capacity(EARLY_BYTES);
+        loop {
+            let count = self.read_buf(&mut early).await?;
+            let shared = early.len().min(PREFACE.len());
+            if count == 0 || early[..shared] != PREFACE[..shared] || shared == PREFACE.len() {
+                let is_http2 = early.starts_with(PREFACE);
+                self.early = early.into();
+                return Ok(is_http2);
+            }
         }
     }
 
     /// True once the peer has closed its side.
     pub(super) fn peer_closed(&self) -> bool {
         self.peer_closed
+    }
+
+    pub(super) fn transport(&self) -> &Transport {
+        &self.inner
     }
 
     pub(super) fn into_inner(self) -> Transport {
@@ -164,8 +204,10 @@ impl Stream {
 
     /// Nothing to read: is it time to close the connection?
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.activity.phase() != HEAD {
-            return self.poll_rest(cx);
+        match self.activity.phase() {
+            HEAD => {}
+            STREAMS => return Poll::Pending,
+            _ => return self.poll_rest(cx),
         }
         let timeout = self.header_timeout;
         let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
@@ -241,6 +283,11 @@ impl AsyncRead for Stream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
+        if !this.early.is_empty() {
+            let count = this.early.len().min(buf.remaining());
+            buf.put_slice(&this.early.split_to(count));
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let Poll::Ready(result) = Pin::new(&mut this.inner).poll_read(cx, buf) else {
             this.is_watched = true;

@@ -12,7 +12,7 @@ use webpki::EndEntityCert;
 
 use super::figures::TlsFigures;
 use super::handshakes::Handshakes;
-use super::server_files::{LoadedTls, ServerTlsFiles, TlsContents};
+use super::server_files::{ALPN_HTTP2, LoadedTls, ServerTlsFiles, TlsContents};
 use crate::socket::linger;
 
 /// A connection of a client that speaks TLS.
@@ -30,6 +30,7 @@ pub struct ServerTls {
     pub(super) shared: Arc<SharedTls>,
     handshake_timeout: Duration,
     plain_reply: fn() -> Vec<u8>,
+    has_http2: bool,
 }
 
 pub(super) struct SharedTls {
@@ -57,7 +58,12 @@ impl ServerTls {
             handshakes: Handshakes::new(figures.under_way.clone()),
             figures,
         });
-        Ok(Self { shared, handshake_timeout: HANDSHAKE_TIMEOUT, plain_reply: Vec::new })
+        Ok(Self {
+            shared,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
+            plain_reply: Vec::new,
+            has_http2: false,
+        })
     }
 
     /// The same for one listener: its limit of a handshake, and its reply to a client that does not
@@ -67,6 +73,17 @@ impl ServerTls {
         self.handshake_timeout = timeout;
         self.plain_reply = plain_reply;
         self
+    }
+
+    /// Offers HTTP/2 too, if `has_http2` is true.
+    #[must_use]
+    pub(crate) fn with_http2(self, has_http2: bool) -> Self {
+        Self { has_http2, ..self }
+    }
+
+    /// Returns `true` if the client chose HTTP/2.
+    pub(crate) fn is_http2(stream: &ServerTlsStream) -> bool {
+        stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2)
     }
 
     /// Does the handshake with a client. It waits while as many as the process allows are under
@@ -98,7 +115,7 @@ impl ServerTls {
         }
         let config = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(&loaded.config)
+            Arc::clone(if self.has_http2 { &loaded.http2 } else { &loaded.config })
         };
         let peer = stream.peer_addr()?.ip();
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();

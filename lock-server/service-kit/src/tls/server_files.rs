@@ -17,9 +17,10 @@ use rustls::{Error, ServerConfig, version};
 
 use super::expiry::not_after_seconds;
 
-/// The only protocol that is spoken here over TLS, as ALPN names it. Clients of the Redis port name
-/// none.
+/// The protocol of most listeners over TLS, as ALPN names it. Clients of the Redis port name none.
 const ALPN: &[u8] = b"http/1.1";
+/// HTTP/2, as ALPN names it.
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 
 /// Demand for a client certificate of `--tls-client-ca`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -57,6 +58,8 @@ pub(super) struct TlsContents {
 /// A configuration made of the files.
 pub(super) struct LoadedTls {
     pub(super) config: Arc<ServerConfig>,
+    /// Configuration for listeners that speak HTTP/2 too, which is the first choice.
+    pub(super) http2: Arc<ServerConfig>,
     /// End of the server's certificate, in seconds since 1970.
     pub(super) not_after_seconds: u64,
     /// Warning about the key's permissions.
@@ -105,8 +108,11 @@ impl ServerTlsFiles {
             .with_single_cert(chain, key)
             .map_err(|error| unusable(format!("cannot be used: {error}")))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
+        let mut http2 = config.clone();
+        http2.alpn_protocols.insert(0, ALPN_HTTP2.to_vec());
         Ok(LoadedTls {
             config: Arc::new(config),
+            http2: Arc::new(http2),
             not_after_seconds,
             key_warning: contents.wide_mode.map(|mode| self.key_warning(mode)),
         })

@@ -42,9 +42,6 @@ async fn ambiguous_requests_are_refused_or_mean_one_thing() {
     }
     let reply = send(&lane, "HTTP/1.0", chunked, "1\r\nx\r\n0\r\n\r\n").await;
     assert!(matches!(status(&reply), None | Some(400..=499)), "HTTP/1.0, chunked: {reply}");
-    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    let reply = exchange(lane.api.base(), preface).await;
-    assert!(matches!(status(&reply), None | Some(400..=499)), "HTTP/2: {reply}");
     assert!(lane.upstream.log().is_empty(), "{:?}", lane.upstream.log());
 }
 

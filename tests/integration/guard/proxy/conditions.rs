@@ -93,6 +93,24 @@ async fn a_late_write_is_refused_by_the_origin_and_no_holder_waits_for_it() {
     assert_eq!(world.server.metric("fencepost_fence_quarantines_total").await, 0);
 }
 
+/// A client cannot take the guard's condition away, and gets no `atomic` for a part of a resource,
+/// whose version the upstream may not check.
+#[tokio::test]
+async fn every_atomic_write_reaches_the_origin_under_its_condition() {
+    let world = Versions::new().await;
+    let own = token(33);
+    world.put(&own, "made").await.expect(201);
+    for listed in ["If-Match", "close, if-none-match"] {
+        let headers = [("fencing-token", own.as_str()), ("connection", listed)];
+        let reply = world.api.send(Method::PUT, "/doc", &headers, "bare").await;
+        assert!(reply.problem(Code::InvalidRequest).detail.contains("must not list if-"));
+    }
+    let headers = [("fencing-token", own.as_str())];
+    let part = world.api.send(Method::PUT, "/doc?part=1", &headers, "part").await;
+    assert_eq!(part.header("fencing-guarantee"), Guarantee::Bounded.as_str());
+    assert_eq!(world.applied(), ["made"]);
+}
+
 /// It took effect and the reply was lost. The client gets an honest 504, and the lane continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_unknown_to_the_client_and_settled_for_the_lane() {

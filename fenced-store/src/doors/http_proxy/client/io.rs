@@ -158,6 +158,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
+    use crate::doors::http_proxy::upstream::UpstreamHttp;
     use crate::https::Https;
 
     #[tokio::test]
@@ -195,7 +196,11 @@ mod tests {
         };
         let peer = std::thread::Builder::new().spawn(shake_hands).unwrap();
         let origin = format!("https://localhost:{port}").parse().unwrap();
-        let stream = https.connector(Duration::from_secs(20)).oneshot(origin).await.unwrap();
+        let stream = https
+            .connector(Duration::from_secs(20), UpstreamHttp::H1)
+            .oneshot(origin)
+            .await
+            .unwrap();
         std::mem::forget(peer.join().unwrap());
         (stream, listener)
     }

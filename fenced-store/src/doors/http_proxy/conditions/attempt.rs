@@ -70,6 +70,8 @@ pub(in crate::doors::http_proxy) enum Seen {
     Version(Version),
     /// It exists, without a strong tag.
     Untagged,
+    /// The upstream offers no such read.
+    Refused,
     /// Something else: the upstream refuses the read, or has not replied.
     Nothing,
 }
@@ -85,6 +87,7 @@ impl Seen {
             status if status.is_success() => {
                 strong_tag(headers).map_or(Self::Untagged, |tag| Self::Version(Version::Tag(tag)))
             }
+            StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => Self::Refused,
             _ => Self::Nothing,
         }
     }
@@ -102,6 +105,8 @@ pub(in crate::doors::http_proxy) fn strong_tag(headers: &HeaderMap) -> Option<ET
 pub(in crate::doors::http_proxy) enum Written {
     /// No reply, or one that leaves the outcome open.
     Unknown,
+    /// 202: accepted, perhaps under its condition, to be applied later without a look at it.
+    Deferred,
     /// 2xx, with the new tag if the reply has a strong one.
     Applied(Option<ETag>),
     /// 412: the condition did not hold.
@@ -119,6 +124,7 @@ impl Written {
         headers: &HeaderMap,
     ) -> Self {
         match status {
+            StatusCode::ACCEPTED => Self::Deferred,
             StatusCode::PRECONDITION_FAILED => Self::Refused,
             StatusCode::NOT_FOUND | StatusCode::GONE => Self::Missing,
             status if status.is_success() => Self::Applied(strong_tag(headers)),
@@ -143,8 +149,7 @@ pub(in crate::doors::http_proxy) enum AttemptStep {
 pub(in crate::doors::http_proxy) enum End {
     /// The last reply to the write is the outcome.
     Replied,
-    /// The last reply to the read is the outcome: there is nothing to delete, or no read. Nothing
-    /// was applied.
+    /// The last reply to the read is the outcome: it was no read. Nothing was applied.
     Looked,
     /// The client's condition does not hold. Nothing was applied.
     Failed {
@@ -153,9 +158,10 @@ pub(in crate::doors::http_proxy) enum End {
     },
     /// Other writes came first each time. Nothing was applied.
     Contended,
-    /// The upstream does not keep its promise for this resource. Nothing was applied, and the
-    /// request can be sent without a condition.
-    Unconditional(Doubt),
+    /// There is no version to name: the resource to delete is missing (by a read, which may be
+    /// outdated), or the upstream does not keep its promise. Nothing was applied, and the request
+    /// can be sent without a condition.
+    Unconditional,
     /// The outcome is unknown, and the write can no longer take effect if it has not.
     Settled,
     /// The outcome is unknown, and the write may still take effect.
@@ -216,9 +222,9 @@ impl Attempt {
         self.version
     }
 
-    /// Returns `true` if a reply showed that the upstream reuses tags.
-    pub(in crate::doors::http_proxy) fn is_reused(&self) -> bool {
-        self.doubt == Some(Doubt::Reused)
+    /// Returns the promise that the upstream did not keep, if any.
+    pub(in crate::doors::http_proxy) fn doubt(&self) -> Option<Doubt> {
+        self.doubt
     }
 
     /// Returns `true` if one of the writes that were sent has an unknown outcome.
@@ -240,7 +246,7 @@ impl Attempt {
             return self.if_fresh(End::Failed { current });
         }
         if self.is_delete && *version == Version::Absent {
-            return self.if_fresh(End::Looked);
+            return self.if_fresh(End::Unconditional);
         }
         if self.sends_left == 0 {
             return AttemptStep::End(End::Contended);
@@ -266,6 +272,7 @@ impl Attempt {
         match seen {
             Seen::Nothing => self.end = Some(End::Looked),
             Seen::Untagged => self.distrust(Doubt::Untagged),
+            Seen::Refused => self.distrust(Doubt::Unreadable),
             Seen::Version(version) if self.was_refused(&version) => {
                 self.distrust(Doubt::Contradiction);
             }
@@ -273,15 +280,15 @@ impl Attempt {
         }
     }
 
-    /// Returns `true` if the upstream refused a write under this version's tag, and still shows it.
+    /// Returns `true` if the upstream refused a write under this version, and still shows it.
     fn was_refused(&self, version: &Version) -> bool {
-        let refused = self.sent.as_ref().filter(|sent| sent.is_once());
-        refused == Some(&version.precondition())
+        self.sent.as_ref() == Some(&version.precondition())
     }
 
     fn distrust(&mut self, doubt: Doubt) {
         let is_sendable = self.is_repeatable || self.sent.is_none();
-        self.end = Some(if is_sendable { End::Unconditional(doubt) } else { End::Contended });
+        self.doubt = Some(doubt);
+        self.end = Some(if is_sendable { End::Unconditional } else { End::Contended });
     }
 
     /// Handles the reply to [`AttemptStep::Send`].
@@ -303,11 +310,19 @@ impl Attempt {
                 if left.as_ref() == Some(&sent) {
                     self.doubt = Some(Doubt::Reused);
                 }
-                self.end = Some(End::Replied);
+                // Only a new tag shows that the first one is dead.
+                let is_open = self.is_unknown && self.doubt.is_some();
+                self.end = Some(if is_open { End::Unsettled } else { End::Replied });
+            }
+            Written::Deferred => {
+                self.is_unknown = true;
+                self.doubt = Some(Doubt::Deferred);
+                self.end = Some(End::Unsettled);
             }
             Written::Refused if self.is_unknown => self.end = Some(End::Settled),
+            // Some upstreams reply 404 to a condition on what is missing.
             Written::Refused => {}
-            Written::Missing if self.is_unknown && self.is_delete => self.end = Some(End::Settled),
+            Written::Missing if !self.is_unknown && !self.is_delete && sent.is_once() => {}
             // The one before may still take effect.
             Written::Missing | Written::Other if self.is_unknown => {}
             Written::Missing | Written::Other => self.end = Some(End::Replied),

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use self::resource::Resource;
 use super::attempt::{Attempt, AttemptStep, End, Precondition, Seen, Version, Written};
-use super::probe;
+use super::{Doubt, probe};
 use crate::doors::http_proxy::lane::{Action, Event, Inherited, Kind, Lane, OpId, Opening};
 use crate::etag::Condition;
 use crate::verdict::Mark;
@@ -197,9 +197,12 @@ impl World {
 
     fn end(&mut self, number: OpId, end: &End) {
         let op = self.ops.remove(&number).expect("an operation ends once");
-        let kind = op.kind;
+        let mut kind = op.kind;
         if let Some(attempt) = op.attempt {
-            self.is_conditional &= !attempt.is_reused();
+            self.is_conditional &= attempt.doubt() != Some(Doubt::Reused);
+            if attempt.doubt().is_some() && *end == End::Unsettled {
+                kind = Kind::Write;
+            }
             self.known[op.resource] = attempt.version();
         }
         match end {
@@ -207,7 +210,7 @@ impl World {
                 let until_ms = self.now_ms + LIFETIME_MS;
                 self.feed(Event::Unanswered { kind, until_ms });
             }
-            End::Unconditional(_) => {
+            End::Unconditional => {
                 self.feed(Event::Ended { kind });
                 self.arrive(Op { kind: Kind::Write, attempt: None, ..op }, LIFETIME_MS);
             }

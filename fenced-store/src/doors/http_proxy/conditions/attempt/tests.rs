@@ -32,7 +32,7 @@ fn a_write_goes_under_the_version_that_was_seen() {
     assert_eq!(attempt.step(), under("1"));
     attempt.replied(Written::Applied(Some(tag("2"))));
     assert_eq!(attempt.step(), AttemptStep::End(End::Replied));
-    assert!(!attempt.is_reused());
+    assert_eq!(attempt.doubt(), None);
     assert_eq!(attempt.version(), Some(at("2")));
     assert_eq!(
         put(Condition::None, Some(Version::Absent)).step(),
@@ -90,6 +90,11 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
     let mut attempt = unknown();
     attempt.replied(Written::Refused);
     assert_eq!(attempt.step(), AttemptStep::End(End::Settled));
+    // A tag that stays shows that the first one is not dead.
+    let mut attempt = unknown();
+    attempt.replied(Written::Applied(Some(tag("1"))));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unsettled));
+    assert_eq!(attempt.doubt(), Some(Doubt::Reused));
     // None of these shows that the tag has changed.
     for written in [Written::Unknown, Written::Other, Written::Missing] {
         let mut attempt = unknown();
@@ -102,7 +107,35 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
     let mut attempt = delete(Some(at("1")));
     attempt.replied(Written::Unknown);
     attempt.replied(Written::Missing);
-    assert_eq!(attempt.step(), AttemptStep::End(End::Settled), "a tag does not come back");
+    assert_eq!(attempt.step(), under("1"), "a gateway may have replied 404");
+    attempt.replied(Written::Refused);
+    assert_eq!(attempt.step(), AttemptStep::End(End::Settled));
+}
+
+/// Its condition is checked when it is accepted, and it is applied later: one more would be too.
+#[test]
+fn a_deferred_write_is_never_sent_again_nor_settled() {
+    for is_unknown in [false, true] {
+        let mut attempt = put(Condition::None, Some(at("1")));
+        if is_unknown {
+            attempt.replied(Written::Unknown);
+        }
+        attempt.replied(Written::Deferred);
+        assert_eq!(attempt.step(), AttemptStep::End(End::Unsettled));
+        assert_eq!(attempt.doubt(), Some(Doubt::Deferred));
+    }
+    let accepted = Written::from_reply(StatusCode::ACCEPTED, &HeaderMap::new());
+    assert_eq!(accepted, Written::Deferred);
+}
+
+/// Some upstreams reply 404 to a condition on a resource that was removed.
+#[test]
+fn a_resource_that_was_removed_is_made_again() {
+    let mut attempt = put(Condition::None, Some(at("1")));
+    attempt.replied(Written::Missing);
+    assert_eq!(attempt.step(), AttemptStep::Look);
+    attempt.looked(Seen::Version(Version::Absent));
+    assert_eq!(attempt.step(), AttemptStep::Send(Precondition::Absent));
 }
 
 #[test]
@@ -135,30 +168,40 @@ fn a_body_that_can_be_sent_once_is_sent_once() {
     }
 }
 
+/// A read may be outdated, and absence is no version to delete under.
 #[test]
-fn a_missing_resource_is_not_deleted() {
+fn a_missing_resource_is_deleted_without_a_condition() {
     let mut attempt = delete(Some(Version::Absent));
     assert_eq!(attempt.step(), AttemptStep::Look);
     attempt.looked(Seen::Version(Version::Absent));
-    assert_eq!(attempt.step(), AttemptStep::End(End::Looked));
+    assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional));
+    assert_eq!(attempt.doubt(), None);
 }
 
 #[test]
 fn an_upstream_that_breaks_its_promise_is_noticed() {
-    let mut attempt = put(Condition::None, None);
-    attempt.looked(Seen::Untagged);
-    assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional(Doubt::Untagged)));
-    let mut attempt = put(Condition::None, Some(at("1")));
-    attempt.replied(Written::Refused);
-    attempt.looked(Seen::Version(at("1")));
-    assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional(Doubt::Contradiction)));
+    let doubted = |attempt: Attempt, doubt| {
+        assert_eq!(attempt.step(), AttemptStep::End(End::Unconditional));
+        assert_eq!(attempt.doubt(), Some(doubt));
+    };
+    for (seen, doubt) in [(Seen::Untagged, Doubt::Untagged), (Seen::Refused, Doubt::Unreadable)] {
+        let mut attempt = put(Condition::None, None);
+        attempt.looked(seen);
+        doubted(attempt, doubt);
+    }
+    for version in [at("1"), Version::Absent] {
+        let mut attempt = put(Condition::None, Some(version.clone()));
+        attempt.replied(Written::Refused);
+        attempt.looked(Seen::Version(version));
+        doubted(attempt, Doubt::Contradiction);
+    }
     let mut attempt = put(Condition::None, Some(at("1")));
     attempt.replied(Written::Applied(Some(tag("1"))));
-    assert!(attempt.is_reused());
+    assert_eq!(attempt.doubt(), Some(Doubt::Reused));
     // Some upstreams show the tag of what they deleted.
     let mut attempt = delete(Some(at("1")));
     attempt.replied(Written::Applied(Some(tag("1"))));
-    assert!(!attempt.is_reused());
+    assert_eq!(attempt.doubt(), None);
 }
 
 #[test]
@@ -178,6 +221,9 @@ fn replies_are_read_with_care() {
     for tags in [&[][..], &["W/\"1\""], &["\"1\"", "\"2\""]] {
         assert_eq!(seen(200, tags), Seen::Untagged, "{tags:?}");
     }
+    for status in [405, 501] {
+        assert_eq!(seen(status, &["\"1\""]), Seen::Refused, "{status}");
+    }
     for status in [301, 401, 403, 500, 503] {
         assert_eq!(seen(status, &["\"1\""]), Seen::Nothing, "{status}");
     }
@@ -191,6 +237,7 @@ fn replies_are_read_with_care() {
 fn written() -> impl Strategy<Value = Written> {
     prop_oneof![
         Just(Written::Unknown),
+        Just(Written::Deferred),
         Just(Written::Applied(None)),
         Just(Written::Applied(Some(tag("2")))),
         Just(Written::Refused),
@@ -205,6 +252,7 @@ fn seen() -> impl Strategy<Value = Seen> {
         Just(Seen::Version(at("1"))),
         Just(Seen::Version(at("2"))),
         Just(Seen::Untagged),
+        Just(Seen::Refused),
         Just(Seen::Nothing),
     ]
 }
@@ -237,7 +285,7 @@ proptest! {
                     prop_assert!(is_repeatable || sends == 1);
                     prop_assert!(unknown.as_ref().is_none_or(|unknown| *unknown == sent));
                     let reply = written.next().expect("it ends");
-                    if reply == Written::Unknown {
+                    if matches!(reply, Written::Unknown | Written::Deferred) {
                         unknown = Some(sent);
                     }
                     attempt.replied(reply);
