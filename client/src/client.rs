@@ -48,26 +48,33 @@ impl Client {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that is not valid or a file
     /// that cannot be read.
     pub fn from_env() -> Result<Self, Error> {
+        Self::from_variables(config::variable)
+    }
+
+    /// As [`from_env`](Self::from_env), with the value of a variable, or `None`, by its name from
+    /// `variable`.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
         let mut builder = Self::builder();
-        if let Some(url) = config::variable("FENCE_SERVER") {
+        if let Some(url) = variable("FENCE_SERVER") {
             builder = builder.lock_server(url);
         }
-        if let Some(url) =
-            config::variable("FENCE_GUARD").or_else(|| config::variable("FENCE_STORE"))
-        {
+        if let Some(url) = variable("FENCE_GUARD").or_else(|| variable("FENCE_STORE")) {
             builder = builder.fenced_store(url);
         }
-        if let Some(owner) = config::variable("FENCE_OWNER") {
+        if let Some(owner) = variable("FENCE_OWNER") {
             builder = builder.owner(owner);
         }
-        if let Some(incarnation) = config::variable("FENCE_INCARNATION") {
+        if let Some(incarnation) = variable("FENCE_INCARNATION") {
             builder = builder.incarnation(incarnation);
         }
-        if let Some(file) = config::variable("FENCE_AUTH_FILE") {
+        if let Some(file) = variable("FENCE_AUTH_FILE") {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
-        builder = builder.tls(config::tls()?);
-        match config::variable("FENCE_INSECURE_HTTP").as_deref() {
+        builder = builder.tls(config::tls(&variable)?);
+        match variable("FENCE_INSECURE_HTTP").as_deref() {
             None | Some("false") => builder.build(),
             Some("true") => builder.insecure_http(true).build(),
             Some(other) => {

@@ -59,3 +59,11 @@
 //!
 //! A program per language reads one JSON object a line and writes one a line, as
 //! [`driver`] says.
+
+pub mod driver;
+pub mod file;
+pub mod http_proxy;
+pub mod run;
+pub mod site;
+pub mod suite;
+pub mod values;

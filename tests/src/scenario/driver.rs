@@ -43,3 +43,142 @@
 //! | `credential` | tokens: header values | credential |
 //! | `parse_token` | header | token, lock, lease |
 //! | `quit` | | and ends with exit code 0 |
+
+use std::collections::{HashMap, VecDeque};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use serde_json::{Value, json};
+use tempfile::NamedTempFile;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::process::command;
+use crate::wait::{PATIENCE, until_within};
+
+/// A reply that has not been awaited yet.
+pub type Pending = oneshot::Receiver<Value>;
+
+/// A running driver. Killed, with its process group, when dropped.
+#[derive(Debug)]
+pub struct Driver {
+    child: Child,
+    stdin: ChildStdin,
+    last_id: u64,
+    received: Arc<Received>,
+    errors: NamedTempFile,
+    _reading: AbortOnDropHandle<()>,
+}
+
+/// Lines of a driver that were not taken yet.
+#[derive(Debug, Default)]
+struct Received {
+    replies: Mutex<HashMap<u64, oneshot::Sender<Value>>>,
+    events: Mutex<VecDeque<Value>>,
+}
+
+impl Driver {
+    /// Starts a driver by its command, which has no other settings of Fencepost.
+    ///
+    /// # Errors
+    /// The reason why it cannot be started.
+    pub fn start(words: &[String]) -> Result<Self, String> {
+        let (program, args) = words.split_first().ok_or("the driver's command is empty")?;
+        let errors = NamedTempFile::new().map_err(|error| error.to_string())?;
+        let stderr = errors.reopen().map_err(|error| error.to_string())?;
+        let mut starting = tokio::process::Command::from(command(program));
+        starting.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(stderr);
+        starting.process_group(0).kill_on_drop(true);
+        let mut child = starting.spawn().map_err(|error| format!("{program}: {error}"))?;
+        let stdin = child.stdin.take().ok_or("no stdin")?;
+        let stdout = child.stdout.take().ok_or("no stdout")?;
+        let received = Arc::new(Received::default());
+        let reading = tokio::spawn(read(stdout, Arc::clone(&received)));
+        let reading = AbortOnDropHandle::new(reading);
+        Ok(Self { child, stdin, last_id: 0, received, errors, _reading: reading })
+    }
+
+    /// Sends a request; returns its id and where its reply comes.
+    ///
+    /// # Errors
+    /// The reason why it cannot be sent.
+    pub async fn send(&mut self, mut request: Value) -> Result<(u64, Pending), String> {
+        self.last_id += 1;
+        request["id"] = json!(self.last_id);
+        let (sender, receiver) = oneshot::channel();
+        self.received.replies().insert(self.last_id, sender);
+        let line = format!("{request}\n");
+        let sent = self.stdin.write_all(line.as_bytes()).await;
+        sent.map_err(|error| format!("the driver does not read: {error}"))?;
+        Ok((self.last_id, receiver))
+    }
+
+    /// Awaits an event that `is_expected`, and takes it.
+    ///
+    /// # Panics
+    /// If it does not arrive.
+    pub async fn event(&self, what: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
+        until_within(PATIENCE, what, || {
+            let mut events = self.received.events();
+            let at = events.iter().position(&is_expected);
+            std::future::ready(at.and_then(|at| events.remove(at)))
+        })
+        .await
+    }
+
+    /// All events that were not taken.
+    pub fn events(&self) -> Vec<Value> {
+        self.received.events().iter().cloned().collect()
+    }
+
+    /// Sends a signal to its process group.
+    pub fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
+            let _ = kill_process_group(pid, signal);
+        }
+    }
+
+    /// The end of what it wrote to stderr.
+    pub fn stderr(&self) -> String {
+        let text = std::fs::read(self.errors.path()).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text).into_owned();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(15)..].join("\n")
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+impl Received {
+    fn replies(&self) -> std::sync::MutexGuard<'_, HashMap<u64, oneshot::Sender<Value>>> {
+        self.replies.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn events(&self) -> std::sync::MutexGuard<'_, VecDeque<Value>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read(stdout: ChildStdout, received: Arc<Received>) {
+    let mut lines = BufReader::new(stdout).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(value) = serde_json::from_str::<Value>(&line) else {
+            let event = json!({"event": "no JSON", "line": line});
+            received.events().push_back(event);
+            continue;
+        };
+        match value["id"].as_u64().and_then(|id| received.replies().remove(&id)) {
+            Some(sender) => drop(sender.send(value)),
+            None => received.events().push_back(value),
+        }
+    }
+    // The driver has ended: those that await replies get errors.
+    received.replies().clear();
+}

@@ -1,0 +1,258 @@
+//! Runs the steps of one scenario.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+
+use super::driver::{Driver, Pending};
+use super::file::{Actor, Awaited, Request, RequestCount, Scenario, Step};
+use super::http_proxy::Seen;
+use super::site::Site;
+use super::values::Variables;
+use crate::wait::{PATIENCE, until_true};
+
+/// A scenario under way.
+struct Run {
+    site: Site,
+    driver: Driver,
+    rival: Option<Driver>,
+    variables: Variables,
+    started: BTreeMap<String, (u64, Pending)>,
+}
+
+/// Runs a scenario with the driver that `command` starts.
+///
+/// # Errors
+/// The step that did not do what is expected.
+///
+/// # Panics
+/// If a condition does not come true, or a server does not start.
+pub async fn run(scenario: &Scenario, command: &[String]) -> Result<(), String> {
+    let site = Site::start(scenario).await;
+    let variables = site.variables();
+    let driver = Driver::start(command)?;
+    let mut run = Run { site, driver, rival: None, variables, started: BTreeMap::new() };
+    let done = run.all(scenario).await;
+    done.map_err(|why| match run.driver.stderr() {
+        errors if errors.is_empty() => why,
+        errors => format!("{why}; its stderr ends in:\n{errors}"),
+    })
+}
+
+impl Run {
+    async fn all(&mut self, scenario: &Scenario) -> Result<(), String> {
+        if !scenario.bare {
+            let client =
+                json!({"op": "client", "server": "$server", "guard": "$guard", "owner": "tester"});
+            self.request(Actor::Driver, &client, None).await?;
+        }
+        self.steps(&scenario.steps).await
+    }
+
+    fn steps<'a>(
+        &'a mut self,
+        steps: &'a [Step],
+    ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
+        Box::pin(async move {
+            for (at, step) in steps.iter().enumerate() {
+                let done = self.step(step).await;
+                done.map_err(|why| format!("step {}: {why}", at + 1))?;
+            }
+            Ok(())
+        })
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        match step {
+            Step::Send(request) => {
+                self.request(request.by, &request.request, request.expect.as_ref()).await?;
+            }
+            Step::Start(request) => self.begin(request).await?,
+            Step::Await(awaited) => self.reply_of(awaited).await?,
+            Step::Fault(fault) => {
+                let mut fault = fault.clone();
+                fault.body = self.variables.fill(&fault.body)?;
+                self.site.proxy(fault.server).begin(fault);
+            }
+            Step::Heal(server) => self.site.proxy(*server).heal(),
+            Step::Cut(server) => self.site.proxy(*server).cut(),
+            Step::Kill(server) => self.site.kill(*server),
+            Step::Restart(server) => self.site.restart(*server).await,
+            Step::Stop => self.driver.signal(Signal::STOP),
+            Step::Continue => self.driver.signal(Signal::CONT),
+            Step::Event(expected) => {
+                let variables = self.variables.clone();
+                let is_it = |event: &Value| variables.clone().matches(expected, event).is_ok();
+                let event = self.driver.event(&format!("the event {expected}"), is_it).await;
+                self.variables.matches(expected, &event)?;
+            }
+            Step::NoEvent(unexpected) => {
+                for event in self.driver.events() {
+                    if self.variables.clone().matches(unexpected, &event).is_ok() {
+                        return Err(format!("unexpected event {event}"));
+                    }
+                }
+            }
+            Step::Requests(count) => self.requests(count).await?,
+            Step::Queue(queue) => {
+                self.site.lock_server().locks().queue_of(&queue.name, queue.length).await;
+            }
+            Step::Each(sets, steps) => {
+                for set in sets {
+                    for (name, value) in set {
+                        let value = self.variables.fill(value)?;
+                        self.variables.set(name, value);
+                    }
+                    let set = Value::Object(set.clone());
+                    self.steps(steps).await.map_err(|why| format!("with {set}: {why}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn begin(&mut self, request: &Request) -> Result<(), String> {
+        let sent = self.send(request.by, &request.request).await?;
+        self.started.insert(request.name.clone(), sent);
+        Ok(())
+    }
+
+    async fn reply_of(&mut self, awaited: &Awaited) -> Result<(), String> {
+        let name = &awaited.name;
+        let (id, mut pending) =
+            self.started.remove(name).ok_or_else(|| format!("no request {name:?} is under way"))?;
+        if awaited.pending {
+            if let Ok(reply) = pending.try_recv() {
+                return Err(format!("{name:?} has a reply already: {reply}"));
+            }
+            self.started.insert(name.clone(), (id, pending));
+            return Ok(());
+        }
+        self.check(name, pending, awaited.expect.as_ref()).await
+    }
+
+    async fn request(
+        &mut self,
+        by: Actor,
+        request: &Value,
+        expect: Option<&Value>,
+    ) -> Result<(), String> {
+        let (_, pending) = self.send(by, request).await?;
+        self.check(&request.to_string(), pending, expect).await
+    }
+
+    /// Awaits a reply and compares it.
+    async fn check(
+        &mut self,
+        what: &str,
+        pending: Pending,
+        expect: Option<&Value>,
+    ) -> Result<(), String> {
+        let reply = tokio::time::timeout(PATIENCE, pending).await;
+        let reply = reply.map_err(|_| format!("{what}: no reply within {PATIENCE:?}"))?;
+        let reply = reply.map_err(|_| format!("{what}: the driver ended without a reply"))?;
+        let any = json!({"ok": {"any": true}});
+        let compared = self.variables.matches(expect.unwrap_or(&any), &reply);
+        compared.map_err(|why| format!("{what}: {why}; the reply: {reply}"))
+    }
+
+    async fn send(&mut self, by: Actor, request: &Value) -> Result<(u64, Pending), String> {
+        let mut request = self.variables.fill(request)?;
+        complete(&mut request);
+        if request["op"] == "cancel" {
+            let target = request["target"].as_str().unwrap_or_default();
+            let started = self.started.get(target);
+            let (id, _) = started.ok_or_else(|| format!("no request {target:?} is under way"))?;
+            request["target"] = json!(id);
+        }
+        match by {
+            Actor::Driver => self.driver.send(request).await,
+            Actor::Rival => self.rival().await?.send(request).await,
+        }
+    }
+
+    /// The rival's driver, with its client.
+    async fn rival(&mut self) -> Result<&mut Driver, String> {
+        if self.rival.is_none() {
+            let mut rival = Driver::start(&rust_driver())?;
+            let client = json!({
+                "op": "client", "client": "c", "owner": "rival",
+                "server": self.variables.fill(&json!("$server_direct"))?,
+                "guard": self.variables.fill(&json!("$guard_direct"))?,
+            });
+            let (_, pending) = rival.send(client).await?;
+            self.check("the rival's client", pending, None).await?;
+            self.rival = Some(rival);
+        }
+        self.rival.as_mut().ok_or_else(|| "no rival".to_owned())
+    }
+
+    async fn requests(&mut self, count: &RequestCount) -> Result<(), String> {
+        let proxy = self.site.proxy(count.server);
+        let found = || {
+            let mut variables = self.variables.clone();
+            let mut is_it = |seen: &Seen| {
+                let body = count.body.as_ref();
+                let headers = count.headers.as_ref();
+                seen.path.contains(&count.path)
+                    && count.method.as_ref().is_none_or(|method| *method == seen.method)
+                    && body.is_none_or(|body| variables.matches(body, &seen.body).is_ok())
+                    && headers.is_none_or(|all| variables.matches(all, &seen.headers).is_ok())
+            };
+            proxy.seen().into_iter().filter(|seen| is_it(seen)).collect::<Vec<_>>()
+        };
+        let least = count.at_least.or(count.exactly).unwrap_or(0);
+        if found().len() < least {
+            let what = format!("{least} requests {count:?}");
+            until_true(&what, || std::future::ready(found().len() >= least)).await;
+        }
+        let found = found();
+        let most = count.at_most.or(count.exactly).unwrap_or(usize::MAX);
+        if found.len() > most {
+            return Err(format!("{} requests, at most {most} expected: {found:?}", found.len()));
+        }
+        for (member, expected) in &count.distinct {
+            let values: BTreeSet<String> =
+                found.iter().map(|seen| seen.body[member].to_string()).collect();
+            if values.len() != *expected {
+                return Err(format!("expected {expected} values of {member}, found {values:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the client and the lease that a request does not name.
+fn complete(request: &mut Value) {
+    const OF_CLIENT: [&str; 10] = [
+        "client", "lock", "lock_all", "run", "session", "campaign", "leader", "events", "show",
+        "revoke",
+    ];
+    const OF_LEASE: [&str; 10] = [
+        "lock",
+        "lock_all",
+        "run",
+        "check",
+        "release",
+        "progress",
+        "put",
+        "get",
+        "delete",
+        "fork_check",
+    ];
+    let Some(members) = request.as_object_mut() else { return };
+    let op = members.get("op").and_then(Value::as_str).unwrap_or_default().to_owned();
+    for (ops, member, name) in [(OF_CLIENT, "client", "c"), (OF_LEASE, "lease", "a")] {
+        if ops.contains(&op.as_str()) {
+            members.entry(member).or_insert_with(|| json!(name));
+        }
+    }
+}
+
+/// The command of the Rust SDK's driver.
+pub fn rust_driver() -> Vec<String> {
+    vec![crate::binaries::path("rust-sdk-driver").to_string_lossy().into_owned()]
+}
