@@ -6,7 +6,7 @@ macro_rules! languages {
     ($($language:ident)*) => {$(
         #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
         async fn $language() {
-            if let Err(failed) = conforms(stringify!($language)).await {
+            if let Err(failed) = conforms(stringify!($language), "").await {
                 panic!("{failed}");
             }
         }

@@ -41,8 +41,9 @@
 //! - `{"event": {"event": "lost", …}}`: awaits an event of the driver; one is consumed.
 //!   `{"no_event": {…}}`: none such has arrived.
 //! - `{"requests": {"server": "lock", "path": "/acquire", "body": {…}, "headers": {…},
-//!   "at_least": 2, "at_most": 3, "exactly": 2, "distinct": {"lease_id": 1}}}`: awaits that so many
-//!   requests came to the proxy, and counts the values of a member of their bodies.
+//!   "at_least": 2, "at_most": 3, "exactly": 2, "distinct": {"lease_id": 1}, "apart_ms": 1000}}`:
+//!   awaits that so many requests came to the proxy, and counts the values of a member of their
+//!   bodies; two of them must be so many milliseconds apart.
 //! - `{"queue": {"name": "a", "length": 1}}`: awaits so many waiters.
 //! - `{"each": [{"x": 1}, {"x": 2}], "do": [steps]}`: runs the steps with each set of variables.
 //!

@@ -87,8 +87,8 @@ pub enum Step {
     Start(Request),
     /// Awaits the reply of a request that was started.
     Await(Awaited),
-    /// Begins a fault.
-    Fault(FaultStep),
+    /// Begins a fault: a [`FaultStep`] with variables.
+    Fault(Value),
     /// Ends the faults of a server.
     Heal(ServerName),
     /// Closes the connections to a server.
@@ -105,8 +105,8 @@ pub enum Step {
     Event(Value),
     /// Checks that no such event has arrived.
     NoEvent(Value),
-    /// Awaits a number of requests.
-    Requests(Box<RequestCount>),
+    /// Awaits a number of requests: a [`RequestCount`] with variables.
+    Requests(Value),
     /// Awaits a number of waiters.
     Queue(QueueStep),
     /// Repeats steps with each set of variables.
@@ -210,6 +210,8 @@ pub struct RequestCount {
     pub at_most: Option<usize>,
     /// The number.
     pub exactly: Option<usize>,
+    /// Least time between two of them, in milliseconds.
+    pub apart_ms: u64,
     /// Numbers of different values of members of their bodies.
     pub distinct: BTreeMap<String, usize>,
 }
@@ -243,7 +245,7 @@ impl Step {
         let verb = step.keys().next().cloned().unwrap_or_default();
         let value = step.remove(&verb).unwrap_or_default();
         Ok(match verb.as_str() {
-            "fault" => Self::Fault(read(value)?),
+            "fault" => Self::Fault(value),
             "heal" => Self::Heal(read(value)?),
             "cut" => Self::Cut(read(value)?),
             "kill" => Self::Kill(read(value)?),
@@ -252,7 +254,7 @@ impl Step {
             "continue" => Self::Continue,
             "event" => Self::Event(value),
             "no_event" => Self::NoEvent(value),
-            "requests" => Self::Requests(Box::new(read(value)?)),
+            "requests" => Self::Requests(value),
             "queue" => Self::Queue(read(value)?),
             _ => return Err(format!("there is no step {verb:?}")),
         })
@@ -284,7 +286,11 @@ impl Step {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
+/// Reads a part of a scenario.
+///
+/// # Errors
+/// The text of what cannot be read.
+pub fn read<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, String> {
     let text = value.to_string();
     serde_json::from_value(value).map_err(|error| format!("{error} in {text}"))
 }

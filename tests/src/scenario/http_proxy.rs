@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode, header};
@@ -35,11 +35,13 @@ pub struct Seen {
     pub headers: Value,
     /// Its body, if that is JSON.
     pub body: Value,
+    /// The moment of its arrival.
+    pub at: Instant,
 }
 
 #[derive(Debug)]
 struct ProxyState {
-    upstream: Mutex<String>,
+    upstream: String,
     faults: Mutex<Vec<FaultStep>>,
     seen: Mutex<Vec<Seen>>,
     /// Number of heals; a change ends what is held.
@@ -69,7 +71,7 @@ impl HttpProxy {
         // that no scenario mentions.
         let client = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build_http();
         let state = Arc::new(ProxyState {
-            upstream: Mutex::new(upstream.to_owned()),
+            upstream: upstream.to_owned(),
             faults: Mutex::default(),
             seen: Mutex::default(),
             heals: watch::Sender::new(0),
@@ -83,11 +85,6 @@ impl HttpProxy {
     /// `http://127.0.0.1:PORT`.
     pub fn base(&self) -> String {
         format!("http://{}", self.address)
-    }
-
-    /// Stands before another address from now on.
-    pub fn move_to(&self, upstream: &str) {
-        upstream.clone_into(&mut locked(&self.state.upstream));
     }
 
     /// Begins a fault; earlier ones come first.
@@ -152,6 +149,7 @@ impl ProxyState {
             path: path.clone(),
             headers: shown(&head.headers),
             body: serde_json::from_slice(&body).unwrap_or_default(),
+            at: Instant::now(),
         };
         let mut heals = self.heals.subscribe();
         let fault = self.fault_of(&seen);
@@ -205,10 +203,9 @@ impl ProxyState {
         path: &str,
         body: Bytes,
     ) -> Result<Response<Body>, String> {
-        let upstream = locked(&self.upstream).clone();
         let mut request = Request::builder()
             .method(head.method.clone())
-            .uri(format!("http://{upstream}{path}"))
+            .uri(format!("http://{}{path}", self.upstream))
             .body(Full::new(body))
             .map_err(|error| error.to_string())?;
         *request.headers_mut() = head.headers.clone();

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use rustix::process::Signal;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::driver::{Driver, Pending};
-use super::file::{Actor, Awaited, Request, RequestCount, Scenario, Step};
+use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, Step, read};
 use super::http_proxy::Seen;
 use super::site::Site;
 use super::values::Variables;
@@ -73,8 +74,7 @@ impl Run {
             Step::Start(request) => self.begin(request).await?,
             Step::Await(awaited) => self.reply_of(awaited).await?,
             Step::Fault(fault) => {
-                let mut fault = fault.clone();
-                fault.body = self.variables.fill(&fault.body)?;
+                let fault: FaultStep = read(self.variables.fill(fault)?)?;
                 self.site.proxy(fault.server).begin(fault);
             }
             Step::Heal(server) => self.site.proxy(*server).heal(),
@@ -190,29 +190,23 @@ impl Run {
         self.rival.as_mut().ok_or_else(|| "no rival".to_owned())
     }
 
-    async fn requests(&mut self, count: &RequestCount) -> Result<(), String> {
-        let proxy = self.site.proxy(count.server);
-        let found = || {
-            let mut variables = self.variables.clone();
-            let mut is_it = |seen: &Seen| {
-                let body = count.body.as_ref();
-                let headers = count.headers.as_ref();
-                seen.path.contains(&count.path)
-                    && count.method.as_ref().is_none_or(|method| *method == seen.method)
-                    && body.is_none_or(|body| variables.matches(body, &seen.body).is_ok())
-                    && headers.is_none_or(|all| variables.matches(all, &seen.headers).is_ok())
-            };
-            proxy.seen().into_iter().filter(|seen| is_it(seen)).collect::<Vec<_>>()
-        };
+    async fn requests(&mut self, step: &Value) -> Result<(), String> {
+        let count = self.request_count(step)?;
         let least = count.at_least.or(count.exactly).unwrap_or(0);
-        if found().len() < least {
-            let what = format!("{least} requests {count:?}");
-            until_true(&what, || std::future::ready(found().len() >= least)).await;
+        if self.found(&count).0.len() < least {
+            let what = format!("{least} requests as {step}");
+            let are_there = || std::future::ready(self.found(&count).0.len() >= least);
+            until_true(&what, are_there).await;
         }
-        let found = found();
+        let (found, variables) = self.found(&count);
+        self.variables = variables;
         let most = count.at_most.or(count.exactly).unwrap_or(usize::MAX);
         if found.len() > most {
             return Err(format!("{} requests, at most {most} expected: {found:?}", found.len()));
+        }
+        let apart = Duration::from_millis(count.apart_ms);
+        if found.windows(2).any(|two| two[1].at.duration_since(two[0].at) < apart) {
+            return Err(format!("two requests are less than {apart:?} apart: {found:?}"));
         }
         for (member, expected) in &count.distinct {
             let values: BTreeSet<String> =
@@ -222,6 +216,38 @@ impl Run {
             }
         }
         Ok(())
+    }
+
+    /// Reads the step with its variables replaced; those of bodies and headers are compared.
+    fn request_count(&self, step: &Value) -> Result<RequestCount, String> {
+        let mut filled = Map::new();
+        for (name, value) in step.as_object().ok_or("`requests` takes an object")? {
+            let is_compared = matches!(name.as_str(), "body" | "headers");
+            let value = if is_compared { value.clone() } else { self.variables.fill(value)? };
+            filled.insert(name.clone(), value);
+        }
+        read(Value::Object(filled))
+    }
+
+    /// The requests that are meant, and the variables that they bind.
+    fn found(&self, count: &RequestCount) -> (Vec<Seen>, Variables) {
+        let mut variables = self.variables.clone();
+        let mut found = self.site.proxy(count.server).seen();
+        found.retain(|seen| {
+            let mut bound = variables.clone();
+            let mut compare = |expected: &Option<Value>, found: &Value| {
+                expected.as_ref().is_none_or(|expected| bound.matches(expected, found).is_ok())
+            };
+            let is_meant = seen.path.contains(&count.path)
+                && count.method.as_ref().is_none_or(|method| *method == seen.method)
+                && compare(&count.body, &seen.body)
+                && compare(&count.headers, &seen.headers);
+            if is_meant {
+                variables = bound;
+            }
+            is_meant
+        });
+        (found, variables)
     }
 }
 

@@ -31,6 +31,8 @@ struct Behind {
 impl Behind {
     async fn start(setup: Setup) -> Self {
         let server = setup.start().await;
+        // A restart keeps the address.
+        let setup = setup.listen(server.address());
         let proxy = HttpProxy::before(&server.address()).await;
         Self { setup, server, proxy }
     }
@@ -88,12 +90,11 @@ impl Site {
         self.behind(name).server.process.kill();
     }
 
-    /// Starts a server again, killed before if it runs, at another port behind the same proxy.
+    /// Starts a server again at its address, killed before if it runs.
     pub async fn restart(&mut self, name: ServerName) {
         let behind = self.behind(name);
         behind.server.process.kill();
         behind.server = behind.setup.start().await;
-        behind.proxy.move_to(&behind.server.address());
     }
 
     fn behind(&mut self, name: ServerName) -> &mut Behind {

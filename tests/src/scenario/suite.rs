@@ -20,16 +20,15 @@ const PREPARE_LIMIT: &str = "600";
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Runs all scenarios for a language: the rows that failed, each with its reason.
+/// Runs the scenarios whose names contain `part` for a language; returns their number.
 ///
 /// # Errors
-/// The rows that failed.
+/// The rows that failed, each with its reason.
 ///
 /// # Panics
 /// If a scenario cannot be read, or the driver cannot be made ready.
-pub async fn conforms(language: &str) -> Result<(), String> {
-    let part = std::env::var("FENCE_SCENARIO").unwrap_or_default();
-    let scenarios = scenarios(&part);
+pub async fn conforms(language: &str, part: &str) -> Result<usize, String> {
+    let scenarios = scenarios(part);
     assert!(!scenarios.is_empty(), "no scenario has {part:?} in its name");
     let command: Arc<[String]> = driver_command(language).into();
     let mut results = BTreeMap::new();
@@ -58,7 +57,7 @@ pub async fn conforms(language: &str) -> Result<(), String> {
     });
     let failed: Vec<String> = failed.collect();
     if failed.is_empty() {
-        return Ok(());
+        return Ok(results.len());
     }
     Err(format!("{language}: {} of {} failed\n{}", failed.len(), results.len(), failed.join("\n")))
 }
@@ -86,6 +85,10 @@ fn reason(failure: tokio::task::JoinError) -> String {
 
 /// The command of a language's driver, made ready if it has to be.
 fn driver_command(language: &str) -> Vec<String> {
+    // A package that is not part of the repository yet.
+    if let Ok(words) = std::env::var("FENCE_DRIVER") {
+        return serde_json::from_str(&words).expect("FENCE_DRIVER is a JSON array");
+    }
     if language == "rust" {
         return rust_driver();
     }
