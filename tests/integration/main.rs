@@ -32,6 +32,7 @@ mod redis;
 mod redis_port;
 mod refusals;
 mod sdk;
+mod sdk_packages;
 mod sdk_scenarios;
 mod session_faults;
 mod standby;

@@ -57,7 +57,7 @@ use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::process::command;
-use crate::wait::{PATIENCE, until_within};
+use crate::wait::until_some;
 
 /// A reply that has not been awaited yet.
 pub type Pending = oneshot::Receiver<Value>;
@@ -116,15 +116,12 @@ impl Driver {
         Ok((self.last_id, receiver))
     }
 
-    /// Awaits an event that `is_expected`, and takes it.
-    ///
-    /// # Panics
-    /// If it does not arrive.
-    pub async fn event(&self, what: &str, is_expected: impl Fn(&Value) -> bool) -> Value {
-        until_within(PATIENCE, what, || {
+    /// Awaits an event that `is_expected`, and takes it; `None` if it does not arrive.
+    pub async fn event(&self, is_expected: impl Fn(&Value) -> bool) -> Option<Value> {
+        until_some(|| {
             let mut events = self.received.events();
             let at = events.iter().position(&is_expected);
-            std::future::ready(at.and_then(|at| events.remove(at)))
+            at.and_then(|at| events.remove(at))
         })
         .await
     }

@@ -13,7 +13,7 @@ use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, St
 use super::http_proxy::Seen;
 use super::site::Site;
 use super::values::Variables;
-use crate::wait::{PATIENCE, until_true};
+use crate::wait::{PATIENCE, until_some};
 
 /// A scenario under way.
 struct Run {
@@ -86,7 +86,11 @@ impl Run {
             Step::Event(expected) => {
                 let variables = self.variables.clone();
                 let is_it = |event: &Value| variables.clone().matches(expected, event).is_ok();
-                let event = self.driver.event(&format!("the event {expected}"), is_it).await;
+                let event = self.driver.event(is_it).await;
+                let event = event.ok_or_else(|| {
+                    let others = Value::Array(self.driver.events());
+                    format!("no event {expected} within {PATIENCE:?}; others: {others}")
+                })?;
                 self.variables.matches(expected, &event)?;
             }
             Step::NoEvent(unexpected) => {
@@ -193,10 +197,10 @@ impl Run {
     async fn requests(&mut self, step: &Value) -> Result<(), String> {
         let count = self.request_count(step)?;
         let least = count.at_least.or(count.exactly).unwrap_or(0);
-        if self.found(&count).0.len() < least {
-            let what = format!("{least} requests as {step}");
-            let are_there = || std::future::ready(self.found(&count).0.len() >= least);
-            until_true(&what, are_there).await;
+        let are_there = || (self.found(&count).0.len() >= least).then_some(());
+        if until_some(are_there).await.is_none() {
+            let seen = self.site.proxy(count.server).seen();
+            return Err(format!("no {least} requests as {step} within {PATIENCE:?}: {seen:?}"));
         }
         let (found, variables) = self.found(&count);
         self.variables = variables;

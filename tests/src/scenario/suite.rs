@@ -15,8 +15,8 @@ use super::run::{run, rust_driver};
 static UNDER_WAY: Semaphore = Semaphore::const_new(8);
 /// Longest time of a scenario.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Longest time in which a language's package is made ready.
-const PREPARE_LIMIT: &str = "600";
+/// Longest time of a package's `check`, in seconds: it downloads tools the first time.
+const CHECK_LIMIT: &str = "600";
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -92,18 +92,18 @@ fn driver_command(language: &str) -> Vec<String> {
     if language == "rust" {
         return rust_driver();
     }
-    let output = package_check(language, PREPARE_LIMIT, &["--prepare"]);
+    let output = package_check(language, &["--prepare"]);
     let last = output.lines().last().unwrap_or_default();
     serde_json::from_str(last).unwrap_or_else(|error| {
         panic!("client/{language}/check --prepare ends in {last:?}, no list of words: {error}")
     })
 }
 
-/// Runs `client/LANGUAGE/check` to its end, at most `limit` seconds; its standard output.
+/// Runs `client/LANGUAGE/check` to its end; its standard output.
 ///
 /// # Panics
 /// If it fails or takes longer, with its output.
-pub fn package_check(language: &str, limit: &str, args: &[&str]) -> String {
+pub fn package_check(language: &str, args: &[&str]) -> String {
     // The two uses of a language's package share its folder.
     static TURNS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
     let turn = {
@@ -115,7 +115,7 @@ pub fn package_check(language: &str, limit: &str, args: &[&str]) -> String {
     let programs = crate::binaries::path("fence");
     // A check that hangs is a failure, not the end of the run.
     let output = crate::process::command("timeout")
-        .arg(limit)
+        .arg(CHECK_LIMIT)
         .arg(&script)
         .args(args)
         .env("FENCE_BIN", programs.parent().expect("a folder"))
@@ -125,7 +125,7 @@ pub fn package_check(language: &str, limit: &str, args: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{} {args:?}: {} (124 after {limit} s)\n{text}\n{errors}",
+        "{} {args:?}: {} (124 after {CHECK_LIMIT} s)\n{text}\n{errors}",
         script.display(),
         output.status
     );
