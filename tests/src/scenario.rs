@@ -50,8 +50,8 @@
 //! # Values
 //!
 //! `"$x"` in an `expect` binds `x` if it has no value, and otherwise must be equal; in a request it
-//! is replaced, and so is `${x}` within a text. Given are `$server` and `$guard` (behind the proxy),
-//! `$server_direct`, `$guard_direct`, `$plain` (a web server that is no Fencepost), `$dir`.
+//! is replaced, and so is `${x}` within a text. Given are `$server` and `$guard` (behind the
+//! proxy), `$server_direct`, `$guard_direct`, `$plain` (a web server that is no Fencepost), `$dir`.
 //! Objects are compared by the members that are expected; and
 //! `{"above": n}`, `{"below": n}`, `{"at_least": n}`, `{"at_most": n}`, `{"contains": "text"}`,
 //! `{"one_of": […]}`, `{"not": value}` and `{"any": true}` by their words.

@@ -6,7 +6,8 @@
 //! ```json
 //! {"id": 7, "op": "check", "lease": "a"}
 //! {"id": 7, "ok": {"remaining_ms": 12000}}
-//! {"id": 7, "error": {"kind": "lease-lost", "code": null, "reason": "deadline", "retryable": false, "message": "…"}}
+//! {"id": 7, "error": {"kind": "stale", "code": "stale-token", "reason": null, "end": null,
+//!                     "retryable": false, "message": "…"}}
 //! {"id": 7, "unsupported": true}
 //! {"event": "lost", "lease": "a", "reason": "ended", "end": "revoked"}
 //! ```
@@ -17,32 +18,34 @@
 //! it: `expired`, `superseded`, `released`, `revoked`, `session-ended`. Names of clients, leases,
 //! sessions and so on are chosen by the request.
 //!
-//! | op | request | reply |
-//! | --- | --- | --- |
-//! | `client` | client, server, guard, owner, incarnation, token, token_file, ca_file, cert, key, insecure_http; or `env`, an object of variables to configure it by | |
-//! | `lock` | client, lease, name, ttl_ms, wait_ms, mode, size, metadata, min_token, takeover, session, progress_within_ms, max_hold_ms | token, lease_id, lock, remaining_ms, fencing_token, fencing_credential |
-//! | `lock_all` | client, lease, names, ttl_ms, wait_ms; the leases are named `LEASE:NAME` | leases: name, token, lease_id |
-//! | `cancel` | target: the id of a request | |
-//! | `run` | client, lease, name, ttl_ms, wait_ms, body, body_ms; the block of the language. The body waits (`wait`) or finishes after body_ms (`finish`), fails (`fail`), blocks its thread (`block`) | body: `finished` or `cancelled` |
-//! | `check`, `release`, `progress` | lease | `check`: remaining_ms |
-//! | `put` | lease, key, value, if_match, if_absent, op_id | etag |
-//! | `get`, `delete` | lease, key | `get`: value and etag, null if absent |
-//! | `block_loop` | ms: blocks the loop or the main thread | |
-//! | `fork_check` | lease; Python | parent: `live`, child: `lost` |
-//! | `session` | client, session, ttl_ms | session_id |
-//! | `session_check`, `session_end` | session | `session_end`: leases |
-//! | `campaign` | client, leadership, name, ttl_ms, wait_ms | token |
-//! | `leader` | client, name | owner, token; null if vacant |
-//! | `resign` | leadership | |
-//! | `events` | client, stream, prefix; then events `{"event": "item", "stream": …, "kind": …, "lock": …}` | |
-//! | `events_close` | stream | |
-//! | `show` | client, name | state, owner |
-//! | `revoke` | client, name, reason | |
-//! | `window` | sent_at_ms, ttl_ms | renew_at, deadline, kill_by, expires_at |
-//! | `pause` | attempt, random | ms |
-//! | `credential` | tokens: header values | credential |
-//! | `parse_token` | header | token, lock, lease |
-//! | `quit` | | and ends with exit code 0 |
+//! The ops, with the members of their requests, and after the arrow those of their replies:
+//!
+//! - `client`: client, server, guard, owner, incarnation, token, token_file, ca_file, cert, key,
+//!   insecure_http; or `env`, an object of variables that configure it
+//! - `lock`: client, lease, name, ttl_ms, wait_ms, mode, size, metadata, min_token, takeover,
+//!   session, progress_within_ms, max_hold_ms → token, lease_id, lock, remaining_ms, fencing_token,
+//!   fencing_credential
+//! - `lock_all`: client, lease, names, ttl_ms, wait_ms; the leases are named `LEASE:NAME`
+//!   → leases, each with name, token, lease_id
+//! - `run`, the block of the language: client, lease, name, ttl_ms, wait_ms, body, body_ms. The
+//!   body finishes after body_ms (`wait`, `finish`), fails (`fail`) or blocks its thread (`block`)
+//!   → body: `finished` or `cancelled`
+//! - `check`: lease → remaining_ms; `release`, `progress`: lease
+//! - `put`: lease, key, value, if_match, if_absent, op_id → etag
+//! - `get`, `delete`: lease, key → of `get`: value, etag; null if absent
+//! - `session`: client, session, ttl_ms → session_id; `session_check`: session; `session_end`:
+//!   session → leases, their number
+//! - `campaign`: client, leadership, name, ttl_ms, wait_ms → token; `resign`: leadership
+//! - `leader`: client, name → owner, token; null if vacant
+//! - `events`: client, stream, prefix; each event is then
+//!   `{"event": "item", "stream": …, "kind": …, "lock": …}`; `events_close`: stream
+//! - `show`: client, name → state, owner; `revoke`: client, name, reason
+//! - `cancel`: target, the id of a request; `quit`: ends with exit code 0
+//! - `block_loop`: ms, for which the loop or main thread is blocked; `fork_check` (Python): lease
+//!   → parent: `live`, child: `lost`
+//! - `window`: sent_at_ms, ttl_ms → renew_at, deadline, kill_by, expires_at; `pause`: attempt,
+//!   random → ms
+//! - `credential`: tokens, header values → credential; `parse_token`: header → token, lock, lease
 
 use std::collections::{HashMap, VecDeque};
 use std::process::Stdio;

@@ -30,7 +30,7 @@ pub struct Scenario {
     #[serde(default)]
     pub bare: bool,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<ScenarioStep>,
 }
 
 /// Settings of the two servers of a scenario.
@@ -60,10 +60,10 @@ pub enum StoreKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerName {
-    /// The lock server.
+    /// lock-server.
     #[default]
     Lock,
-    /// The guard.
+    /// fenced-store.
     Guard,
 }
 
@@ -80,7 +80,7 @@ pub enum Actor {
 
 /// A step, by the member that names it.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub enum ScenarioStep {
     /// Sends a request and awaits its reply.
     Send(Request),
     /// Sends a request whose reply is awaited later.
@@ -110,7 +110,7 @@ pub enum Step {
     /// Awaits a number of waiters.
     Queue(QueueStep),
     /// Repeats steps with each set of variables.
-    Each(Vec<Map<String, Value>>, Vec<Step>),
+    Each(Vec<Map<String, Value>>, Vec<ScenarioStep>),
 }
 
 /// A request to a driver.
@@ -154,7 +154,7 @@ pub struct FaultStep {
     pub method: Option<String>,
     /// A part of their paths.
     pub path: String,
-    /// The effect.
+    /// Treatment of each request.
     #[serde(rename = "do")]
     pub effect: Effect,
     /// Number of requests that it concerns; all until healed if absent.
@@ -226,14 +226,14 @@ pub struct QueueStep {
     pub length: usize,
 }
 
-impl<'de> Deserialize<'de> for Step {
+impl<'de> Deserialize<'de> for ScenarioStep {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let step = Map::<String, Value>::deserialize(deserializer)?;
         Self::from_members(step).map_err(serde::de::Error::custom)
     }
 }
 
-impl Step {
+impl ScenarioStep {
     fn from_members(mut step: Map<String, Value>) -> Result<Self, String> {
         const TYPED: [&str; 5] = ["send", "start", "rival", "await", "each"];
         if let Some(verb) = TYPED.into_iter().find(|verb| step.contains_key(*verb)) {

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 use super::driver::{Driver, Pending};
-use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, Step, read};
+use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, ScenarioStep, read};
 use super::http_proxy::Seen;
 use super::site::Site;
 use super::values::Variables;
@@ -55,7 +55,7 @@ impl Run {
 
     fn steps<'a>(
         &'a mut self,
-        steps: &'a [Step],
+        steps: &'a [ScenarioStep],
     ) -> Pin<Box<dyn Future<Output = Result<(), String>> + Send + 'a>> {
         Box::pin(async move {
             for (at, step) in steps.iter().enumerate() {
@@ -66,24 +66,24 @@ impl Run {
         })
     }
 
-    async fn step(&mut self, step: &Step) -> Result<(), String> {
+    async fn step(&mut self, step: &ScenarioStep) -> Result<(), String> {
         match step {
-            Step::Send(request) => {
+            ScenarioStep::Send(request) => {
                 self.request(request.by, &request.request, request.expect.as_ref()).await?;
             }
-            Step::Start(request) => self.begin(request).await?,
-            Step::Await(awaited) => self.reply_of(awaited).await?,
-            Step::Fault(fault) => {
+            ScenarioStep::Start(request) => self.begin(request).await?,
+            ScenarioStep::Await(awaited) => self.reply_of(awaited).await?,
+            ScenarioStep::Fault(fault) => {
                 let fault: FaultStep = read(self.variables.fill(fault)?)?;
                 self.site.proxy(fault.server).begin(fault);
             }
-            Step::Heal(server) => self.site.proxy(*server).heal(),
-            Step::Cut(server) => self.site.proxy(*server).cut(),
-            Step::Kill(server) => self.site.kill(*server),
-            Step::Restart(server) => self.site.restart(*server).await,
-            Step::Stop => self.driver.signal(Signal::STOP),
-            Step::Continue => self.driver.signal(Signal::CONT),
-            Step::Event(expected) => {
+            ScenarioStep::Heal(server) => self.site.proxy(*server).heal(),
+            ScenarioStep::Cut(server) => self.site.proxy(*server).cut(),
+            ScenarioStep::Kill(server) => self.site.kill(*server),
+            ScenarioStep::Restart(server) => self.site.restart(*server).await,
+            ScenarioStep::Stop => self.driver.signal(Signal::STOP),
+            ScenarioStep::Continue => self.driver.signal(Signal::CONT),
+            ScenarioStep::Event(expected) => {
                 let variables = self.variables.clone();
                 let is_it = |event: &Value| variables.clone().matches(expected, event).is_ok();
                 let event = self.driver.event(is_it).await;
@@ -93,18 +93,18 @@ impl Run {
                 })?;
                 self.variables.matches(expected, &event)?;
             }
-            Step::NoEvent(unexpected) => {
+            ScenarioStep::NoEvent(unexpected) => {
                 for event in self.driver.events() {
                     if self.variables.clone().matches(unexpected, &event).is_ok() {
                         return Err(format!("unexpected event {event}"));
                     }
                 }
             }
-            Step::Requests(count) => self.requests(count).await?,
-            Step::Queue(queue) => {
+            ScenarioStep::Requests(count) => self.requests(count).await?,
+            ScenarioStep::Queue(queue) => {
                 self.site.lock_server().locks().queue_of(&queue.name, queue.length).await;
             }
-            Step::Each(sets, steps) => {
+            ScenarioStep::Each(sets, steps) => {
                 for set in sets {
                     for (name, value) in set {
                         let value = self.variables.fill(value)?;

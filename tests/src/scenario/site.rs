@@ -72,7 +72,7 @@ impl Site {
         variables
     }
 
-    /// The lock server.
+    /// The process behind the first proxy.
     pub fn lock_server(&self) -> &Server {
         &self.lock.server
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::failure::loss;
-use crate::state::State;
+use crate::state::DriverState;
 use crate::write;
 
 /// A lease, with the task that reports its loss.
@@ -45,7 +45,7 @@ pub(crate) use with;
 impl Held {
     /// Keeps a lease under a name, and reports its loss.
     pub(crate) fn keep(
-        state: &State,
+        state: &DriverState,
         name: &str,
         client: &Client,
         lease: AnyLease,
@@ -67,7 +67,7 @@ impl Held {
     }
 
     /// The grant, as a reply.
-    pub(crate) fn grant(&self, state: &State) -> Value {
+    pub(crate) fn grant(&self, state: &DriverState) -> Value {
         let grant = with!(self, lease => lease.grant());
         json!({
             "token": grant.token, "lease_id": grant.lease_id, "lock": grant.lock,
@@ -77,7 +77,7 @@ impl Held {
     }
 
     /// Time for which the lease is trusted from now on.
-    pub(crate) fn remaining_ms(&self, state: &State) -> Option<u64> {
+    pub(crate) fn remaining_ms(&self, state: &DriverState) -> Option<u64> {
         let remaining = match &self.lease {
             AnyLease::Alone(lease) => lease.remaining(),
             AnyLease::Bound(_) => state.session_of(self.session.as_ref()?).ok()?.remaining(),

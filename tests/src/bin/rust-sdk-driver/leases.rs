@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::arguments::Arguments;
 use crate::failure::{DriverResult, Failure};
 use crate::held::{AnyLease, Held};
-use crate::state::State;
+use crate::state::DriverState;
 
 /// A request for a lock with the options that a request of the protocol names.
 fn lock_request(client: &Client, request: &Arguments) -> Result<LockRequest, Failure> {
@@ -51,7 +51,7 @@ fn permits(request: &Arguments) -> Result<u32, Failure> {
 }
 
 /// The op `lock`.
-pub(crate) async fn lock(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn lock(state: &DriverState, request: &Arguments) -> DriverResult {
     let name = request.text("lease")?;
     let client = state.client_of(request)?;
     let Some(session) = request.text_or_none("session") else {
@@ -76,7 +76,7 @@ pub(crate) async fn lock(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `lock_all`: in Rust, of a session of its own.
-pub(crate) async fn lock_all(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn lock_all(state: &DriverState, request: &Arguments) -> DriverResult {
     let name = request.text("lease")?;
     let ttl = request.time("ttl_ms")?.unwrap_or(Duration::from_secs(15));
     let client = state.client_of(request)?;
@@ -87,10 +87,11 @@ pub(crate) async fn lock_all(state: &State, request: &Arguments) -> DriverResult
         .into_iter()
         .map(|lease| {
             let grant = lease.grant();
-            let (lock, token, id) = (grant.lock.to_string(), grant.token, grant.lease_id);
+            let lock = grant.lock.to_string();
+            let member = json!({"name": lock, "token": grant.token, "lease_id": grant.lease_id});
             let handle = format!("{name}:{lock}");
             Held::keep(state, &handle, &client, AnyLease::Bound(lease), Some(name.clone()));
-            json!({"name": lock, "token": token, "lease_id": id})
+            member
         })
         .collect();
     state.sessions.borrow_mut().insert(name, Rc::new(session));
@@ -98,7 +99,7 @@ pub(crate) async fn lock_all(state: &State, request: &Arguments) -> DriverResult
 }
 
 /// The op `run`.
-pub(crate) async fn run(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn run(state: &DriverState, request: &Arguments) -> DriverResult {
     let lock = lock_request(&state.client_of(request)?, request)?;
     let body = request.text("body")?;
     let time = request.time("body_ms")?.unwrap_or_default();
@@ -118,14 +119,14 @@ pub(crate) async fn run(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `check`.
-pub(crate) fn check(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) fn check(state: &DriverState, request: &Arguments) -> DriverResult {
     let held = state.lease_of(request)?;
     crate::held::with!(held, lease => lease.check())?;
     Ok(json!({"remaining_ms": held.remaining_ms(state)}))
 }
 
 /// The op `progress`.
-pub(crate) fn progress(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) fn progress(state: &DriverState, request: &Arguments) -> DriverResult {
     let held = state.lease_of(request)?;
     match (&held.lease, &held.session) {
         (AnyLease::Alone(lease), _) => lease.report_progress()?,
@@ -136,7 +137,7 @@ pub(crate) fn progress(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The ops `release` and `resign`; of a name of `lock_all`, all its leases.
-pub(crate) async fn release(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn release(state: &DriverState, request: &Arguments) -> DriverResult {
     let name = request.text("leadership").or_else(|_| request.text("lease"))?;
     if request.text_or_none("leadership").is_none() && state.sessions.borrow().contains_key(&name) {
         state.leases.borrow_mut().retain(|_, held| held.session.as_ref() != Some(&name));
@@ -155,7 +156,7 @@ pub(crate) async fn release(state: &State, request: &Arguments) -> DriverResult 
 }
 
 /// The op `session`.
-pub(crate) async fn session(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn session(state: &DriverState, request: &Arguments) -> DriverResult {
     let mut builder = state.client_of(request)?.session();
     if let Some(ttl) = request.time("ttl_ms")? {
         builder = builder.ttl(ttl);
@@ -167,17 +168,17 @@ pub(crate) async fn session(state: &State, request: &Arguments) -> DriverResult 
 }
 
 /// The op `session_check`.
-pub(crate) fn session_check(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) fn session_check(state: &DriverState, request: &Arguments) -> DriverResult {
     state.session_of(&request.text("session")?)?.check()?;
     Ok(json!({}))
 }
 
 /// The op `session_end`.
-pub(crate) async fn session_end(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn session_end(state: &DriverState, request: &Arguments) -> DriverResult {
     Ok(json!({"leases": end(state, &request.text("session")?).await?}))
 }
 
-async fn end(state: &State, name: &str) -> Result<usize, Failure> {
+async fn end(state: &DriverState, name: &str) -> Result<usize, Failure> {
     let session = state.sessions.borrow_mut().remove(name);
     let session = session
         .ok_or_else(|| Failure::invalid(format!("there is no session {name}, or no longer")))?;
@@ -188,7 +189,7 @@ async fn end(state: &State, name: &str) -> Result<usize, Failure> {
 }
 
 /// The op `campaign`.
-pub(crate) async fn campaign(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn campaign(state: &DriverState, request: &Arguments) -> DriverResult {
     let client = state.client_of(request)?;
     let mut election = client.election(request.text("name")?);
     if let Some(ttl) = request.time("ttl_ms")? {
@@ -214,7 +215,7 @@ pub(crate) async fn campaign(state: &State, request: &Arguments) -> DriverResult
 }
 
 /// The op `leader`.
-pub(crate) async fn leader(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn leader(state: &DriverState, request: &Arguments) -> DriverResult {
     let leader = state.client_of(request)?.election(request.text("name")?).leader().await?;
     let (owner, token) = leader.map(|leader| (leader.owner, leader.token)).unzip();
     Ok(json!({"owner": owner, "token": token}))

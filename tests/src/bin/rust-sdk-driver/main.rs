@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use arguments::Arguments;
 use failure::{DriverResult, Failure};
-use state::State;
+use state::DriverState;
 
 /// Requests that were read and not begun.
 const AHEAD_MAX: usize = 64;
@@ -54,7 +54,7 @@ fn write(value: &Value) {
 }
 
 async fn serve(mut requests: mpsc::Receiver<String>) {
-    let state = Rc::new(State::default());
+    let state = Rc::new(DriverState::default());
     while let Some(line) = requests.recv().await {
         let Ok(request) = serde_json::from_str::<Value>(&line) else {
             write(&json!({"event": "no JSON", "line": line}));
@@ -86,7 +86,7 @@ async fn serve(mut requests: mpsc::Receiver<String>) {
     }
 }
 
-async fn perform(state: &Rc<State>, request: &Arguments) -> DriverResult {
+async fn perform(state: &Rc<DriverState>, request: &Arguments) -> DriverResult {
     match request.text("op")?.as_str() {
         "client" => state.client(request),
         "lock" => leases::lock(state, request).await,

@@ -5,10 +5,10 @@ use serde_json::json;
 use crate::arguments::Arguments;
 use crate::failure::DriverResult;
 use crate::held::with;
-use crate::state::State;
+use crate::state::DriverState;
 
 /// The op `put`.
-pub(crate) async fn put(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn put(state: &DriverState, request: &Arguments) -> DriverResult {
     let held = state.lease_of(request)?;
     let key = request.text("key")?;
     let value = request.text("value")?;
@@ -29,7 +29,7 @@ pub(crate) async fn put(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `get`.
-pub(crate) async fn get(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn get(state: &DriverState, request: &Arguments) -> DriverResult {
     let held = state.lease_of(request)?;
     let key = request.text("key")?;
     let object = with!(held, lease => held.client.objects().get(lease, &key).await?);
@@ -38,7 +38,7 @@ pub(crate) async fn get(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `delete`.
-pub(crate) async fn delete(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn delete(state: &DriverState, request: &Arguments) -> DriverResult {
     let held = state.lease_of(request)?;
     let key = request.text("key")?;
     with!(held, lease => held.client.objects().delete(lease, &key).await?);

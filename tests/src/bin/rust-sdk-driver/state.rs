@@ -15,7 +15,7 @@ use crate::failure::{DriverResult, Failure};
 use crate::held::Held;
 
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct DriverState {
     clients: RefCell<HashMap<String, Client>>,
     pub(crate) leases: RefCell<HashMap<String, Rc<Held>>>,
     pub(crate) sessions: RefCell<HashMap<String, Rc<Session>>>,
@@ -24,7 +24,7 @@ pub(crate) struct State {
     pub(crate) running: RefCell<HashMap<u64, CancellationToken>>,
 }
 
-impl State {
+impl DriverState {
     /// The op `client`.
     pub(crate) fn client(&self, request: &Arguments) -> DriverResult {
         let client = match request.0["env"].as_object() {

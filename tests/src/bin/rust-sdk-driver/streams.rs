@@ -7,11 +7,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::arguments::Arguments;
 use crate::failure::{DriverResult, Failure};
-use crate::state::State;
+use crate::state::DriverState;
 use crate::write;
 
 /// The op `events`.
-pub(crate) async fn open(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn open(state: &DriverState, request: &Arguments) -> DriverResult {
     let name = request.text("stream")?;
     let prefix = request.text_or_none("prefix").unwrap_or_default();
     let mut stream = state.client_of(request)?.events(prefix).open().await?;
@@ -36,13 +36,13 @@ pub(crate) async fn open(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `events_close`.
-pub(crate) fn close(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) fn close(state: &DriverState, request: &Arguments) -> DriverResult {
     let closed = state.streams.borrow_mut().remove(&request.text("stream")?);
     closed.map(|_| json!({})).ok_or_else(|| Failure::invalid("there is no such stream"))
 }
 
 /// The op `show`.
-pub(crate) async fn show(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn show(state: &DriverState, request: &Arguments) -> DriverResult {
     let lock = LockName::new(&request.text("name")?)?;
     let shown = state.client_of(request)?.locks().show(&lock).await?;
     let owner = shown.holder.map(|holder| holder.info.owner);
@@ -50,7 +50,7 @@ pub(crate) async fn show(state: &State, request: &Arguments) -> DriverResult {
 }
 
 /// The op `revoke`.
-pub(crate) async fn revoke(state: &State, request: &Arguments) -> DriverResult {
+pub(crate) async fn revoke(state: &DriverState, request: &Arguments) -> DriverResult {
     let lock = LockName::new(&request.text("name")?)?;
     let reason = Owner::new(request.text("reason")?)?;
     state.client_of(request)?.locks().revoke(&lock, reason).await?;
