@@ -15,7 +15,8 @@
 //! ```
 //!
 //! Only `why` and `steps` are required. `servers.store` is `memory`, or `embedded` if the lock
-//! server's memory must survive a restart; the lists are further arguments. Unless it is `bare`, a
+//! server's memory must survive a restart; the lists are further arguments. With `"tls": true` both
+//! speak TLS and require a client's certificate (`$ca`, `$cert`, `$key`). Unless it is `bare`, a
 //! scenario begins with `{"op": "client", "client": "c", "server": "$server", "guard": "$guard",
 //! "owner": "tester"}`; requests that need a client and name none get `c`, and those that need a
 //! lease and name none get `a`.

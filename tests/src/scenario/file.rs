@@ -43,6 +43,8 @@ pub struct ServerSettings {
     pub lock: Vec<String>,
     /// Further arguments of the guard.
     pub guard: Vec<String>,
+    /// `true` if both speak TLS and require a client's certificate; no proxy is before them then.
+    pub tls: bool,
 }
 
 /// Store of the lock server.

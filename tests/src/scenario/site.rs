@@ -8,6 +8,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::file::{Scenario, ServerName, StoreKind};
 use super::http_proxy::HttpProxy;
 use super::values::Variables;
+use crate::certificates::Certificates;
 use crate::servers::{Server, Setup};
 
 /// Lock server, guard and proxies of one scenario.
@@ -17,6 +18,7 @@ pub struct Site {
     guard: Behind,
     plain: String,
     folder: TempDir,
+    certificates: Option<Certificates>,
     _plain: AbortOnDropHandle<()>,
 }
 
@@ -52,12 +54,17 @@ impl Site {
             StoreKind::Memory => "memory:".to_owned(),
             StoreKind::Embedded => format!("embedded:{}", folder.path().join("data").display()),
         };
-        let with = |setup: Setup, args: &[String]| args.iter().fold(setup, Setup::arg);
+        let certificates = scenario.servers.tls.then(Certificates::new);
+        let tls = certificates.as_ref().map_or_else(Vec::new, |made| {
+            let client = ["--tls-client-ca".to_owned(), made.text("ca.pem")];
+            [&made.listener()[..], &client[..]].concat()
+        });
+        let with = |setup: Setup, args: &[String]| args.iter().chain(&tls).fold(setup, Setup::arg);
         let lock = with(Setup::lock_server(&store), &scenario.servers.lock);
         let guard = with(Setup::fenced_store("memory:"), &scenario.servers.guard);
         let (lock, guard) = tokio::join!(Behind::start(lock), Behind::start(guard));
         let (plain, serving) = plain_web_server().await;
-        Self { lock, guard, plain, folder, _plain: serving }
+        Self { lock, guard, plain, folder, certificates, _plain: serving }
     }
 
     /// The variables that every scenario has.
@@ -69,6 +76,11 @@ impl Site {
         variables.set("guard_direct", self.guard.server.base.clone());
         variables.set("plain", self.plain.clone());
         variables.set("dir", self.folder.path().to_string_lossy().into_owned());
+        for (name, file) in [("ca", "ca.pem"), ("cert", "client.pem"), ("key", "client.key")] {
+            if let Some(certificates) = &self.certificates {
+                variables.set(name, certificates.text(file));
+            }
+        }
         variables
     }
 
