@@ -45,8 +45,8 @@ impl Client {
     /// (`http://127.0.0.1:7420`), `FENCE_GUARD` (`http://127.0.0.1:7421`), `FENCE_OWNER`
     /// (`user@host:pid`), `FENCE_INCARNATION` (a random id of this process), `FENCE_AUTH_FILE`,
     /// the file with the bearer token (none), `FENCE_CA_FILE` (the system's), `FENCE_CLIENT_CERT`
-    /// and `FENCE_CLIENT_KEY` (none), `FENCE_INSECURE_HTTP` (`false`), and `FENCE_CONFIG`, a TOML file
-    /// for what no variable sets, with the keys that all commands of `fence` have: `server`,
+    /// and `FENCE_CLIENT_KEY` (none), `FENCE_INSECURE_HTTP` (`false`), and `FENCE_CONFIG`, a TOML
+    /// file for what no variable sets, with the keys that all commands of `fence` have: `server`,
     /// `auth-file` and so on. Connects to nothing yet.
     ///
     /// # Errors
