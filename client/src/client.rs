@@ -8,7 +8,10 @@ use fence_protocol::{Invalid, LockName, Owner, TraceContext};
 use crate::tasks::Background;
 use crate::transport::Connections;
 use crate::wait_observer::{Unobserved, WaitObserver};
-use crate::{BearerToken, Error, Events, FencedStore, Locks, Sessions, TlsOptions, config, ids};
+use crate::{
+    BearerToken, Error, Events, FencedStore, Locks, Sessions, TlsOptions, config, ids,
+    settings_file,
+};
 
 /// The connection to one lock server and one guard. Cheap to clone; clones share connections.
 #[derive(Clone, Debug)]
@@ -42,32 +45,43 @@ impl Client {
     /// (`http://127.0.0.1:7420`), `FENCE_GUARD` (`http://127.0.0.1:7421`), `FENCE_OWNER`
     /// (`user@host:pid`), `FENCE_INCARNATION` (a random id of this process), `FENCE_AUTH_FILE`,
     /// the file with the bearer token (none), `FENCE_CA_FILE` (the system's), `FENCE_CLIENT_CERT`
-    /// and `FENCE_CLIENT_KEY` (none), and `FENCE_INSECURE_HTTP` (`false`). Connects to nothing yet.
+    /// and `FENCE_CLIENT_KEY` (none), `FENCE_INSECURE_HTTP` (`false`), and `FENCE_CONFIG`, a TOML
+    /// file for what no variable sets, with the keys that all commands of `fence` have: `server`,
+    /// `auth-file` and so on. Connects to nothing yet.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a value that is not valid or a file
     /// that cannot be read.
     pub fn from_env() -> Result<Self, Error> {
+        Self::from_variables(config::variable)
+    }
+
+    /// As [`from_env`](Self::from_env), with the value of a variable, or `None`, by its name from
+    /// `variable`.
+    ///
+    /// # Errors
+    /// As [`from_env`](Self::from_env).
+    pub fn from_variables(variable: impl Fn(&str) -> Option<String>) -> Result<Self, Error> {
+        let file = settings_file::named_by(variable("FENCE_CONFIG"))?;
+        let variable = |name: &str| variable(name).or_else(|| file.get(name).cloned());
         let mut builder = Self::builder();
-        if let Some(url) = config::variable("FENCE_SERVER") {
+        if let Some(url) = variable("FENCE_SERVER") {
             builder = builder.lock_server(url);
         }
-        if let Some(url) =
-            config::variable("FENCE_GUARD").or_else(|| config::variable("FENCE_STORE"))
-        {
+        if let Some(url) = variable("FENCE_GUARD").or_else(|| variable("FENCE_STORE")) {
             builder = builder.fenced_store(url);
         }
-        if let Some(owner) = config::variable("FENCE_OWNER") {
+        if let Some(owner) = variable("FENCE_OWNER") {
             builder = builder.owner(owner);
         }
-        if let Some(incarnation) = config::variable("FENCE_INCARNATION") {
+        if let Some(incarnation) = variable("FENCE_INCARNATION") {
             builder = builder.incarnation(incarnation);
         }
-        if let Some(file) = config::variable("FENCE_AUTH_FILE") {
+        if let Some(file) = variable("FENCE_AUTH_FILE") {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
-        builder = builder.tls(config::tls()?);
-        match config::variable("FENCE_INSECURE_HTTP").as_deref() {
+        builder = builder.tls(config::tls(variable)?);
+        match variable("FENCE_INSECURE_HTTP").as_deref() {
             None | Some("false") => builder.build(),
             Some("true") => builder.insecure_http(true).build(),
             Some(other) => {

@@ -28,8 +28,8 @@ pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Certificates that the environment names.
-pub(crate) fn tls() -> Result<TlsOptions, Error> {
+/// Certificates that the variables name.
+pub(crate) fn tls(variable: impl Fn(&str) -> Option<String>) -> Result<TlsOptions, Error> {
     let names = TlsSettingNames {
         ca: "FENCE_CA_FILE",
         certificate: "FENCE_CLIENT_CERT",

@@ -59,6 +59,7 @@ pub mod reentrant;
 mod sent_change;
 mod session;
 mod sessions;
+mod settings_file;
 pub mod tasks;
 pub mod timing;
 mod transport;

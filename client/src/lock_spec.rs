@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{LeaseMode, PERMITS_MAX};
+use fence_protocol::wire::lock::{LeaseMode, METADATA_BYTES_MAX, PERMITS_MAX};
 use fence_protocol::{Invalid, LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 use crate::clock::Moment;
@@ -113,6 +113,7 @@ impl Spec {
     /// Refuses options that could never be granted, before anything is sent.
     pub(crate) fn check(&self, client: &Client) -> Result<(), Error> {
         self.limits.check()?;
+        metadata(self.metadata.as_ref())?;
         if self.takeover != Takeover::Never && !self.mode.is_exclusive() {
             return Err(no_takeover_of(&self.lock, self.mode));
         }
@@ -137,6 +138,16 @@ pub(crate) fn no_takeover_of(lock: &LockName, mode: LeaseMode) -> Error {
         mode.as_str()
     );
     Error::new(ErrorKind::Invalid, message)
+}
+
+/// Checks the size of metadata.
+pub(crate) fn metadata(metadata: Option<&serde_json::Value>) -> Result<(), Invalid> {
+    let bytes = metadata.map_or(0, |metadata| metadata.to_string().len());
+    if bytes <= METADATA_BYTES_MAX {
+        return Ok(());
+    }
+    let rule = format!("must have at most {METADATA_BYTES_MAX} bytes as JSON");
+    Err(Invalid::new("metadata", format!("of {bytes} bytes"), rule))
 }
 
 /// Checks the number of permits of a semaphore.

@@ -3,6 +3,7 @@
 use fence_protocol::{IDEMPOTENCY_KEY, Invalid};
 use reqwest::RequestBuilder;
 
+use crate::objects::of_guard;
 use crate::sent_change::{SentChange, is_outcome_unknown, is_passing};
 use crate::transport::{Endpoint, Failure, Reply};
 use crate::{Error, ids, timing};
@@ -62,7 +63,8 @@ pub(crate) async fn send(
             Ok(request) => request.header(IDEMPOTENCY_KEY, op_id.header()),
             Err(error) => return Err(sent.refused_here(what, error)),
         };
-        let failure = match endpoint.send(request, OBJECT_BYTES_MAX).await {
+        let replied = endpoint.send(request, OBJECT_BYTES_MAX).await;
+        let failure = match replied.and_then(of_guard) {
             Ok(reply) => return Ok(reply),
             Err(failure) => failure,
         };

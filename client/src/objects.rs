@@ -8,7 +8,8 @@ use bytes::Bytes;
 use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee, SealReply};
 use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineRequest};
 use fence_protocol::{
-    FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner, Token,
+    Code, FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner,
+    Token,
 };
 use percent_encoding::utf8_percent_encode;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -90,14 +91,15 @@ impl FencedStore {
     }
 
     async fn read(&self, request: RequestBuilder, key: &str) -> Result<Option<Object>, Error> {
-        match self.endpoint.send(request, OBJECT_BYTES_MAX).await {
+        let replied = self.endpoint.send(request, OBJECT_BYTES_MAX).await;
+        match replied.and_then(of_guard) {
             Ok(reply) => Ok(Some(Object {
                 content_type: text(&reply.headers, CONTENT_TYPE.as_str()),
                 etag: text(&reply.headers, ETAG.as_str()),
                 applied: applied(&reply),
                 body: reply.body,
             })),
-            Err(Failure::Refused(problem, _)) if problem.status == 404 => Ok(None),
+            Err(Failure::Refused(problem, _)) if problem.code == Code::NotFound => Ok(None),
             Err(failure) => Err(failure.into_error(&format!("get {key}"), Effect::Reads)),
         }
     }
@@ -297,6 +299,14 @@ impl<'a, F: Fence> IntoFuture for PutRequest<'a, F> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// Refuses a success that is not of a guard, such as that of any web server at a wrong address.
+pub(crate) fn of_guard(reply: Reply) -> Result<Reply, Failure> {
+    if reply.headers.contains_key(FENCING_GUARANTEE) {
+        return Ok(reply);
+    }
+    Err(reply.foreign("it has no Fencing-Guarantee header"))
 }
 
 fn applied(reply: &Reply) -> Applied {

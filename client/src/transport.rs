@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem, TRACEPARENT, TraceContext};
 use https_client::{ServerUrl, TlsOptions};
 use reqwest::header::{
@@ -96,13 +97,31 @@ impl Failure {
 pub(crate) struct Reply {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    /// Address of the server.
+    base: String,
 }
 
 impl Reply {
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Failure::NoReply(format!("the reply cannot be parsed: {error}")))
+        serde_json::from_slice(&self.body).map_err(|error| self.foreign(&error.to_string()))
     }
+
+    /// Failure of a call to another program than a Fencepost server, or through one that replaces
+    /// replies. A request to change something may have had an effect.
+    pub(crate) fn foreign(&self, why: &str) -> Failure {
+        let message = format!(
+            "{} sent a reply that is not of a Fencepost server ({why}): {:?}. Check the address",
+            self.base,
+            start(&self.body)
+        );
+        let error = Error::new(ErrorKind::Invalid, message);
+        Failure::Unusable(error.with_outcome(WriteOutcome::Unknown))
+    }
+}
+
+/// Beginning of a body, for a message.
+fn start(body: &[u8]) -> String {
+    String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned()
 }
 
 /// Address of one server, with the connections to it.
@@ -239,7 +258,7 @@ impl Endpoint {
         }
         let headers = response.headers().clone();
         let body = read(response, bytes_max).await?;
-        Ok(Reply { headers, body })
+        Ok(Reply { headers, body, base: self.base().to_owned() })
     }
 
     /// Reads an error reply; one longer than `bytes_max` counts as no reply.
@@ -358,8 +377,7 @@ async fn read(mut response: Response, bytes_max: usize) -> Result<Bytes, Failure
 /// program on that port) becomes one made from the status.
 fn problem(status: u16, body: &[u8], base: &str) -> Problem {
     serde_json::from_slice::<Problem>(body).unwrap_or_else(|_| {
-        let start = String::from_utf8_lossy(&body[..body.len().min(200)]).into_owned();
-        let detail = format!("{base} replied {status} without a problem body: {start:?}");
+        let detail = format!("{base} replied {status} without a problem body: {:?}", start(body));
         let mut problem = Problem::new(Code::Unknown, detail)
             .hint("Check that the address is that of a Fencepost server.");
         problem.status = status;

@@ -32,6 +32,8 @@ mod redis;
 mod redis_port;
 mod refusals;
 mod sdk;
+mod sdk_packages;
+mod sdk_scenarios;
 mod session_faults;
 mod standby;
 mod start;

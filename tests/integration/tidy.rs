@@ -27,7 +27,12 @@ struct Part {
     lines_before: usize,
 }
 
-/// Every Rust file of the workspace, cut where its tests begin.
+/// Endings of the files of the SDKs in other languages.
+const SDK_ENDINGS: [&str; 3] = ["py", "ts", "go"];
+/// Folders of what tools have made or downloaded.
+const NOT_OURS: [&str; 4] = ["node_modules", "build", "dist", "__pycache__"];
+
+/// Every source file of the workspace and of the SDKs, cut where its tests begin.
 fn sources() -> Vec<Part> {
     let mut parts = Vec::new();
     let roots = ["client", "fenced-store", "lock-server", "tests"];
@@ -36,8 +41,9 @@ fn sources() -> Vec<Part> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let is_ours = !NOT_OURS.iter().any(|other| path.ends_with(other));
+                folders.extend(is_ours.then_some(path));
+            } else if is_source(&path) {
                 let path = path.strip_prefix(ROOT).unwrap().to_owned();
                 // The rules have the words that they forbid.
                 if !path.starts_with("tests/integration/tidy") {
@@ -50,10 +56,18 @@ fn sources() -> Vec<Part> {
     parts
 }
 
+fn is_source(path: &Path) -> bool {
+    let is_sdk = path.starts_with(Path::new(ROOT).join("client"));
+    path.extension().is_some_and(|ending| {
+        ending == "rs" || (is_sdk && SDK_ENDINGS.iter().any(|other| ending == *other))
+    })
+}
+
 fn parts_of(path: PathBuf) -> Vec<Part> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(&path)).unwrap();
     let is_test = path.components().any(|part| part.as_os_str() == "tests")
-        || path.file_stem().is_some_and(|stem| stem == "tests");
+        || path.file_stem().is_some_and(|stem| stem == "tests")
+        || path.to_string_lossy().ends_with("_test.go");
     match text.find("#[cfg(test)]\nmod tests {").filter(|_| !is_test) {
         None => vec![Part { path, is_test, text, lines_before: 0 }],
         Some(at) => {

@@ -48,6 +48,7 @@ pub mod redis_users;
 pub mod redis_writes;
 pub mod resp_client;
 mod resp_value;
+pub mod scenario;
 pub mod sentinel_group;
 pub mod servers;
 pub mod session_client;

@@ -49,6 +49,19 @@ pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnM
     .await;
 }
 
+/// Looks until `look` gives a value; `None` when [`PATIENCE`] is over, for callers that report it.
+pub async fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
+    let begin = Instant::now();
+    while begin.elapsed() < PATIENCE {
+        let value = look();
+        if value.is_some() {
+            return value;
+        }
+        tokio::time::sleep(STEP).await;
+    }
+    None
+}
+
 /// Awaits a future for at most [`PATIENCE`].
 ///
 /// # Panics

@@ -18,7 +18,7 @@ use crate::locks::CALL_TIMEOUT;
 use crate::timing::{self, Window};
 use crate::transport::Effect;
 use crate::trust::Trust;
-use crate::{Client, Error, ErrorKind, ids, tasks};
+use crate::{Client, Error, ErrorKind, ids, lock_spec, tasks};
 
 /// Builder of a [`Session`]; see [`Client::session`].
 #[derive(Clone, Debug)]
@@ -124,6 +124,7 @@ impl SessionBuilder {
     /// Outside of a tokio runtime.
     pub async fn begin(self) -> Result<Session, Error> {
         self.limits.check()?;
+        lock_spec::metadata(self.metadata.as_ref())?;
         let ttl = Ttl::try_from(self.ttl)?;
         let (reply, window) = self.obtain(ttl).await?;
         let first = if self.limits_wait { Limits::default() } else { self.limits };

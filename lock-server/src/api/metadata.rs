@@ -1,10 +1,9 @@
 //! The metadata of leases and sessions.
 
 use fence_protocol::Code;
+use fence_protocol::wire::lock::METADATA_BYTES_MAX;
 use service_kit::problem::Reject;
 
-/// The largest metadata, as JSON text, in bytes.
-const METADATA_BYTES_MAX: usize = 4_096;
 /// Metadata as JSON text, within its bound.
 pub(super) fn bounded(metadata: Option<&serde_json::Value>) -> Result<Option<String>, Reject> {
     let metadata = metadata.map(ToString::to_string);

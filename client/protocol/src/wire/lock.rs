@@ -7,6 +7,8 @@ use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// The longest that an acquire may wait, in milliseconds.
 pub const MAX_WAIT_MS: u64 = 300_000;
+/// The largest metadata, as JSON text, in bytes.
+pub const METADATA_BYTES_MAX: usize = 4_096;
 /// The largest semaphore.
 pub const PERMITS_MAX: u32 = 1_024;
 /// Largest number of locks in one request.
