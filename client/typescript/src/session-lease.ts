@@ -82,6 +82,12 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
         if (!this.#isReleased) await releaseOrWarn(this, this.#state.context.log);
     }
 
+    /** @internal Records that its holder has ended the session: a release, and no loss. */
+    endWithSession(): void {
+        this.#isReleased = true;
+        this.#state.letGo(this);
+    }
+
     /** @internal Records that the lease has ended, alone or with its session. */
     lose(why: LostReason): void {
         if (this.#over !== null || this.#isReleased) return;

@@ -153,7 +153,7 @@ export class Session implements AsyncDisposable {
         this.#isEnded = true;
         this.#heartbeat.abort();
         this.#state.trust.unwatch();
-        for (const lease of this.leases) lease.lose(ENDED);
+        for (const lease of this.leases) lease.endWithSession();
         try {
             await this.#context.sessions.end(this.id);
         } catch (error) {
