@@ -17,7 +17,7 @@ import { checkMetadata, checkTtl } from "./names.js";
 import { Objects } from "./objects.js";
 import { ReentrantLock } from "./reentrant.js";
 import { runUnder } from "./run.js";
-import { type LockAllOptions, Session, type Wish } from "./session.js";
+import { checkWishes, type LockAllOptions, Session, type Wish } from "./session.js";
 import { beginSession } from "./session-begin.js";
 import type { LeaseSet } from "./session-lease.js";
 import { Sessions } from "./sessions.js";
@@ -120,6 +120,7 @@ export class Client {
         wishes: readonly Wish[],
         options: LeaseOptions & LockAllOptions = {},
     ): Promise<HeldSet> {
+        checkWishes(wishes);
         const { waitMs, ...ofSession } = options;
         const session = await this.session(ofSession);
         try {

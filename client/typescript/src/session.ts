@@ -224,7 +224,8 @@ export class Session implements AsyncDisposable {
     }
 }
 
-function checkWishes(wishes: readonly Wish[]): LockWish[] {
+/** Checks the locks of one request: 1 to 64, each once. */
+export function checkWishes(wishes: readonly Wish[]): LockWish[] {
     if (wishes.length < 1 || wishes.length > LOCKS_MAX) {
         throw new InvalidError(`locks: ${wishes.length}; must be 1 to ${LOCKS_MAX}`);
     }

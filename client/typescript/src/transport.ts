@@ -332,8 +332,14 @@ class Exchange {
     #fail(error: Error): void {
         this.#clear();
         this.#sent.destroy();
-        const why = `${this.#url.base}: ${error.message || (error as NodeJS.ErrnoException).code}`;
-        if (!this.#isConnected || isCertificateRefused(this.#sent, error)) {
+        const { code, reason } = error as NodeJS.ErrnoException & { reason?: string };
+        const why = `${this.#url.base}: ${reason ?? (error.message || code)}`;
+        if (isCertificateRefused(this.#sent, error)) {
+            const advice = "The server refuses this client's certificate, or requires one";
+            this.#stop(Failure.notSent(`${why}. ${advice} (clientCert, clientKey)`));
+            return;
+        }
+        if (!this.#isConnected) {
             const advice = "Check that the server runs and that the address is right";
             this.#stop(Failure.notSent(`${why}. ${advice}`));
             return;

@@ -1,5 +1,5 @@
 /** Real servers for the tests, and a proxy that loses replies. */
-import { type ChildProcess, spawn } from "node:child_process";
+import { type ChildProcess, execFileSync, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -62,7 +62,7 @@ export async function start(
     return { found: await found, child };
 }
 
-const LISTENING = /listening on (http:\/\/\S+)/;
+const LISTENING = /listening on (https?:\/\/\S+)/;
 
 /** Starts a lock server; returns its address. */
 export async function lockServer(...args: string[]): Promise<string> {
@@ -75,6 +75,21 @@ export async function guard(...args: string[]): Promise<string> {
     const store = args.includes("--store") ? [] : ["--store", "memory:"];
     const common = ["--listen", "127.0.0.1:0", "--token-key-file", keys, ...store];
     return (await start(join(PROGRAMS, "fenced-store"), [...common, ...args], LISTENING)).found;
+}
+
+/** Runs the command line; returns its output. */
+export function fence(...args: string[]): string {
+    return execFileSync(join(PROGRAMS, "fence"), args, { encoding: "utf8" });
+}
+
+/** Starts a guard before a Redis; returns the port of its Redis port. */
+export async function redisGuard(store: number): Promise<number> {
+    const url = `redis://127.0.0.1:${store}`;
+    const args = ["--listen", "127.0.0.1:0", "--token-key-file", keys, "--store", url];
+    const listening = /redis port listening on redis:\/\/127\.0\.0\.1:(\d+)/;
+    const listen = ["--redis-listen", "127.0.0.1:0"];
+    const program = join(PROGRAMS, "fenced-store");
+    return Number((await start(program, [...args, ...listen], listening)).found);
 }
 
 /** A client with nothing from the environment, and without warnings of the process. */
