@@ -3,33 +3,33 @@ import { nowMs, sleepUntil } from "./clock.js";
 
 /** An abort controller that is also aborted with each of its parents, for their reason. */
 export class ChildAbort {
-    readonly #controller = new AbortController();
-    readonly #parents: [AbortSignal, () => void][] = [];
+  readonly #controller = new AbortController();
+  readonly #parents: [AbortSignal, () => void][] = [];
 
-    constructor(...parents: (AbortSignal | undefined)[]) {
-        for (const parent of parents) {
-            if (parent === undefined) continue;
-            const follow = () => this.#controller.abort(parent.reason);
-            if (parent.aborted) follow();
-            parent.addEventListener("abort", follow, { once: true });
-            this.#parents.push([parent, follow]);
-        }
+  constructor(...parents: (AbortSignal | undefined)[]) {
+    for (const parent of parents) {
+      if (parent === undefined) continue;
+      const follow = () => this.#controller.abort(parent.reason);
+      if (parent.aborted) follow();
+      parent.addEventListener("abort", follow, { once: true });
+      this.#parents.push([parent, follow]);
     }
+  }
 
-    get signal(): AbortSignal {
-        return this.#controller.signal;
-    }
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
 
-    /** Follows its parents no longer. */
-    unlink(): void {
-        for (const [parent, follow] of this.#parents) parent.removeEventListener("abort", follow);
-    }
+  /** Follows its parents no longer. */
+  unlink(): void {
+    for (const [parent, follow] of this.#parents) parent.removeEventListener("abort", follow);
+  }
 
-    /** Follows its parents no longer, and aborts what is left under the signal. */
-    drop(): void {
-        this.unlink();
-        this.#controller.abort();
-    }
+  /** Follows its parents no longer, and aborts what is left under the signal. */
+  drop(): void {
+    this.unlink();
+    this.#controller.abort();
+  }
 }
 
 /**
@@ -37,18 +37,18 @@ export class ChildAbort {
  * `signal`.
  */
 export async function firstWithin<R>(
-    results: Promise<R>[],
-    ms: number,
-    signal: AbortSignal | undefined,
-    keepsAlive = true,
+  results: Promise<R>[],
+  ms: number,
+  signal: AbortSignal | undefined,
+  keepsAlive = true,
 ): Promise<R | null> {
-    const child = new ChildAbort(signal);
-    const timeOut = sleepUntil(nowMs() + ms, child.signal, { keepsAlive }).then(() => null);
-    // The sleep that lost the race rejects when it is dropped.
-    timeOut.catch(() => {});
-    try {
-        return await Promise.race([...results, timeOut]);
-    } finally {
-        child.drop();
-    }
+  const child = new ChildAbort(signal);
+  const timeOut = sleepUntil(nowMs() + ms, child.signal, { keepsAlive }).then(() => null);
+  // The sleep that lost the race rejects when it is dropped.
+  timeOut.catch(() => {});
+  try {
+    return await Promise.race([...results, timeOut]);
+  } finally {
+    child.drop();
+  }
 }

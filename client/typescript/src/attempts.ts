@@ -20,50 +20,50 @@ export type Attempted<E> = "done" | { readonly final: E } | { readonly failed: s
  * the reason of `signal`.
  */
 export async function untilSuccess<E>(
-    start: (signal: AbortSignal) => Promise<Attempted<E>>,
-    patienceMs: () => number,
-    signal: AbortSignal,
-    report: (attempt: number, why: string) => void,
+  start: (signal: AbortSignal) => Promise<Attempted<E>>,
+  patienceMs: () => number,
+  signal: AbortSignal,
+  report: (attempt: number, why: string) => void,
 ): Promise<E | null> {
-    const underWay: Running<E>[] = [];
-    try {
-        for (let attempt = 1; ; attempt += 1) {
-            if (underWay.length === UNDER_WAY_MAX) underWay.shift()?.drop();
-            underWay.push(new Running(start));
-            for (const [waitMs, isReplyDue] of [
-                [patienceMs(), true],
-                [pauseMs(attempt, random()), false],
-            ] as const) {
-                const outcomes = underWay.map((running) => running.outcome);
-                const first = await firstWithin(outcomes, waitMs, signal, false);
-                if (first === null) {
-                    if (isReplyDue) report(attempt, "no reply yet");
-                    continue;
-                }
-                const [running, ended] = first;
-                underWay.splice(underWay.indexOf(running), 1);
-                if (ended === "done") return null;
-                if ("final" in ended) return ended.final;
-                report(attempt, ended.failed);
-            }
+  const underWay: Running<E>[] = [];
+  try {
+    for (let attempt = 1; ; attempt += 1) {
+      if (underWay.length === UNDER_WAY_MAX) underWay.shift()?.drop();
+      underWay.push(new Running(start));
+      for (const [waitMs, isReplyDue] of [
+        [patienceMs(), true],
+        [pauseMs(attempt, random()), false],
+      ] as const) {
+        const outcomes = underWay.map((running) => running.outcome);
+        const first = await firstWithin(outcomes, waitMs, signal, false);
+        if (first === null) {
+          if (isReplyDue) report(attempt, "no reply yet");
+          continue;
         }
-    } finally {
-        for (const running of underWay) running.drop();
+        const [running, ended] = first;
+        underWay.splice(underWay.indexOf(running), 1);
+        if (ended === "done") return null;
+        if ("final" in ended) return ended.final;
+        report(attempt, ended.failed);
+      }
     }
+  } finally {
+    for (const running of underWay) running.drop();
+  }
 }
 
 class Running<E> {
-    readonly outcome: Promise<[Running<E>, Attempted<E>]>;
-    readonly #controller = new AbortController();
+  readonly outcome: Promise<[Running<E>, Attempted<E>]>;
+  readonly #controller = new AbortController();
 
-    constructor(start: (signal: AbortSignal) => Promise<Attempted<E>>) {
-        const failed = (error: unknown): Attempted<E> => ({ failed: String(error) });
-        this.outcome = start(this.#controller.signal)
-            .catch(failed)
-            .then((attempted) => [this, attempted]);
-    }
+  constructor(start: (signal: AbortSignal) => Promise<Attempted<E>>) {
+    const failed = (error: unknown): Attempted<E> => ({ failed: String(error) });
+    this.outcome = start(this.#controller.signal)
+      .catch(failed)
+      .then((attempted) => [this, attempted]);
+  }
 
-    drop(): void {
-        this.#controller.abort();
-    }
+  drop(): void {
+    this.#controller.abort();
+  }
 }

@@ -3,28 +3,28 @@ import "./dispose.js";
 
 export { Client, type HeldSet, type SessionOptions, type Work } from "./client.js";
 export {
-    type FencingToken,
-    formatFencingToken,
-    joinCredentials,
-    parseCredential,
-    parseFencingToken,
+  type FencingToken,
+  formatFencingToken,
+  joinCredentials,
+  parseCredential,
+  parseFencingToken,
 } from "./credential.js";
 export { type CampaignOptions, Election, type Leader, type Observed } from "./election.js";
 export {
-    ContendedError,
-    type EndReason,
-    type ErrorKind,
-    FencepostError,
-    InternalError,
-    InvalidError,
-    LeaseLostError,
-    type LostReason,
-    type Outcome,
-    OutcomeUnknownError,
-    PreconditionError,
-    StaleError,
-    TakeoverRefusedError,
-    UnavailableError,
+  ContendedError,
+  type EndReason,
+  type ErrorKind,
+  FencepostError,
+  InternalError,
+  InvalidError,
+  LeaseLostError,
+  type LostReason,
+  type Outcome,
+  OutcomeUnknownError,
+  PreconditionError,
+  StaleError,
+  TakeoverRefusedError,
+  UnavailableError,
 } from "./errors.js";
 export type { LockEvent } from "./event-parser.js";
 export { type EventOptions, EventStream, type StreamItem } from "./events.js";

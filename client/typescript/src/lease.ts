@@ -9,35 +9,35 @@ import type { LeaseReply } from "./wire.js";
 
 /** A lease that fenced calls accept: one of its own, or one of a session. */
 export interface Fence {
-    readonly lock: string;
-    readonly token: number;
-    /** The value of the `Fencing-Token` header. */
-    readonly fencingToken: string;
-    /** The same as a password, for the guard's Redis port. */
-    readonly fencingCredential: string;
-    /** Aborted when the lease is lost, with the `LeaseLostError`. */
-    readonly signal: AbortSignal;
-    /**
-     * Throws `LeaseLostError` if the lease cannot be trusted now, and `InvalidError` (code
-     * `released`) after its release. Reads the clock, so that it is right even if the event loop was
-     * blocked; sends nothing.
-     */
-    check(): void;
+  readonly lock: string;
+  readonly token: number;
+  /** The value of the `Fencing-Token` header. */
+  readonly fencingToken: string;
+  /** The same as a password, for the guard's Redis port. */
+  readonly fencingCredential: string;
+  /** Aborted when the lease is lost, with the `LeaseLostError`. */
+  readonly signal: AbortSignal;
+  /**
+   * Throws `LeaseLostError` if the lease cannot be trusted now, and `InvalidError` (code
+   * `released`) after its release. Reads the clock, so that it is right even if the event loop was
+   * blocked; sends nothing.
+   */
+  check(): void;
 }
 
 /** A lease that a block can be run under. */
 export interface Holding {
-    /** Name of the lock, for messages. */
-    readonly lock: string;
-    readonly signal: AbortSignal;
-    check(): void;
-    release(): Promise<void>;
+  /** Name of the lock, for messages. */
+  readonly lock: string;
+  readonly signal: AbortSignal;
+  check(): void;
+  release(): Promise<void>;
 }
 
 /** Error of a lease that is used after its release. */
 export function releasedError(what: string): InvalidError {
-    const message = `the lease on ${what} was released by this program; acquire the lock again`;
-    return new InvalidError(message, { code: "released" });
+  const message = `the lease on ${what} was released by this program; acquire the lock again`;
+  return new InvalidError(message, { code: "released" });
 }
 
 /**
@@ -49,112 +49,111 @@ export function releasedError(what: string): InvalidError {
  * `fencingToken` to a worker thread, which cannot know whether the lease is lost.
  */
 export class Lease implements Fence, Holding, AsyncDisposable {
-    /** The grant as the server sent it. */
-    readonly grant: LeaseReply;
-    readonly #context: GrantContext;
-    readonly #trust: Trust;
-    readonly #renewal = new AbortController();
-    #isReleased = false;
+  /** The grant as the server sent it. */
+  readonly grant: LeaseReply;
+  readonly #context: GrantContext;
+  readonly #trust: Trust;
+  readonly #renewal = new AbortController();
+  #isReleased = false;
 
-    /** @internal Starts to renew and watch a lease that was granted for `spec`. */
-    constructor(context: GrantContext, { reply, window }: Granted, spec: Spec) {
-        this.grant = reply;
-        this.#context = context;
-        this.#trust = new Trust(reply.lock, window, spec.limits, spec.onWarning);
-        const lease = {
-            lock: reply.lock,
-            leaseId: reply.lease_id,
-            token: reply.token,
-            ttlMs: spec.ttlMs,
-        };
-        const renewal = new LeaseRenewal(this.#trust, context.log, context.locks, lease);
-        void keepExtending(renewal, this.#renewal.signal);
-    }
+  /** @internal Starts to renew and watch a lease that was granted for `spec`. */
+  constructor(context: GrantContext, { reply, window }: Granted, spec: Spec) {
+    this.grant = reply;
+    this.#context = context;
+    this.#trust = new Trust(reply.lock, window, spec.limits, spec.onWarning);
+    const lease = {
+      lock: reply.lock,
+      leaseId: reply.lease_id,
+      token: reply.token,
+      ttlMs: spec.ttlMs,
+    };
+    const renewal = new LeaseRenewal(this.#trust, context.log, context.locks, lease);
+    void keepExtending(renewal, this.#renewal.signal);
+  }
 
-    get lock(): string {
-        return this.grant.lock;
-    }
+  get lock(): string {
+    return this.grant.lock;
+  }
 
-    get token(): number {
-        return this.grant.token;
-    }
+  get token(): number {
+    return this.grant.token;
+  }
 
-    get leaseId(): string {
-        return this.grant.lease_id;
-    }
+  get leaseId(): string {
+    return this.grant.lease_id;
+  }
 
-    get fencingToken(): string {
-        return this.grant.fencing_token;
-    }
+  get fencingToken(): string {
+    return this.grant.fencing_token;
+  }
 
-    get fencingCredential(): string {
-        return this.grant.fencing_credential;
-    }
+  get fencingCredential(): string {
+    return this.grant.fencing_credential;
+  }
 
-    get signal(): AbortSignal {
-        return this.#trust.signal;
-    }
+  get signal(): AbortSignal {
+    return this.#trust.signal;
+  }
 
-    /** Time in milliseconds for which the lease is trusted if no renewal succeeds; zero once lost. */
-    remainingMs(): number {
-        return this.#isReleased ? 0 : this.#trust.remainingMs();
-    }
+  /** Time in milliseconds for which the lease is trusted if no renewal succeeds; zero once lost. */
+  remainingMs(): number {
+    return this.#isReleased ? 0 : this.#trust.remainingMs();
+  }
 
-    check(): void {
-        if (this.#isReleased) throw releasedError(this.lock);
-        const lost = this.#trust.error();
-        if (lost) throw lost;
-    }
+  check(): void {
+    if (this.#isReleased) throw releasedError(this.lock);
+    const lost = this.#trust.error();
+    if (lost) throw lost;
+  }
 
-    /** Reports that the work makes progress, for `progressWithinMs`; otherwise a {@link check}. */
-    progress(): void {
-        if (this.#isReleased || !this.#trust.progress()) this.check();
-    }
+  /** Reports that the work makes progress, for `progressWithinMs`; otherwise a {@link check}. */
+  progress(): void {
+    if (this.#isReleased || !this.#trust.progress()) this.check();
+  }
 
-    /**
-     * Releases the lock; retries for up to 5 s if no reply arrives.
-     *
-     * Rejects with `LeaseLostError` if the lease had ended before: unfenced effects of the work may
-     * overlap with another holder's. A lease that is live when this is called and expires before the
-     * request reaches the server is no error, because the work under it ended in time.
-     */
-    async release(): Promise<void> {
-        if (this.#isReleased) throw releasedError(this.lock);
-        const workEnd = this.#trust.workEnd();
-        try {
-            await this.releaseLive();
-        } catch (error) {
-            if (!workEnd.excuses(error, nowMs())) throw error;
-            const why =
-                "the lease expired before its release arrived, but its work had ended in time";
-            this.#context.log("warn", `${this.lock}: ${why}`);
-        }
+  /**
+   * Releases the lock; retries for up to 5 s if no reply arrives.
+   *
+   * Rejects with `LeaseLostError` if the lease had ended before: unfenced effects of the work may
+   * overlap with another holder's. A lease that is live when this is called and expires before the
+   * request reaches the server is no error, because the work under it ended in time.
+   */
+  async release(): Promise<void> {
+    if (this.#isReleased) throw releasedError(this.lock);
+    const workEnd = this.#trust.workEnd();
+    try {
+      await this.releaseLive();
+    } catch (error) {
+      if (!workEnd.excuses(error, nowMs())) throw error;
+      const why = "the lease expired before its release arrived, but its work had ended in time";
+      this.#context.log("warn", `${this.lock}: ${why}`);
     }
+  }
 
-    /** @internal Releases the lock; resolves only if the lease was live at the server until then. */
-    releaseLive(): Promise<void> {
-        this.#isReleased = true;
-        this.#renewal.abort();
-        this.#trust.unwatch();
-        return this.#context.locks.release(this.lock, this.leaseId);
-    }
+  /** @internal Releases the lock; resolves only if the lease was live at the server until then. */
+  releaseLive(): Promise<void> {
+    this.#isReleased = true;
+    this.#renewal.abort();
+    this.#trust.unwatch();
+    return this.#context.locks.release(this.lock, this.leaseId);
+  }
 
-    /**
-     * Releases the lock at the end of an `await using` block; does nothing after a release. Throws
-     * `LeaseLostError` alone: any other failure leaves a lease that expires by itself. If the block
-     * threw as well, JavaScript throws a `SuppressedError` with both.
-     */
-    async [Symbol.asyncDispose](): Promise<void> {
-        if (!this.#isReleased) await releaseOrWarn(this, this.#context.log);
-    }
+  /**
+   * Releases the lock at the end of an `await using` block; does nothing after a release. Throws
+   * `LeaseLostError` alone: any other failure leaves a lease that expires by itself. If the block
+   * threw as well, JavaScript throws a `SuppressedError` with both.
+   */
+  async [Symbol.asyncDispose](): Promise<void> {
+    if (!this.#isReleased) await releaseOrWarn(this, this.#context.log);
+  }
 }
 
 /** Releases; a failure other than the loss of the lease is logged alone. */
 export async function releaseOrWarn(lease: Holding, log: GrantContext["log"]): Promise<void> {
-    try {
-        await lease.release();
-    } catch (error) {
-        if (error instanceof LeaseLostError || !(error instanceof FencepostError)) throw error;
-        log("warn", `${lease.lock} was not released and expires by itself: ${error.message}`);
-    }
+  try {
+    await lease.release();
+  } catch (error) {
+    if (error instanceof LeaseLostError || !(error instanceof FencepostError)) throw error;
+    log("warn", `${lease.lock} was not released and expires by itself: ${error.message}`);
+  }
 }

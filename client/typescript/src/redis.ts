@@ -10,21 +10,21 @@ export { LeaseConnections } from "./connections.js";
 
 /** A client or a pool of node-redis. */
 export interface NodeRedisClient {
-    connect(): Promise<unknown>;
-    destroy(): void;
-    on(event: "error", listener: (error: Error) => void): unknown;
+  connect(): Promise<unknown>;
+  destroy(): void;
+  on(event: "error", listener: (error: Error) => void): unknown;
 }
 
 /** A client of ioredis. */
 export interface IoredisClient {
-    disconnect(reconnect?: boolean): void;
-    on(event: "error", listener: (error: Error) => void): unknown;
+  disconnect(reconnect?: boolean): void;
+  on(event: "error", listener: (error: Error) => void): unknown;
 }
 
 /** `true` if the guard refused a token (`FENCED`, `COLLISION`). */
 export function isFenced(error: unknown): boolean {
-    if (error instanceof AggregateError) return error.errors.some(isFenced);
-    return error instanceof Error && /^(FENCED|COLLISION)\b/.test(error.message);
+  if (error instanceof AggregateError) return error.errors.some(isFenced);
+  return error instanceof Error && /^(FENCED|COLLISION)\b/.test(error.message);
 }
 
 /**
@@ -33,19 +33,19 @@ export function isFenced(error: unknown): boolean {
  * after its connection broke.
  */
 export function nodeRedis<C extends NodeRedisClient>(
-    create: (credential: LeaseCredential) => C,
+  create: (credential: LeaseCredential) => C,
 ): LeaseConnections<C> {
-    return new LeaseConnections<C>({
-        async open(credential) {
-            const client = create(credential);
-            // Every command that fails rejects; without a listener the event would end the process.
-            client.on("error", () => {});
-            await client.connect();
-            return client;
-        },
-        close: (client) => client.destroy(),
-        isRefusal: isFenced,
-    });
+  return new LeaseConnections<C>({
+    async open(credential) {
+      const client = create(credential);
+      // Every command that fails rejects; without a listener the event would end the process.
+      client.on("error", () => {});
+      await client.connect();
+      return client;
+    },
+    close: (client) => client.destroy(),
+    isRefusal: isFenced,
+  });
 }
 
 /**
@@ -53,15 +53,15 @@ export function nodeRedis<C extends NodeRedisClient>(
  * `autoResendUnfulfilledCommands: false` and `maxRetriesPerRequest: 0`.
  */
 export function ioredis<C extends IoredisClient>(
-    create: (credential: LeaseCredential) => C,
+  create: (credential: LeaseCredential) => C,
 ): LeaseConnections<C> {
-    return new LeaseConnections<C>({
-        open(credential) {
-            const client = create(credential);
-            client.on("error", () => {});
-            return client;
-        },
-        close: (client) => client.disconnect(),
-        isRefusal: isFenced,
-    });
+  return new LeaseConnections<C>({
+    open(credential) {
+      const client = create(credential);
+      client.on("error", () => {});
+      return client;
+    },
+    close: (client) => client.disconnect(),
+    isRefusal: isFenced,
+  });
 }

@@ -10,72 +10,66 @@ const END_MS = 5000;
 
 /** Body of the begin of a session. */
 export interface SessionRequest {
-    ttl_ms: number;
-    owner: string;
-    session_id: string;
-    metadata?: unknown;
+  ttl_ms: number;
+  owner: string;
+  session_id: string;
+  metadata?: unknown;
 }
 
 /** The session API, for tools; programs that hold locks use `client.session`. */
 export class Sessions {
-    readonly #endpoint: Endpoint;
+  readonly #endpoint: Endpoint;
 
-    /** @internal */
-    constructor(endpoint: Endpoint) {
-        this.#endpoint = endpoint;
-    }
+  /** @internal */
+  constructor(endpoint: Endpoint) {
+    this.#endpoint = endpoint;
+  }
 
-    /** @internal Begins a session without retries. */
-    beginOnce(body: SessionRequest, sending: Sending): Promise<SessionReply | Failure> {
-        return this.#endpoint.post({ path: "/v1/sessions", ...sending }, body, sessionReply);
-    }
+  /** @internal Begins a session without retries. */
+  beginOnce(body: SessionRequest, sending: Sending): Promise<SessionReply | Failure> {
+    return this.#endpoint.post({ path: "/v1/sessions", ...sending }, body, sessionReply);
+  }
 
-    /** @internal Sends one heartbeat without retries. */
-    heartbeatOnce(id: string, sending: Sending): Promise<SessionReply | Failure> {
-        const path = `/v1/sessions/${id}/heartbeat`;
-        return this.#endpoint.post({ path, ...sending }, {}, (json) => {
-            const reply = sessionReply(json);
-            if (reply.session_id !== id)
-                throw new TypeError(`it is about session ${reply.session_id}`);
-            return reply;
-        });
-    }
+  /** @internal Sends one heartbeat without retries. */
+  heartbeatOnce(id: string, sending: Sending): Promise<SessionReply | Failure> {
+    const path = `/v1/sessions/${id}/heartbeat`;
+    return this.#endpoint.post({ path, ...sending }, {}, (json) => {
+      const reply = sessionReply(json);
+      if (reply.session_id !== id) throw new TypeError(`it is about session ${reply.session_id}`);
+      return reply;
+    });
+  }
 
-    /** Returns a live session. */
-    async show(id: string): Promise<SessionReply> {
-        const path = `/v1/sessions/${encodeURIComponent(id)}`;
-        const request = { method: "GET", path, timeoutMs: CALL_MS } as const;
-        return unwrap(
-            await this.#endpoint.json(request, sessionReply),
-            `show session ${id}`,
-            "reads",
-        );
-    }
+  /** Returns a live session. */
+  async show(id: string): Promise<SessionReply> {
+    const path = `/v1/sessions/${encodeURIComponent(id)}`;
+    const request = { method: "GET", path, timeoutMs: CALL_MS } as const;
+    return unwrap(await this.#endpoint.json(request, sessionReply), `show session ${id}`, "reads");
+  }
 
-    /** Ends a session and its leases; retries for up to 5 s if no reply arrives. */
-    async end(id: string): Promise<void> {
-        const path = `/v1/sessions/${encodeURIComponent(id)}`;
-        const request = { method: "DELETE", path, timeoutMs: END_MS } as const;
-        const send = () => this.#endpoint.json(request, anyObject<object>);
-        await untilSettled(`end session ${id}`, END_MS, send, wasEndedByItsClient);
-    }
+  /** Ends a session and its leases; retries for up to 5 s if no reply arrives. */
+  async end(id: string): Promise<void> {
+    const path = `/v1/sessions/${encodeURIComponent(id)}`;
+    const request = { method: "DELETE", path, timeoutMs: END_MS } as const;
+    const send = () => this.#endpoint.json(request, anyObject<object>);
+    await untilSettled(`end session ${id}`, END_MS, send, wasEndedByItsClient);
+  }
 
-    /** @internal Ends a session that was given up. Never rejects. */
-    async endQuietly(id: string, log: (why: string) => void): Promise<void> {
-        try {
-            await this.end(id);
-        } catch (error) {
-            if (!(error instanceof LeaseLostError))
-                log(`session ${id} was not ended: ${String(error)}`);
-        }
+  /** @internal Ends a session that was given up. Never rejects. */
+  async endQuietly(id: string, log: (why: string) => void): Promise<void> {
+    try {
+      await this.end(id);
+    } catch (error) {
+      if (!(error instanceof LeaseLostError)) log(`session ${id} was not ended: ${String(error)}`);
     }
+  }
 }
 
 function wasEndedByItsClient({ problem }: Failure): boolean {
-    return problem?.code === "session-ended" && problem["reason"] === "ended";
+  return problem?.code === "session-ended" && problem["reason"] === "ended";
 }
 
 /** `true` if the session has ended or is unknown. */
 export function isSessionOver(failure: Failure): boolean {
-    return failure.isRefusal("session-ended") || failure.isRefusal("session-unknown");
+  return failure.isRefusal("session-ended") || failure.isRefusal("session-unknown");
 }
