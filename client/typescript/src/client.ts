@@ -1,4 +1,5 @@
 /** The client of one lock server and one guard. */
+import { ChildAbort } from "./abort.js";
 import { Election } from "./election.js";
 import { type EventOptions, EventStream } from "./events.js";
 import { obtain } from "./grants.js";
@@ -19,7 +20,7 @@ import { ReentrantLock } from "./reentrant.js";
 import { runUnder } from "./run.js";
 import { checkWishes, type LockAllOptions, Session, type Wish } from "./session.js";
 import { beginSession } from "./session-begin.js";
-import type { LeaseSet } from "./session-lease.js";
+import { LeaseSet } from "./session-lease.js";
 import { Sessions } from "./sessions.js";
 import { type ClientOptions, readSettings } from "./settings.js";
 import { Endpoint } from "./transport.js";
@@ -139,6 +140,28 @@ export class Client {
       );
       this.#background.add(ended);
       throw error;
+    }
+  }
+
+  /**
+   * Acquires all of these locks in one step, runs `work` and releases them; `signal` is aborted
+   * when one of them is lost. Otherwise as {@link withLock}.
+   */
+  async withLockAll<T>(
+    wishes: readonly Wish[],
+    options: LeaseOptions & LockAllOptions,
+    work: Work<LeaseSet, T>,
+  ): Promise<T> {
+    const { session, leases, release } = await this.lockAll(wishes, options);
+    const set = new LeaseSet(leases);
+    const abort = new ChildAbort(session.signal, ...leases.map((lease) => lease.signal));
+    const lock = leases.map((lease) => lease.lock).join(", ");
+    const held = { lock, signal: abort.signal, check: () => set.check(), release };
+    try {
+      const inner = (_: object, signal: AbortSignal) => work(set, signal);
+      return await runUnder(held, inner, options.signal, this.#context);
+    } finally {
+      abort.unlink();
     }
   }
 

@@ -112,6 +112,17 @@ test("several locks are granted all or none", async () => {
   }
   assert.equal((await direct.locks.show("all/2")).state, "free");
   await assert.rejects(direct.lockAll(["a", "a"]), InvalidError);
+  const sum = await direct.withLockAll(["all/1", "all/2"], {}, ({ leases }) => leases.length);
+  assert.equal(sum, 2);
+  assert.equal((await direct.locks.show("all/1")).state, "free");
+  const lost = direct.withLockAll(["all/1", "all/2"], { ttlMs: 900 }, async (set, signal) => {
+    await direct.locks.revoke("all/2", "by the test");
+    await once(signal, "abort");
+    assert.throws(() => set.check(), { ended: "revoked" });
+    set.on("all/1")?.check();
+  });
+  await assert.rejects(lost, { kind: "lease-lost", reason: "ended", ended: "revoked" });
+  await until("free", async () => (await direct.locks.show("all/1")).state === "free");
 });
 
 test("an election has one leader, whom observers see", async () => {
