@@ -119,7 +119,10 @@ function checkSecret(token: string): string {
 
 function certificates(files: Record<"ca" | "cert" | "key", string | undefined>) {
   if ((files.cert === undefined) !== (files.key === undefined)) {
-    throw new InvalidError("client-cert and client-key belong together; one of them is missing");
+    throw new InvalidError(
+      "FENCE_CLIENT_CERT and FENCE_CLIENT_KEY (clientCert, clientKey) belong together; one of " +
+        "them is missing",
+    );
   }
   const tls: Connections["tls"] = {};
   for (const [name, path] of Object.entries(files) as ["ca" | "cert" | "key", string?][]) {

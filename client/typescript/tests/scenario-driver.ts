@@ -34,6 +34,8 @@ class BodyError extends Error {}
 const clients = new Map<string, Client>();
 const leases = new Map<string, Held>();
 const sessions = new Map<string, Session>();
+/** The client of each lease. */
+const owners = new WeakMap<Held, Client>();
 const sets = new Map<string, Session>();
 const streams = new Map<string, EventStream>();
 const underWay = new Map<number, AbortController>();
@@ -50,7 +52,7 @@ function known<T>(map: Map<string, T>, name: string): T {
 
 /** The clients' errors in the words of the protocol. */
 function failure(error: unknown, signal: AbortSignal): Answer {
-  if (error === undefined || (signal.aborted && error === signal.reason)) {
+  if (signal.aborted && error === signal.reason) {
     return { kind: "cancelled", retryable: false, message: "the request was cancelled" };
   }
   if (!(error instanceof FencepostError)) {
@@ -88,8 +90,9 @@ function options(request: Request, signal: AbortSignal): LockOptions {
 }
 
 /** Keeps a lease under a name, and reports its loss. */
-function keep(name: string, lease: Held): Answer {
+function keep(name: string, lease: Held, client: Client): Answer {
   leases.set(name, lease);
+  owners.set(lease, client);
   lease.signal.addEventListener("abort", () => {
     const { reason, ended: end } = lease.signal.reason as LeaseLostError;
     write({ event: "lost", lease: name, reason, end });
@@ -148,12 +151,13 @@ const handlers: Record<string, Handler> = {
     return {};
   },
   lock: async (request, signal) => {
+    const client = known(clients, request["client"]);
     const session = request["session"] && known(sessions, request["session"]);
     const { ttlMs: _, progressWithinMs: _p, maxHoldMs: _m, ...rest } = options(request, signal);
     const lease = session
       ? await session.lock(request["name"], rest)
-      : await known(clients, request["client"]).lock(request["name"], options(request, signal));
-    return keep(request["lease"], lease);
+      : await client.lock(request["name"], options(request, signal));
+    return keep(request["lease"], lease, client);
   },
   lock_all: async (request, signal) => {
     const { ttlMs, waitMs } = options(request, signal);
@@ -161,7 +165,7 @@ const handlers: Record<string, Handler> = {
     const held = await client.lockAll(request["names"], { ttlMs, waitMs, signal });
     sets.set(request["lease"], held.session);
     const granted = held.leases.map((lease) => {
-      const { token, lease_id } = keep(`${request["lease"]}:${lease.lock}`, lease);
+      const { token, lease_id } = keep(`${request["lease"]}:${lease.lock}`, lease, client);
       return { name: lease.lock, token, lease_id };
     });
     return { leases: granted };
@@ -221,12 +225,13 @@ const handlers: Record<string, Handler> = {
   },
   session_end: async (request) => ({ leases: await known(sessions, request["session"]).end() }),
   campaign: async (request, signal) => {
-    const election = known(clients, request["client"]).election(request["name"]);
+    const client = known(clients, request["client"]);
+    const election = client.election(request["name"]);
     const lease = await election.campaign({
       ttlMs: request["ttl_ms"],
       signal: limited(request, signal),
     });
-    keep(request["leadership"], lease);
+    keep(request["leadership"], lease, client);
     return { token: lease.token };
   },
   leader: async (request, signal) => {
@@ -297,10 +302,7 @@ function limited(request: Request, signal: AbortSignal): AbortSignal {
 }
 
 function objectsOf(request: Request): Client["objects"] {
-  const [only] = clients.values();
-  const client = request["client"] === undefined ? only : clients.get(request["client"]);
-  if (!client) throw new InvalidError("there is no client");
-  return client.objects;
+  return (owners.get(known(leases, request["lease"])) as Client).objects;
 }
 
 async function follow(name: string, stream: EventStream): Promise<void> {
