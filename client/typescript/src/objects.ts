@@ -8,7 +8,7 @@ import { CALL_MS, type CallOptions, unwrap } from "./locks.js";
 import { checkKey, checkLockName, checkOpId } from "./names.js";
 import { isOutcomeUnknown, isPassing, SentChange } from "./sent-change.js";
 import { pauseMs } from "./timing.js";
-import { type Endpoint, Failure, type Reply } from "./transport.js";
+import { type Endpoint, Failure, type Reply, type Request } from "./transport.js";
 import { anyObject } from "./wire.js";
 
 /** Time-out of one request about an object, in milliseconds. */
@@ -78,7 +78,7 @@ export class Objects {
   async get(lease: Fence, key: string, { signal }: CallOptions = {}): Promise<StoredObject | null> {
     const path = objectPath(key);
     const headers = this.#fenced(lease);
-    const reply = await this.#endpoint.send({
+    const reply = await this.#send({
       method: "GET",
       path,
       headers,
@@ -86,7 +86,7 @@ export class Objects {
       bytesMax: OBJECT_BYTES_MAX,
       signal,
     });
-    if (reply instanceof Failure && reply.problem?.status === 404) return null;
+    if (reply instanceof Failure && reply.isRefusal("not-found")) return null;
     const { body, headers: replied } = unwrap(reply, `get ${key}`, "reads");
     const contentType = replied["content-type"] ?? null;
     return { ...applied(replied), body, contentType, text: () => body.toString("utf8") };
@@ -156,7 +156,7 @@ export class Objects {
         throw sent.refusedHere(what, error);
       }
       const all = { ...headers, ...fenced };
-      const reply = await this.#endpoint.send({
+      const reply = await this.#send({
         ...request,
         headers: all,
         timeoutMs: OBJECT_MS,
@@ -167,6 +167,13 @@ export class Objects {
       sent.record(reply);
       await sleep(pauseMs(attempt, random()), request.signal);
     }
+  }
+
+  /** Sends a request. A success without the guard's header is that of another program. */
+  async #send(request: Request): Promise<Reply | Failure> {
+    const reply = await this.#endpoint.send(request);
+    if (reply instanceof Failure || reply.headers["fencing-guarantee"] !== undefined) return reply;
+    return this.#endpoint.foreign(request.path, reply.body, "no header Fencing-Guarantee");
   }
 
   /** Headers with the lease's token; checks the lease right before the request is sent. */

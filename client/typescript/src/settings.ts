@@ -62,6 +62,9 @@ const KEYS = {
 
 type Key = keyof typeof KEYS;
 
+/** Keys of the file that all commands of `fence` have, without an effect here. */
+const OF_COMMANDS: readonly string[] = ["log", "color", "output"];
+
 /** Reads the settings. Throws `InvalidError` with the name of the setting that cannot be used. */
 export function readSettings(options: ClientOptions): Settings {
   const env = options.env ?? process.env;
@@ -158,6 +161,7 @@ function parseFile(path: string): Map<Key, string> {
         line,
       ) ?? refuse('is not of the form key = "value"');
     const key = name.replaceAll("_", "-") as Key;
+    if (OF_COMMANDS.includes(key)) continue;
     if (!(key in KEYS)) {
       refuse(`unknown key ${name}; this package reads ${Object.keys(KEYS).join(", ")}`);
     }

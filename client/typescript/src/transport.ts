@@ -158,16 +158,17 @@ export class Endpoint {
     try {
       return check(JSON.parse(reply.body.toString("utf8")));
     } catch (cause) {
-      const start = JSON.stringify(reply.body.subarray(0, 200).toString("utf8"));
       const why = cause instanceof Error ? cause.message : String(cause);
-      const url = `${this.base}${request.path}`;
-      return Failure.unusable(
-        new InternalError(
-          `${url} sent no reply of a Fencepost server (${why}): ${start}; check the address`,
-          { cause },
-        ),
-      );
+      return this.foreign(request.path, reply.body, why);
     }
+  }
+
+  /** Failure of a reply that is not that of a Fencepost server. */
+  foreign(path: string, body: Buffer, why: string): Failure {
+    const start = JSON.stringify(body.subarray(0, 200).toString("utf8"));
+    const url = `${this.base}${path}`;
+    const message = `${url} sent no reply of a Fencepost server (${why}): ${start}`;
+    return Failure.unusable(new InternalError(`${message}; check the address`));
   }
 
   /**

@@ -138,6 +138,8 @@ export class Proxy {
   /** Decides about each request. */
   fault: (request: Recorded) => Fault = () => "pass";
   url = "";
+  /** The reply to every request, as of another program. */
+  page: string | undefined;
   readonly #target: URL;
   readonly #server = http.createServer((request, response) => void this.#serve(request, response));
 
@@ -176,6 +178,7 @@ export class Proxy {
     const recorded = { path: request.url ?? "", body };
     const fault = this.fault(recorded);
     this.requests.push(recorded);
+    if (this.page !== undefined) return void response.end(this.page);
     if (fault === "hold") return;
     const { hostname, port } = this.#target;
     const { method, url: path } = request;

@@ -7,6 +7,7 @@ import { Worker } from "node:worker_threads";
 import {
   type Client,
   ContendedError,
+  type FencepostError,
   InvalidError,
   LeaseLostError,
   OutcomeUnknownError,
@@ -241,6 +242,19 @@ test("a write whose reply was lost is applied once", async () => {
   const applied = await fenced.objects.put(lease, "once", "x", { ifAbsent: true });
   assert.equal(applied.replayed, true);
   assert.equal(proxy.requests.length, 2);
+  await lease.release();
+});
+
+test("a web server that is no Fencepost is named, and a write there is no success", async () => {
+  const proxy = await Proxy.before(server);
+  proxy.page = "<html>Welcome";
+  const wrong = client({ server, guard: proxy.url });
+  const lease = await wrong.lock("foreign", { ttlMs: 60_000 });
+  const isNamed = ({ kind, message }: FencepostError) =>
+    kind === "internal" && message.includes(proxy.url) && message.includes("<html>Welcome");
+  await assert.rejects(wrong.objects.put(lease, "foreign", "x"), isNamed);
+  await assert.rejects(wrong.objects.get(lease, "foreign"), isNamed);
+  await assert.rejects(client({ server: proxy.url }).lock("foreign"), isNamed);
   await lease.release();
 });
 
