@@ -192,7 +192,7 @@ export class Client {
   /** The election `name`: its leader is the holder of the lock of that name. */
   election(name: string): Election {
     const lock = (lockName: string, options: LockOptions) => this.lock(lockName, options);
-    return new Election({ locks: this.locks, endpoint: this.#server, lock }, name);
+    return new Election({ ...this.#context, endpoint: this.#server, lock }, name);
   }
 
   /** Opens a stream of the events of locks. */

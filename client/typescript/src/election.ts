@@ -9,6 +9,7 @@ import type { Lease } from "./lease.js";
 import type { LeaseOptions, LockOptions } from "./lock-spec.js";
 import type { CallOptions, Locks } from "./locks.js";
 import { checkLockName } from "./names.js";
+import { type RunContext, runUnder } from "./run.js";
 import { pauseMs } from "./timing.js";
 import type { Endpoint } from "./transport.js";
 import type { Holder } from "./wire.js";
@@ -47,7 +48,7 @@ export type Observed =
   | { readonly state: "unknown"; readonly error: FencepostError };
 
 /** What an election uses. */
-export interface ElectionContext {
+export interface ElectionContext extends RunContext {
   readonly locks: Locks;
   readonly endpoint: Endpoint;
   lock(name: string, options: LockOptions): Promise<Lease>;
@@ -87,6 +88,15 @@ export class Election {
         await sleep(pause, options.signal);
       }
     }
+  }
+
+  /** Campaigns, runs `work` as the leader, then resigns; otherwise as `client.withLock`. */
+  async lead<T>(
+    options: CampaignOptions,
+    work: (lease: Lease, signal: AbortSignal) => T | Promise<T>,
+  ): Promise<T> {
+    const lease = await this.campaign(options);
+    return runUnder(lease, work, options.signal, this.#context);
   }
 
   /**

@@ -1,7 +1,7 @@
 /** A held lease: renewed in the background, watched by the local clock, released at the end. */
 import { nowMs } from "./clock.js";
-import { FencepostError, InvalidError, LeaseLostError } from "./errors.js";
-import type { GrantContext, Granted } from "./grants.js";
+import { FencepostError, InvalidError, LeaseLostError, StaleError } from "./errors.js";
+import { type GrantContext, type Granted, obtain } from "./grants.js";
 import type { Spec } from "./lock-spec.js";
 import { keepExtending, LeaseRenewal } from "./renewal.js";
 import { Trust } from "./trust.js";
@@ -52,14 +52,17 @@ export class Lease implements Fence, Holding, AsyncDisposable {
   /** The grant as the server sent it. */
   readonly grant: LeaseReply;
   readonly #context: GrantContext;
+  readonly #spec: Spec;
   readonly #trust: Trust;
   readonly #renewal = new AbortController();
   #isReleased = false;
+  #isAboveMarks = false;
 
   /** @internal Starts to renew and watch a lease that was granted for `spec`. */
   constructor(context: GrantContext, { reply, window }: Granted, spec: Spec) {
     this.grant = reply;
     this.#context = context;
+    this.#spec = spec;
     this.#trust = new Trust(reply.lock, window, spec.limits, spec.onWarning);
     const lease = {
       lock: reply.lock,
@@ -136,6 +139,50 @@ export class Lease implements Fence, Holding, AsyncDisposable {
     this.#renewal.abort();
     this.#trust.unwatch();
     return this.#context.locks.release(this.lock, this.leaseId);
+  }
+
+  /**
+   * Releases this lease and acquires the lock with a token above the guard's mark, if the lock
+   * server lost its memory and issues tokens below the marks. `refusal` is the guard's error.
+   *
+   * Nearly always a refused holder is stale and must stop: it gets `LeaseLostError`, because the
+   * release succeeds only if the lease was live at the server until then. The result is another
+   * grant: restart the work from its first read, and never just retry the refused write. Rejects
+   * with `StaleError` if the mark is above the second grant too: an operator must investigate.
+   */
+  async reacquireAbove(refusal: unknown): Promise<Lease> {
+    this.check();
+    const mark = this.#markAbove(refusal);
+    if (this.#isAboveMarks) {
+      throw new StaleError(
+        `the lock ${this.lock} was acquired above a guard's mark once, and its token is below ` +
+          `the mark ${mark} again: two lock servers issue tokens for one guard, or tokens are ` +
+          "forged; an operator must investigate",
+      );
+    }
+    await this.releaseLive();
+    const spec = { ...this.#spec, minToken: mark };
+    const lease = new Lease(this.#context, await obtain(this.#context, spec), spec);
+    lease.#isAboveMarks = true;
+    return lease;
+  }
+
+  /** The mark of a guard's refusal of this lease's token. */
+  #markAbove(refusal: unknown): number {
+    const { minToken = null, problem = null } = refusal instanceof StaleError ? refusal : {};
+    const isOurs = problem?.["presented"] === this.token && problem["lock"] === this.lock;
+    if (minToken === null || minToken < this.token || !isOurs) {
+      throw new InvalidError(
+        `this is no guard's refusal of token ${this.token} of lock ${this.lock}: ${refusal}`,
+      );
+    }
+    if (this.#spec.mode !== "exclusive") {
+      throw new InvalidError(
+        `token ${this.token} of lock ${this.lock} (${this.#spec.mode}) is below the mark of ` +
+          "another holder: acquire an exclusive lease for guarded data",
+      );
+    }
+    return minToken;
   }
 
   /**

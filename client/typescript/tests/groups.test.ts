@@ -10,12 +10,16 @@ import {
 } from "../src/index.js";
 import { client, guard, lockServer, Proxy, until } from "./harness.js";
 
+let earlier: string;
 let server: string;
+let storage: string;
 let direct: Client;
 
 before(async () => {
-  server = await lockServer();
-  direct = client({ server, guard: await guard(), owner: "direct" });
+  // Tokens begin at the time of the start.
+  earlier = await lockServer();
+  [server, storage] = await Promise.all([lockServer(), guard()]);
+  direct = client({ server, guard: storage, owner: "direct" });
 });
 
 test("shared leases exclude exclusive ones, and permits are counted", async () => {
@@ -53,6 +57,24 @@ test("a token above a mark is granted on request", async () => {
   const lease = await direct.lock("min", { minToken });
   assert.ok(lease.token > minToken);
   await lease.release();
+});
+
+test("a lock server that lost its memory is recognised, unlike a stale holder", async () => {
+  const before = await direct.lock("mark", { ttlMs: 60_000 });
+  await direct.objects.put(before, "mark", "before");
+  // Its tokens are lower: as after the loss of its memory.
+  const forgetful = client({ server: earlier, guard: storage });
+  const lease = await forgetful.lock("mark", { ttlMs: 60_000 });
+  const refusal = await forgetful.objects.put(lease, "mark", "x").catch((error: unknown) => error);
+  const above = await lease.reacquireAbove(refusal);
+  assert.ok(above.token > before.token);
+  await forgetful.objects.put(above, "mark", "after");
+  await assert.rejects(above.reacquireAbove(refusal), InvalidError);
+  await above.release();
+  // A holder whose lock has passed on is refused as well.
+  const late = await direct.objects.put(before, "mark", "late").catch((error: unknown) => error);
+  await direct.locks.revoke("mark", "by the test");
+  await assert.rejects(before.reacquireAbove(late), { kind: "lease-lost" });
 });
 
 test("a session keeps its leases, and ends them in one step", async () => {
@@ -151,6 +173,9 @@ test("an election has one leader, whom observers see", async () => {
   assert.deepEqual(leader?.state === "leader" && leader.leader.metadata, { at: "here" });
   controller.abort();
   await ended;
+  const term = await direct.election("office/2").lead({}, (office) => office.token);
+  assert.ok(term > 0);
+  assert.equal(await direct.election("office/2").leader(), null);
 });
 
 test("events resume where their connection broke", async () => {

@@ -1,4 +1,4 @@
-/** The programs of the guide and of the README, as `check` has compiled them against the tarball. */
+/** The programs of the guide and of the README, which `check` compiles against the tarball. */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { before, test } from "node:test";

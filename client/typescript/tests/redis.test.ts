@@ -117,3 +117,21 @@ test("16 connections of node-redis follow the lease over a hand-over", () =>
 
 test("16 connections of ioredis follow the lease over a hand-over", () =>
   handOver("journal/ioredis", ofIoredis));
+
+test("the next lease closes the connections of the one before", async () => {
+  const redis = ofNodeRedis.open();
+  const first = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
+  await redis.use(first);
+  const old = await redis.run(async (pool) => pool);
+  await first.release();
+  const next = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
+  await redis.use(next);
+  await assert.rejects(ofNodeRedis.append(old, "late"), /closed/i);
+  await redis.run((pool) => ofNodeRedis.append(pool, "next"));
+  redis.close();
+  await assert.rejects(
+    redis.run((pool) => ofNodeRedis.append(pool, "x")),
+    /no lease is in use/,
+  );
+  await next.release();
+});

@@ -377,11 +377,16 @@ test("addresses are checked where they are given", () => {
   }
 });
 
+const LINES = [
+  "# ours",
+  "log = 'debug'",
+  'owner = "of the file" # for people',
+  "guard = 'http://[::1]:3'",
+  "insecure_http = true",
+];
+
 test("settings come from options, variables and the file, in this order", () => {
-  const config = file(
-    "fence.toml",
-    "# ours\nlog = 'debug'\nowner = \"of the file\"\nguard = 'http://[::1]:3'\n",
-  );
+  const config = file("fence.toml", LINES.join("\n"));
   const env = { FENCE_CONFIG: config, FENCE_SERVER: "http://127.0.0.1:2", FENCE_OWNER: "" };
   assert.equal(client({ env }).owner, "of the file");
   assert.equal(client({ env: { ...env, FENCE_OWNER: "of a variable" } }).owner, "of a variable");
