@@ -36,7 +36,7 @@ test("shared leases exclude exclusive ones, and permits are counted", async () =
 
 test("a later incarnation takes the lock over, and the earlier one learns it", async () => {
   const of = (incarnation: string) => client({ server, owner: "batch", incarnation });
-  const crashed = await of("1").lock("batch", { ttlMs: 900 });
+  const crashed = await of("1").lock("batch", { ttlMs: 2400 });
   const lease = await of("2").lock("batch", { ttlMs: 60_000, takeover: true });
   assert.ok(lease.token > crashed.token);
   await once(crashed.signal, "abort");
@@ -78,7 +78,7 @@ test("a lock server that lost its memory is recognised, unlike a stale holder", 
 });
 
 test("a session keeps its leases, and ends them in one step", async () => {
-  const session = await direct.session({ ttlMs: 600 });
+  const session = await direct.session({ ttlMs: 1500 });
   const alone = await session.lock("s/alone", { waitMs: 100 });
   const set = await session.lockAll(["s/1", { lock: "s/2", mode: "shared" }]);
   assert.ok((set.leases[1]?.token ?? 0) > (set.leases[0]?.token ?? 0));
@@ -96,7 +96,7 @@ test("a session keeps its leases, and ends them in one step", async () => {
 });
 
 test("a lease of a session that is revoked is lost alone", async () => {
-  const session = await direct.session({ ttlMs: 900 });
+  const session = await direct.session({ ttlMs: 2400 });
   const [kept, lost] = [await session.lock("r/kept"), await session.lock("r/lost")];
   await direct.locks.revoke("r/lost", "by the test");
   await once(lost.signal, "abort");
@@ -137,7 +137,7 @@ test("several locks are granted all or none", async () => {
   const sum = await direct.withLockAll(["all/1", "all/2"], {}, ({ leases }) => leases.length);
   assert.equal(sum, 2);
   assert.equal((await direct.locks.show("all/1")).state, "free");
-  const lost = direct.withLockAll(["all/1", "all/2"], { ttlMs: 900 }, async (set, signal) => {
+  const lost = direct.withLockAll(["all/1", "all/2"], { ttlMs: 2400 }, async (set, signal) => {
     await direct.locks.revoke("all/2", "by the test");
     await once(signal, "abort");
     assert.throws(() => set.check(), { ended: "revoked" });
