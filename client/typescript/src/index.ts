@@ -2,6 +2,7 @@
 import "./dispose.js";
 
 export { Client, type HeldSet, type SessionOptions, type Work } from "./client.js";
+export { type Driver, type LeaseCredential, LeaseConnections } from "./connections.js";
 export {
   type FencingToken,
   formatFencingToken,

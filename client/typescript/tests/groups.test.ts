@@ -70,6 +70,12 @@ test("a lock server that lost its memory is recognised, unlike a stale holder", 
   assert.ok(above.token > before.token);
   await forgetful.objects.put(above, "mark", "after");
   await assert.rejects(above.reacquireAbove(refusal), InvalidError);
+  // The mark is above the second grant as well.
+  await direct.locks.revoke("mark", "by the test");
+  const higher = await direct.lock("mark", { minToken: above.token, ttlMs: 60_000 });
+  await direct.objects.get(higher, "mark");
+  const again = await forgetful.objects.put(above, "mark", "x").catch((why: unknown) => why);
+  await assert.rejects(above.reacquireAbove(again), /an operator must investigate/);
   await above.release();
   // A holder whose lock has passed on is refused as well.
   const late = await direct.objects.put(before, "mark", "late").catch((error: unknown) => error);
