@@ -6,6 +6,7 @@ import { random, randomId } from "./ids.js";
 import type { Spec } from "./lock-spec.js";
 import { type AcquireAllRequest, CALL_MS, type Locks } from "./locks.js";
 import type { Background, Log } from "./log.js";
+import { reportPosition } from "./queue-position.js";
 import { SentChange } from "./sent-change.js";
 import { Window } from "./timing.js";
 import { Failure } from "./transport.js";
@@ -28,6 +29,20 @@ export interface Granted {
 /** Acquires the lock of `spec`. Rejects with the reason of its signal if that is aborted. */
 export async function obtain(context: GrantContext, spec: Spec): Promise<Granted> {
   const tries = new Tries(context, [spec.lock], spec.times, spec.signal);
+  const waiting = new AbortController();
+  if (spec.onQueued && spec.times.waitMs > 0) {
+    const id = () => tries.leaseId;
+    void reportPosition(context.locks, spec.lock, id, spec.onQueued, waiting.signal);
+  }
+  try {
+    return await granted(context, spec, tries);
+  } finally {
+    waiting.abort();
+  }
+}
+
+/** The attempts for the lock of `spec`. */
+function granted(context: GrantContext, spec: Spec, tries: Tries): Promise<Granted> {
   let unconfirmed: LeaseReply | null = null;
   return tries.until(async (leaseId, isRestarted) => {
     if (isRestarted) unconfirmed = null;
@@ -133,7 +148,8 @@ class Tries {
   readonly #context: GrantContext;
   readonly #locks: string[];
   readonly #signal: AbortSignal | undefined;
-  #leaseId = randomId();
+  /** Id of the request, which may have been granted. */
+  leaseId = randomId();
   #mayBeGranted = false;
   #sent = new SentChange();
 
@@ -158,7 +174,7 @@ class Tries {
       for (;;) {
         const before = this.#mayBeGranted;
         this.#mayBeGranted = true;
-        const result = await attempt(this.#leaseId, isRestarted);
+        const result = await attempt(this.leaseId, isRestarted);
         if (!(result instanceof Failure)) {
           this.#mayBeGranted = false;
           return result;
@@ -202,13 +218,13 @@ class Tries {
       for (const lock of this.#locks) await this.#release(lock);
     }
     this.#sent = new SentChange();
-    this.#leaseId = randomId();
+    this.leaseId = randomId();
     this.#mayBeGranted = false;
   }
 
   async #release(lock: string): Promise<void> {
     try {
-      await this.#context.locks.release(lock, this.#leaseId);
+      await this.#context.locks.release(lock, this.leaseId);
     } catch (error) {
       if (!(error instanceof LeaseLostError)) throw error;
     }

@@ -36,6 +36,7 @@ export { type CallOptions, Locks } from "./locks.js";
 export type { Log } from "./log.js";
 export { type Applied, Objects, type PutOptions, type StoredObject } from "./objects.js";
 export type { Problem } from "./problem.js";
+export type { QueuePosition } from "./queue-position.js";
 export { ReentrantLock } from "./reentrant.js";
 export { type LockAllOptions, Session, type SessionLockOptions, type Wish } from "./session.js";
 export { LeaseSet, SessionLease } from "./session-lease.js";

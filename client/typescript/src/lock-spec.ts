@@ -11,6 +11,7 @@ import {
   checkTtl,
   checkWait,
 } from "./names.js";
+import type { QueuePosition } from "./queue-position.js";
 import type { LeaseMode } from "./wire.js";
 
 /** Options of a wait. */
@@ -45,6 +46,8 @@ export interface LockOptions extends LeaseOptions, WaitOptions {
   takeover?: boolean | undefined;
   /** Takes the lock from this lease of the same owner, whose holder died. */
   takeoverOf?: string | undefined;
+  /** Called with the position in the queue after a second of waiting, and when it has changed. */
+  onQueued?: ((position: QueuePosition) => void) | undefined;
 }
 
 /** Options with their defaults, checked. */
@@ -65,6 +68,7 @@ export interface Spec {
   readonly session: string | undefined;
   readonly limits: Limits;
   readonly onWarning: ((warning: Warning) => void) | undefined;
+  readonly onQueued: ((position: QueuePosition) => void) | undefined;
 }
 
 /** The holder, as requests name it. */
@@ -123,6 +127,7 @@ export function checkLock(lock: string, options: LockOptions, identity: Identity
     session: undefined,
     limits: { progressWithinMs, maxHoldMs, warnBeforeMs },
     onWarning,
+    onQueued: options.onQueued,
   };
 }
 

@@ -11,6 +11,7 @@ import {
   InvalidError,
   LeaseLostError,
   OutcomeUnknownError,
+  type QueuePosition,
   StaleError,
   UnavailableError,
 } from "../src/index.js";
@@ -118,6 +119,24 @@ test("a waiter whose signal is aborted leaves the queue", async () => {
   await failed;
   await until("no waiter", async () => (await direct.locks.show("queue")).queue_length === 0);
   await holder.release();
+});
+
+test("a waiter sees its position in the queue, which is served in order", async () => {
+  const holder = await direct.lock("fifo", { ttlMs: 60_000 });
+  const first = direct.lock("fifo", { waitMs: 60_000, ttlMs: 60_000 });
+  await until("a waiter", async () => (await direct.locks.show("fifo")).queue_length === 1);
+  const seen: number[] = [];
+  const onQueued = ({ position }: QueuePosition) => seen.push(position);
+  const second = direct.lock("fifo", { waitMs: 60_000, ttlMs: 60_000, onQueued });
+  await until("second of two", () => seen.includes(2));
+  await holder.release();
+  const served = await first;
+  await until("next", () => seen.includes(1));
+  await served.release();
+  const last = await second;
+  assert.ok(last.token > served.token);
+  assert.deepEqual(seen, [2, 1]);
+  await last.release();
 });
 
 test("a block that fails throws its own error, even if the release fails", async () => {
