@@ -19,6 +19,12 @@ const PATIENCE_MS = 20_000;
 const folder = mkdtempSync(join(tmpdir(), "fencepost-"));
 const children: ChildProcess[] = [];
 const closings: (() => unknown)[] = [];
+// A test that hangs is ended by a signal: no server outlives it.
+for (const signal of ["SIGTERM", "SIGINT"] as const) process.once(signal, () => process.exit(1));
+process.once("exit", () => {
+  for (const child of children) child.kill("SIGKILL");
+  rmSync(folder, { recursive: true, force: true });
+});
 after(async () => {
   for (const close of closings) await close();
   for (const child of children) {
@@ -26,7 +32,6 @@ after(async () => {
     child.kill("SIGKILL");
     await once(child, "exit");
   }
-  rmSync(folder, { recursive: true });
 });
 
 /** A folder that is removed after the tests. */
