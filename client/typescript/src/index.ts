@@ -1,0 +1,46 @@
+/** Fencepost: leases with fencing tokens. Start with {@link Client}. */
+import "./dispose.js";
+
+export { Client, type HeldSet, type SessionOptions, type Work } from "./client.js";
+export { type Driver, type LeaseCredential, LeaseConnections } from "./connections.js";
+export {
+  type FencingToken,
+  formatFencingToken,
+  joinCredentials,
+  parseCredential,
+  parseFencingToken,
+} from "./credential.js";
+export { type CampaignOptions, Election, type Leader, type Observed } from "./election.js";
+export {
+  ContendedError,
+  type EndReason,
+  type ErrorKind,
+  FencepostError,
+  InternalError,
+  InvalidError,
+  LeaseLostError,
+  type LostReason,
+  type Outcome,
+  OutcomeUnknownError,
+  PreconditionError,
+  StaleError,
+  TakeoverRefusedError,
+  UnavailableError,
+} from "./errors.js";
+export type { LockEvent } from "./event-parser.js";
+export { type EventOptions, EventStream, type StreamItem } from "./events.js";
+export { type Fence, Lease } from "./lease.js";
+export type { Limits, Warning } from "./limits.js";
+export type { LeaseOptions, LockOptions, WaitOptions } from "./lock-spec.js";
+export { type CallOptions, Locks } from "./locks.js";
+export type { Log } from "./log.js";
+export { type Applied, Objects, type PutOptions, type StoredObject } from "./objects.js";
+export type { Problem } from "./problem.js";
+export type { QueuePosition } from "./queue-position.js";
+export { ReentrantLock } from "./reentrant.js";
+export { type LockAllOptions, Session, type SessionLockOptions, type Wish } from "./session.js";
+export { LeaseSet, SessionLease } from "./session-lease.js";
+export { Sessions } from "./sessions.js";
+export type { ClientOptions } from "./settings.js";
+export { pauseMs, Window } from "./timing.js";
+export type { Holder, LeaseMode, LeaseReply, LockPage, LockReply, SessionReply } from "./wire.js";

@@ -1,0 +1,206 @@
+/** Objects behind the guard. Every fenced operation takes a lease. */
+import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
+import { sleep } from "./clock.js";
+import { InvalidError } from "./errors.js";
+import { random, randomId } from "./ids.js";
+import type { Fence } from "./lease.js";
+import { CALL_MS, type CallOptions, unwrap } from "./locks.js";
+import { checkKey, checkLockName, checkOpId } from "./names.js";
+import { isOutcomeUnknown, isPassing, SentChange } from "./sent-change.js";
+import { pauseMs } from "./timing.js";
+import { type Endpoint, Failure, type Reply, type Request } from "./transport.js";
+import { anyObject } from "./wire.js";
+
+/** Time-out of one request about an object, in milliseconds. */
+const OBJECT_MS = 60_000;
+/** Longest object that is read into memory, in bytes. */
+const OBJECT_BYTES_MAX = 256 << 20;
+/** Most times that one change is sent. */
+const ATTEMPTS = 3;
+
+/** The guard's statement about an operation that was applied. */
+export interface Applied {
+  /** The mark of the lock: the guard applies nothing with a lower token from now on. */
+  readonly mark: number | null;
+  /** The guard's guarantee for its store: `atomic`, `bounded` or `observe`. */
+  readonly guarantee: string | null;
+  /** The version of the object after the operation. */
+  readonly etag: string | null;
+  /** `true` if this is the reply to an earlier attempt with the same `opId`. */
+  readonly replayed: boolean;
+}
+
+/** An object that was read. */
+export interface StoredObject extends Applied {
+  readonly body: Buffer;
+  readonly contentType: string | null;
+  /** The body as UTF-8. */
+  text(): string;
+}
+
+/** Options of a write. */
+export interface PutOptions extends CallOptions {
+  contentType?: string;
+  /** Writes only if the object still has this version. */
+  ifMatch?: string;
+  /** Writes only if the object does not exist. */
+  ifAbsent?: boolean;
+  /**
+   * Idempotency key, random by default: for a write with an unknown outcome that is retried later,
+   * perhaps by another process.
+   */
+  opId?: string;
+}
+
+/**
+ * The objects behind the guard.
+ *
+ * A call with a lease that can no longer be trusted fails without a request. A write or delete
+ * without a reply is retried up to twice, while its lease can be trusted, under one idempotency
+ * key: the guard applies it once. No other call is retried. Aborting a call does not undo a
+ * request that was sent.
+ */
+export class Objects {
+  readonly #endpoint: Endpoint;
+  readonly #owner: OutgoingHttpHeaders;
+
+  /** @internal */
+  constructor(endpoint: Endpoint, owner: string) {
+    this.#endpoint = endpoint;
+    // Only for people who inspect refusals; omitted if a header cannot carry it.
+    this.#owner = /^[\x20-\x7e]*$/.test(owner) ? { "fence-owner": owner } : {};
+  }
+
+  /**
+   * Reads an object; `null` if it does not exist. Raises the mark, so that an older holder can no
+   * longer change what was read.
+   */
+  async get(lease: Fence, key: string, { signal }: CallOptions = {}): Promise<StoredObject | null> {
+    const path = objectPath(key);
+    const headers = this.#fenced(lease);
+    const reply = await this.#send({
+      method: "GET",
+      path,
+      headers,
+      timeoutMs: OBJECT_MS,
+      bytesMax: OBJECT_BYTES_MAX,
+      signal,
+    });
+    if (reply instanceof Failure && reply.isRefusal("not-found")) return null;
+    const { body, headers: replied } = unwrap(reply, `get ${key}`, "reads");
+    const contentType = replied["content-type"] ?? null;
+    return { ...applied(replied), body, contentType, text: () => body.toString("utf8") };
+  }
+
+  /** Writes an object. After a refusal of a retry, the error's `outcome` is that of the first. */
+  async put(
+    lease: Fence,
+    key: string,
+    body: string | Uint8Array,
+    options: PutOptions = {},
+  ): Promise<Applied> {
+    const { contentType, ifMatch, ifAbsent = false, opId = randomId(), signal } = options;
+    if (ifAbsent && ifMatch !== undefined) {
+      throw new InvalidError("ifMatch and ifAbsent exclude each other");
+    }
+    const headers = {
+      ...(contentType !== undefined && {
+        "content-type": checkHeader("contentType", contentType),
+      }),
+      ...(ifMatch !== undefined && { "if-match": checkHeader("ifMatch", ifMatch) }),
+      ...(ifAbsent && { "if-none-match": "*" }),
+      "idempotency-key": `"${checkOpId(opId)}"`,
+    };
+    const bytes = Buffer.from(body as Uint8Array);
+    const request = { method: "PUT", path: objectPath(key), body: bytes, signal } as const;
+    return applied((await this.#change(lease, `put ${key}`, request, headers)).headers);
+  }
+
+  /** Deletes an object and raises the mark. Deleting one that does not exist succeeds. */
+  async delete(lease: Fence, key: string, { signal }: CallOptions = {}): Promise<Applied> {
+    const headers = { "idempotency-key": `"${randomId()}"` };
+    const request = { method: "DELETE", path: objectPath(key), signal } as const;
+    return applied((await this.#change(lease, `delete ${key}`, request, headers)).headers);
+  }
+
+  /**
+   * Raises the mark of the lease's lock to its token without changing data: the guard applies
+   * nothing of an older holder from now on. Not retried.
+   */
+  async seal(lease: Fence, { signal }: CallOptions = {}): Promise<{ lock: string; mark: number }> {
+    const path = `/v1/fences/${encodeURIComponent(checkLockName(lease.lock))}/seal`;
+    const headers = this.#fenced(lease);
+    const request = { method: "POST", path, headers, timeoutMs: CALL_MS, signal } as const;
+    const reply = await this.#endpoint.json(request, anyObject<{ lock: string; mark: number }>);
+    return unwrap(reply, `seal ${lease.lock}`, "changes");
+  }
+
+  /** Sends a change; retries it under the same key while no reply settles its outcome. */
+  async #change(
+    lease: Fence,
+    what: string,
+    request: {
+      method: "PUT" | "DELETE";
+      path: string;
+      body?: Buffer;
+      signal?: AbortSignal | undefined;
+    },
+    headers: OutgoingHttpHeaders,
+  ): Promise<Reply> {
+    const sent = new SentChange();
+    for (let attempt = 1; ; attempt += 1) {
+      let fenced: OutgoingHttpHeaders;
+      try {
+        fenced = this.#fenced(lease);
+      } catch (error) {
+        throw sent.refusedHere(what, error);
+      }
+      const all = { ...headers, ...fenced };
+      const reply = await this.#send({
+        ...request,
+        headers: all,
+        timeoutMs: OBJECT_MS,
+      });
+      if (!(reply instanceof Failure)) return reply;
+      const isRetried = isOutcomeUnknown(reply) || (sent.isUnknown && isPassing(reply));
+      if (!isRetried || attempt === ATTEMPTS) throw sent.error(what, reply);
+      sent.record(reply);
+      await sleep(pauseMs(attempt, random()), request.signal);
+    }
+  }
+
+  /** Sends a request. A success without the guard's header is that of another program. */
+  async #send(request: Request): Promise<Reply | Failure> {
+    const reply = await this.#endpoint.send(request);
+    if (reply instanceof Failure || reply.headers["fencing-guarantee"] !== undefined) return reply;
+    return this.#endpoint.foreign(request.path, reply.body, "no header Fencing-Guarantee");
+  }
+
+  /** Headers with the lease's token; checks the lease right before the request is sent. */
+  #fenced(lease: Fence): OutgoingHttpHeaders {
+    lease.check();
+    return { ...this.#owner, "fencing-token": lease.fencingToken };
+  }
+}
+
+function applied(headers: IncomingHttpHeaders): Applied {
+  const mark = Number(headers["fencing-mark"]);
+  return {
+    mark: Number.isSafeInteger(mark) && mark > 0 ? mark : null,
+    guarantee: (headers["fencing-guarantee"] as string | undefined) ?? null,
+    etag: headers.etag ?? null,
+    replayed: headers["idempotency-replayed"] === "true",
+  };
+}
+
+function checkHeader(what: string, value: string): string {
+  if (/^[\x20-\x7e]{1,1024}$/.test(value)) return value;
+  throw new InvalidError(
+    `${what} ${JSON.stringify(value)} has characters that no header can carry`,
+  );
+}
+
+/** Path of an object: its slashes stay. */
+function objectPath(key: string): string {
+  return `/v1/objects/${checkKey(key).split("/").map(encodeURIComponent).join("/")}`;
+}

@@ -1,0 +1,120 @@
+/** The trust in a lease or a session: until when it may be used, or the reason why it may not. */
+import { reading, type Reading } from "./clock.js";
+import { LeaseLostError, type LostReason } from "./errors.js";
+import { WorkEnd } from "./late-release.js";
+import { Hold, type Limits, WarnedEnds, type Warning } from "./limits.js";
+import type { Window } from "./timing.js";
+
+/** Longest time between two looks at the clock, in milliseconds: a timer may stop in a suspend. */
+const SLICE_MS = 1000;
+
+/**
+ * Trust in one lease or session, shared with its renewal or heartbeat.
+ *
+ * A loss is final: no renewal undoes it, because the work that it protected was cancelled. Every
+ * method that says whether the lease is lost reads the clock, so that it is right even if the event
+ * loop was blocked and no timer has run.
+ */
+export class Trust {
+  readonly what: string;
+  #window: Window;
+  #hold: Hold;
+  #lost: LostReason | null = null;
+  #isWatched = true;
+  #watch: NodeJS.Timeout | undefined;
+  readonly #controller = new AbortController();
+  readonly #warned = new WarnedEnds();
+  readonly #onWarning: ((warning: Warning) => void) | undefined;
+
+  /** Creates the trust in a live lease; `what` names the lock or the session. */
+  constructor(
+    what: string,
+    window: Window,
+    limits: Limits,
+    onWarning?: (warning: Warning) => void,
+  ) {
+    this.what = what;
+    this.#window = window;
+    this.#hold = new Hold(limits, reading());
+    this.#onWarning = onWarning;
+    this.#arm();
+  }
+
+  get window(): Window {
+    return this.#window;
+  }
+
+  /** Aborted when the lease is lost, with the {@link LeaseLostError}. */
+  get signal(): AbortSignal {
+    return this.#controller.signal;
+  }
+
+  /** Reason why the lease cannot be trusted now; `null` if it can. */
+  lost(now: Reading = reading()): LostReason | null {
+    if (this.#lost === null) {
+      const end = this.#hold.nextEnd(this.#window, now);
+      if (end.endsAtMs <= now.atMs) this.lose(end.why);
+    }
+    return this.#lost;
+  }
+
+  /** Error of the loss; `null` while the lease can be trusted. */
+  error(): LeaseLostError | null {
+    const lost = this.lost();
+    return lost && LeaseLostError.of(this.what, lost);
+  }
+
+  /** Trusted time left if nothing is renewed or reported; zero once the lease is lost. */
+  remainingMs(): number {
+    const now = reading();
+    return this.lost(now) ? 0 : this.#hold.nextEnd(this.#window, now).endsAtMs - now.atMs;
+  }
+
+  /** Records that the work makes progress; `false` if the lease was lost by then. */
+  progress(): boolean {
+    const now = reading();
+    if (this.lost(now)) return false;
+    this.#hold.progress(now);
+    return true;
+  }
+
+  /** Replaces the window after a renewal, unless the lease is lost by now. */
+  extend(window: Window): void {
+    if (this.lost() === null) this.#window = window;
+  }
+
+  /** Marks the lease as lost. The first reason stays. */
+  lose(why: LostReason): void {
+    if (this.#lost !== null) return;
+    this.#lost = why;
+    this.unwatch();
+    this.#controller.abort(LeaseLostError.of(this.what, why));
+  }
+
+  /** Records that the work ends now. */
+  workEnd(): WorkEnd {
+    return new WorkEnd(this.lost() === null ? this.#window.deadline : null);
+  }
+
+  /** Stops to watch the clock: the holder has ended the lease. */
+  unwatch(): void {
+    this.#isWatched = false;
+    clearTimeout(this.#watch);
+  }
+
+  /** Reads the clock and warns, at the next end or warning at the latest. Keeps nothing alive. */
+  #arm(): void {
+    const now = reading();
+    if (this.lost(now) !== null || !this.#isWatched) return;
+    let next = this.#hold.nextEnd(this.#window, now).endsAtMs;
+    const warning = this.#hold.warnAt(this.#window, now, this.#warned);
+    if (warning && warning[0] <= now.atMs) {
+      this.#warned.record(warning[1]);
+      this.#onWarning?.(warning[1]);
+    } else if (warning) {
+      next = Math.min(next, warning[0]);
+    }
+    const pause = Math.min(Math.max(next - now.atMs, 1), SLICE_MS);
+    this.#watch = setTimeout(() => this.#arm(), pause).unref();
+  }
+}

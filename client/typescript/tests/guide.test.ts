@@ -1,0 +1,30 @@
+/** The programs of the guide and of the README, which `check` compiles against the tarball. */
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { before, test } from "node:test";
+import { promisify } from "node:util";
+import { freePort, guard, lockServer, redisGuard, start } from "./harness.js";
+
+const folder = process.env["FENCE_GUIDE"] ?? assert.fail("run client/typescript/check");
+let env: NodeJS.ProcessEnv;
+
+before(async () => {
+  const store = await freePort();
+  const args = ["--port", String(store), "--bind", "127.0.0.1", "--save", ""];
+  await start("redis-server", args, /(Ready to accept connections)/);
+  const [server, storage, port] = await Promise.all([lockServer(), guard(), redisGuard(store)]);
+  env = { ...process.env, FENCE_SERVER: server, FENCE_GUARD: storage, REDIS_PORT: String(port) };
+});
+
+async function output(program: string): Promise<string> {
+  const { stdout } = await promisify(execFile)(process.execPath, [program], { cwd: folder, env });
+  return stdout;
+}
+
+test("the programs of the guide run from zero to a refused stale write", async () => {
+  assert.equal(await output("total.js"), "total 1\n");
+  assert.equal(await output("total.js"), "total 2\n");
+  assert.equal(await output("stale.js"), "true\n412 stale-token\n");
+  assert.equal(await output("redis.js"), "1\n");
+  assert.equal(await output("first.js"), "");
+});

@@ -1,0 +1,137 @@
+/** Pools of both drivers on the guard's Redis port over a hand-over. */
+import assert from "node:assert/strict";
+import { once } from "node:events";
+import { before, test } from "node:test";
+import { Redis } from "ioredis";
+import { createClientPool } from "redis";
+import { type Client, type Lease, LeaseLostError, StaleError } from "../src/index.js";
+import { ioredis, type LeaseConnections, nodeRedis } from "../src/redis.js";
+import { client, freePort, lockServer, redisGuard, start } from "./harness.js";
+
+const SIZE = 16;
+
+let direct: Client;
+let port: number;
+
+before(async () => {
+  const store = await freePort();
+  const args = ["--port", String(store), "--bind", "127.0.0.1", "--save", ""];
+  await start("redis-server", args, /(Ready to accept connections)/);
+  const [server, redisPort] = await Promise.all([lockServer(), redisGuard(store)]);
+  direct = client({ server });
+  port = redisPort;
+});
+
+/** A list on the Redis port, by either driver. */
+interface Journal<C> {
+  open(): LeaseConnections<C>;
+  append(client: C, value: string): Promise<unknown>;
+  read(client: C): Promise<string[]>;
+}
+
+const ofNodeRedis = {
+  open: () =>
+    nodeRedis((credential) =>
+      createClientPool(
+        { socket: { port }, ...credential, disableOfflineQueue: true },
+        { minimum: SIZE, maximum: SIZE },
+      ),
+    ),
+  append: (pool, value) => pool.rPush("journal/node-redis", value),
+  read: (pool) => pool.lRange("journal/node-redis", 0, -1),
+} satisfies Journal<ReturnType<typeof createClientPool>>;
+
+/** Several clients: ioredis has no pool. */
+class Clients {
+  readonly all: Redis[];
+  #next = 0;
+
+  constructor(credential: { username: string; password: string }) {
+    const options = { port, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 };
+    this.all = Array.from({ length: SIZE }, () => new Redis({ ...options, ...credential }));
+  }
+
+  get next(): Redis {
+    this.#next += 1;
+    return this.all[this.#next % SIZE] as Redis;
+  }
+
+  on(event: "error", listener: (error: Error) => void): void {
+    for (const one of this.all) one.on(event, listener);
+  }
+
+  disconnect(): void {
+    for (const one of this.all) one.disconnect();
+  }
+}
+
+const ofIoredis = {
+  open: () => ioredis((credential) => new Clients(credential)),
+  append: (clients, value) => clients.next.rpush("journal/ioredis", value),
+  read: (clients) => clients.next.lrange("journal/ioredis", 0, -1),
+} satisfies Journal<Clients>;
+
+async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
+  const [ours, others] = [journal.open(), journal.open()];
+  const onEach = async (to: C, value: string) => {
+    const all = Array.from({ length: SIZE }, () => journal.append(to, value));
+    return (await Promise.allSettled(all)).map(({ status }) => status);
+  };
+  const first = await direct.lock(lock, { ttlMs: 60_000 });
+  await ours.use(first);
+  const old = await ours.run(async (opened) => opened);
+  assert.deepEqual(await onEach(old, "first"), Array(SIZE).fill("fulfilled"));
+
+  // Another process gets the lock; this one has not noticed.
+  await direct.locks.revoke(lock, "by the test");
+  const rival: Lease = await direct.lock(lock, { ttlMs: 60_000 });
+  await others.use(rival);
+  await others.run((to) => journal.append(to, "other"));
+  const late = ours.run((to) => journal.append(to, "late"));
+  await assert.rejects(late, (error) => error instanceof StaleError && error.cause !== undefined);
+  assert.deepEqual(await onEach(old, "late"), Array(SIZE).fill("rejected"));
+
+  // The lock comes back: the first write succeeds, and late work of the old lease still fails.
+  await rival.release();
+  const next = await direct.lock(lock, { ttlMs: 3000 });
+  await ours.use(next);
+  await ours.run((to) => journal.append(to, "next"));
+  assert.deepEqual(await onEach(old, "late"), Array(SIZE).fill("rejected"));
+  const written = await ours.run((to) => journal.read(to));
+  assert.deepEqual(written, [...Array<string>(SIZE).fill("first"), "other", "next"]);
+
+  // The loss of the lease closes its connections, and nothing more is sent.
+  const last = await ours.run(async (opened) => opened);
+  await direct.locks.revoke(lock, "by the test");
+  if (!next.signal.aborted) await once(next.signal, "abort");
+  await assert.rejects(
+    ours.run((to) => journal.append(to, "lost")),
+    LeaseLostError,
+  );
+  assert.deepEqual(await onEach(last, "lost"), Array(SIZE).fill("rejected"));
+  others.close();
+}
+
+test("16 connections of node-redis follow the lease over a hand-over", () =>
+  handOver("journal/node-redis", ofNodeRedis));
+
+test("16 connections of ioredis follow the lease over a hand-over", () =>
+  handOver("journal/ioredis", ofIoredis));
+
+test("the next lease closes the connections of the one before", async () => {
+  const redis = ofNodeRedis.open();
+  const first = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
+  await redis.use(first);
+  const old = await redis.run(async (pool) => pool);
+  await first.release();
+  const next = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
+  await redis.use(next);
+  await assert.rejects(ofNodeRedis.append(old, "late"), /closed/i);
+  await redis.run((pool) => ofNodeRedis.append(pool, "next"));
+  redis.close();
+  await assert.rejects(
+    redis.run((pool) => ofNodeRedis.append(pool, "x")),
+    /no lease is in use/,
+  );
+  await next.release();
+});
