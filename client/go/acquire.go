@@ -3,6 +3,8 @@ package fencepost
 import (
 	"context"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // tries are the attempts of one acquire.
@@ -120,7 +122,7 @@ func (t *tries) attempt(ctx context.Context) (*granted, *failure) {
 	}
 	w := t.windowOf(sentAt, reply)
 	// The trust in a lease of a session is the trust in its session.
-	if s.session == nil && w.isWorn(now()) {
+	if s.session == nil && w.IsWorn(now()) {
 		t.unconfirmed = reply
 		return t.confirm(ctx, reply)
 	}
@@ -133,7 +135,7 @@ func (t *tries) windowOf(sentAt moment, reply *grant) window {
 	if ttlMs > t.spec.ttlMs {
 		ttlMs = t.spec.ttlMs
 	}
-	return newWindow(sentAt, ttlMs)
+	return timing.New(sentAt, ttlMs)
 }
 
 // confirm renews a grant before it is used, because less than half of its window is left: the
@@ -148,7 +150,7 @@ func (t *tries) confirm(ctx context.Context, g *grant) (*granted, *failure) {
 		return nil, failed
 	}
 	w := t.windowOf(sentAt, renewed)
-	if !w.isLive(now()) {
+	if !w.IsLive(now()) {
 		return nil, failedUnusable(newError(ErrUnavailable,
 			"replies take too long for a time to live of %d ms: the lease was granted and renewed, and "+
 				"each time 0.8 of that had passed before the reply arrived; retry, or ask for a longer "+

@@ -3,6 +3,8 @@ package fencepost
 import (
 	"context"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // attemptsMax is the most attempts under way at a time; the next one drops the oldest.
@@ -46,7 +48,7 @@ func untilSuccess(
 	}
 	for number := 1; ; number++ {
 		start()
-		for _, wait := range []time.Duration{patience(), retryPause(number, random())} {
+		for _, wait := range []time.Duration{patience(), timing.Pause(number, random())} {
 			timer := time.NewTimer(wait)
 			select {
 			case attempt := <-results:

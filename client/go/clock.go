@@ -3,22 +3,14 @@ package fencepost
 import (
 	"context"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // moment is a point in time on the holder's clock, in milliseconds. On Linux the clock is
 // CLOCK_BOOTTIME, which runs while the machine is suspended; elsewhere it is Go's monotonic clock,
 // which may not.
-type moment int64
-
-func (m moment) plus(d time.Duration) moment { return m + moment(d/time.Millisecond) }
-
-// since is the time from earlier to m; zero if m is not later.
-func (m moment) since(earlier moment) time.Duration {
-	if m <= earlier {
-		return 0
-	}
-	return time.Duration(m-earlier) * time.Millisecond
-}
+type moment = timing.Moment
 
 // reading is a moment, with the total time for which the machine had been suspended until then.
 type reading struct {
@@ -33,7 +25,7 @@ const slice = time.Second
 // sleepUntil waits until the holder's clock has reached deadline; false if stopped comes first.
 func sleepUntil(stopped <-chan struct{}, deadline moment) bool {
 	for {
-		left := deadline.since(now())
+		left := deadline.Since(now())
 		if left == 0 {
 			return true
 		}

@@ -3,6 +3,8 @@ package fencepost
 import (
 	"context"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // failureCause says why there is no successful reply.
@@ -175,7 +177,7 @@ func untilSettled[T any](
 	send func(context.Context) (*T, *failure),
 	showsDone func(*failure) bool,
 ) (*T, error) {
-	until := now().plus(patience)
+	until := now().Plus(patience)
 	var sent sentChange
 	for attempt := 1; ; attempt++ {
 		reply, failed := send(ctx)
@@ -185,8 +187,8 @@ func untilSettled[T any](
 		if sent.arrived && showsDone(failed) {
 			return nil, nil
 		}
-		pause := retryPause(attempt, random())
-		if !failed.isPassing() || now().plus(pause) >= until || ctx.Err() != nil {
+		pause := timing.Pause(attempt, random())
+		if !failed.isPassing() || now().Plus(pause) >= until || ctx.Err() != nil {
 			return nil, sent.error(what, failed)
 		}
 		sent.record(failed)

@@ -12,9 +12,9 @@ import (
 // heartbeat costs one request for any number of leases.
 func (s *Session) beat() {
 	ctx := s.trust.context
-	for sleepUntil(ctx.Done(), s.trust.currentWindow().renewAt()) {
+	for sleepUntil(ctx.Done(), s.trust.currentWindow().RenewAt()) {
 		failed := untilSuccess(ctx, s.beatOnce,
-			func() time.Duration { return s.trust.currentWindow().renewalTimeout(now()) },
+			func() time.Duration { return s.trust.currentWindow().RenewalTimeout(now()) },
 			isSessionOver)
 		if failed != nil {
 			s.trust.lose(LostSessionEnded)
@@ -27,7 +27,7 @@ func (s *Session) beatOnce(ctx context.Context) *failure {
 	expected := s.count.expect(len(s.leases) + s.waits)
 	s.mutex.Unlock()
 	sentAt := now()
-	reply, failed := s.client.heartbeat(ctx, s.id, s.trust.currentWindow().replyTimeout(sentAt))
+	reply, failed := s.client.heartbeat(ctx, s.id, s.trust.currentWindow().ReplyTimeout(sentAt))
 	if failed != nil {
 		return failed
 	}
@@ -55,13 +55,9 @@ func (s *Session) probeOnMismatch() {
 		}
 		s.mutex.Lock()
 		seen := s.count.last
-		leases := make([]*Lease, 0, len(s.leases))
-		for lease := range s.leases {
-			leases = append(leases, lease)
-		}
 		s.mutex.Unlock()
 		allLive := true
-		for _, lease := range leases {
+		for _, lease := range s.heldLeases() {
 			allLive = s.probe(lease) && allLive
 		}
 		if allLive {

@@ -12,7 +12,7 @@ func workEndsNow(t *trust) workEnd {
 	if t.lost(read()) != "" {
 		return workEnd{}
 	}
-	return workEnd{deadline: t.currentWindow().deadline(), inTime: true}
+	return workEnd{deadline: t.currentWindow().Deadline(), inTime: true}
 }
 
 // excuse reports whether this refusal of a release only says that it arrived too late: the lease

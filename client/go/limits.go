@@ -51,17 +51,17 @@ func newHold(l limits, at reading) hold { return hold{limits: l, began: at.at, p
 // ends are the moments at which the lease is lost if nothing is renewed or reported. Time in suspend
 // since the last report does not count, because the work could not report then.
 func (h *hold) ends(w window, at reading) []leaseEnd {
-	ends := []leaseEnd{{w.deadline(), LostDeadline}}
+	ends := []leaseEnd{{w.Deadline(), LostDeadline}}
 	if h.limits.progressWithin > 0 {
 		slept := at.suspended - h.progressed.suspended
 		if slept < 0 {
 			slept = 0
 		}
-		end := h.progressed.at.plus(h.limits.progressWithin) + slept
+		end := h.progressed.at.Plus(h.limits.progressWithin) + slept
 		ends = append(ends, leaseEnd{end, LostNoProgress})
 	}
 	if h.limits.maxHold > 0 {
-		ends = append(ends, leaseEnd{h.began.plus(h.limits.maxHold), LostHeldTooLong})
+		ends = append(ends, leaseEnd{h.began.Plus(h.limits.maxHold), LostHeldTooLong})
 	}
 	return ends
 }
@@ -91,8 +91,8 @@ func (h *hold) nextWarning(w window, at reading, warned warnedEnds) (moment, lea
 			continue
 		}
 		from := end.at - moment(h.limits.warnBefore/time.Millisecond)
-		if end.reason == LostDeadline && from < w.wornAt() {
-			from = w.wornAt()
+		if end.reason == LostDeadline && from < w.WornAt() {
+			from = w.WornAt()
 		}
 		if !found || from < warnAt {
 			warnAt, next, found = from, end, true

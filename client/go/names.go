@@ -7,6 +7,8 @@ import (
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"fencepost/internal/timing"
 )
 
 const (
@@ -62,7 +64,7 @@ func checkText(what, text string) *Error {
 // checkTTL checks a time to live and returns it in milliseconds, rounded down.
 func checkTTL(ttl time.Duration) (int64, *Error) {
 	ms := ttl.Milliseconds()
-	if ms < 1 || ms > ttlMaxMs {
+	if ms < 1 || ms > timing.TTLMaxMs {
 		return 0, invalid("a time to live of %v must be from 1ms to 24h (a day)", ttl)
 	}
 	return ms, nil

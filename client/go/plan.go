@@ -1,6 +1,10 @@
 package fencepost
 
-import "time"
+import (
+	"time"
+
+	"fencepost/internal/timing"
+)
 
 const (
 	// waitMargin is the time that a request may take beyond its wait.
@@ -21,8 +25,8 @@ type retries struct {
 }
 
 func newRetries(at moment, times waitTimes) retries {
-	waitUntil := at.plus(times.wait)
-	r := retries{unknownUntil: waitUntil.plus(times.patience), isBounded: times.isBounded}
+	waitUntil := at.Plus(times.wait)
+	r := retries{unknownUntil: waitUntil.Plus(times.patience), isBounded: times.isBounded}
 	r.unavailableUntil = r.unknownUntil
 	if times.isBounded {
 		r.unavailableUntil = waitUntil
@@ -35,7 +39,7 @@ func (r *retries) timeout(at moment, whole time.Duration) time.Duration {
 	if !r.isBounded {
 		return whole
 	}
-	return longer(shorter(whole, r.unknownUntil.since(at)), timeoutMin)
+	return longer(shorter(whole, r.unknownUntil.Since(at)), timeoutMin)
 }
 
 // acquireStep is the reaction to an attempt without a grant.
@@ -58,11 +62,11 @@ type plan struct {
 }
 
 func newPlan(at moment, times waitTimes) *plan {
-	return &plan{waitUntil: at.plus(times.wait), retries: newRetries(at, times)}
+	return &plan{waitUntil: at.Plus(times.wait), retries: newRetries(at, times)}
 }
 
 // waitMs is the time left of the wait in the queue.
-func (p *plan) waitMs(at moment) int64 { return p.waitUntil.since(at).Milliseconds() }
+func (p *plan) waitMs(at moment) int64 { return p.waitUntil.Since(at).Milliseconds() }
 
 func (p *plan) timeout(at moment, waitMs int64) time.Duration {
 	return p.retries.timeout(at, time.Duration(waitMs)*time.Millisecond+waitMargin)
@@ -95,11 +99,11 @@ func (p *plan) after(f *failure, at moment, random uint64) (acquireStep, time.Du
 	case f.cause == unusable:
 		again = isLate
 	}
-	pause := retryPause(p.attempts, random)
+	pause := timing.Pause(p.attempts, random)
 	if !f.hasCode("lock-held") {
 		pause = longer(pause, f.retryAfter())
 	}
-	if again && at.plus(pause) < limit {
+	if again && at.Plus(pause) < limit {
 		return stepRetry, pause
 	}
 	return stepFail, 0
@@ -109,9 +113,9 @@ func (p *plan) restart(at moment, random uint64) (acquireStep, time.Duration) {
 	p.restarts++
 	pause := time.Duration(0)
 	if p.restarts > restartsAtOnce {
-		pause = retryPause(p.restarts-restartsAtOnce, random)
+		pause = timing.Pause(p.restarts-restartsAtOnce, random)
 	}
-	if at.plus(pause) < p.retries.unknownUntil {
+	if at.Plus(pause) < p.retries.unknownUntil {
 		return stepRestart, pause
 	}
 	return stepFail, 0

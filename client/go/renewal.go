@@ -3,16 +3,18 @@ package fencepost
 import (
 	"context"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // keep renews the lease at a third of its time to live, and retries until that succeeds or the lease
 // is lost or released.
 func (l *Lease) keep(ttlMs int64) {
 	ctx := l.trust.context
-	for sleepUntil(ctx.Done(), l.trust.currentWindow().renewAt()) {
+	for sleepUntil(ctx.Done(), l.trust.currentWindow().RenewAt()) {
 		failed := untilSuccess(ctx,
 			func(ctx context.Context) *failure { return l.renew(ctx, ttlMs) },
-			func() time.Duration { return l.trust.currentWindow().renewalTimeout(now()) },
+			func() time.Duration { return l.trust.currentWindow().RenewalTimeout(now()) },
 			func(f *failure) bool { return f.hasCode("lease-lost") })
 		if failed != nil {
 			l.trust.lose(failed.problem.endReason())
@@ -22,7 +24,7 @@ func (l *Lease) keep(ttlMs int64) {
 
 func (l *Lease) renew(ctx context.Context, ttlMs int64) *failure {
 	sentAt := now()
-	reply, failed := l.client.renewOnce(ctx, &l.grant, l.trust.currentWindow().replyTimeout(sentAt))
+	reply, failed := l.client.renewOnce(ctx, &l.grant, l.trust.currentWindow().ReplyTimeout(sentAt))
 	if failed != nil {
 		return failed
 	}
@@ -37,6 +39,6 @@ func (l *Lease) renew(ctx context.Context, ttlMs int64) *failure {
 		reply.TTLMs = ttlMs
 	}
 	// If this comes too late, the lease is lost all the same.
-	l.trust.extend(newWindow(sentAt, reply.TTLMs), read())
+	l.trust.extend(timing.New(sentAt, reply.TTLMs), read())
 	return nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"fencepost/internal/timing"
 )
 
 // Session is a session at the lock server: one heartbeat in the background keeps all its leases
@@ -89,7 +91,7 @@ func (c *Client) obtainSession(ctx context.Context, s *spec) (*sessionReply, win
 		w := window{}
 		if err == nil {
 			w = sessionWindow(sentAt, reply, s.ttlMs)
-			if w.isWorn(now()) {
+			if w.IsWorn(now()) {
 				reply, w, err = c.confirmSession(ctx, request.SessionID, s.ttlMs, limits)
 			}
 		}
@@ -108,7 +110,7 @@ func (c *Client) obtainSession(ctx context.Context, s *spec) (*sessionReply, win
 		if err != nil {
 			return nil, w, err
 		}
-		sleep(ctx, retryPause(attempt, random()))
+		sleep(ctx, timing.Pause(attempt, random()))
 	}
 }
 
@@ -116,7 +118,7 @@ func sessionWindow(sentAt moment, reply *sessionReply, ttlMs int64) window {
 	if reply.ExpiresInMs < ttlMs {
 		ttlMs = reply.ExpiresInMs
 	}
-	return newWindow(sentAt, ttlMs)
+	return timing.New(sentAt, ttlMs)
 }
 
 func sessionTooLate(limits retries, ttlMs int64) error {
@@ -150,8 +152,8 @@ func (c *Client) begin(
 		if failed.isOutcomeUnknown() {
 			limit = limits.unknownUntil
 		}
-		pause := longer(retryPause(attempt, random()), failed.retryAfter())
-		if ctx.Err() == nil && (!failed.isPassing() || now().plus(pause) >= limit) {
+		pause := longer(timing.Pause(attempt, random()), failed.retryAfter())
+		if ctx.Err() == nil && (!failed.isPassing() || now().Plus(pause) >= limit) {
 			return 0, nil, sent.error(what, failed)
 		}
 		sent.record(failed)
@@ -178,7 +180,7 @@ func (c *Client) confirmSession(
 		reply, failed := c.heartbeat(ctx, id, timeout)
 		switch {
 		case failed == nil:
-			if w := sessionWindow(sentAt, reply, ttlMs); w.isLive(now()) {
+			if w := sessionWindow(sentAt, reply, ttlMs); w.IsLive(now()) {
 				return reply, w, nil
 			}
 		case isSessionOver(failed):
@@ -189,7 +191,7 @@ func (c *Client) confirmSession(
 		if err := sessionTooLate(limits, ttlMs); err != nil {
 			return nil, window{}, err
 		}
-		sleep(ctx, retryPause(1, random()))
+		sleep(ctx, timing.Pause(1, random()))
 	}
 }
 
@@ -262,6 +264,9 @@ func (s *Session) End(ctx context.Context) (int, error) {
 		return 0, invalid("session %s was ended already", s.id)
 	}
 	end := s.endOfWork()
+	for _, lease := range s.heldLeases() {
+		lease.trust.lose(LostSessionEnded)
+	}
 	s.trust.lose(endedHere)
 	type outcome struct {
 		count int
@@ -281,6 +286,16 @@ func (s *Session) End(ctx context.Context) (int, error) {
 	case <-ctx.Done():
 		return 0, ended(ctx, "end session "+s.id+" (continues in the background)")
 	}
+}
+
+func (s *Session) heldLeases() []*Lease {
+	s.mutex.Lock()
+	defer s.mutex.Unlock()
+	leases := make([]*Lease, 0, len(s.leases))
+	for lease := range s.leases {
+		leases = append(leases, lease)
+	}
+	return leases
 }
 
 // endOfWork is the release of the last lease, or now if the session holds one.

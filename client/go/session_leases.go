@@ -274,6 +274,11 @@ func (s *LeaseSet) FencingCredential() string {
 	return strings.Join(each, ".")
 }
 
+// Context ends when one of the leases is lost, or the set is released; see [Lease.Context].
+func (s *LeaseSet) Context() context.Context {
+	return &trustedContext{Context: s.trust.context, trust: s.trust, cancel: s.trust.cancel}
+}
+
 // Check says whether all leases can be trusted now; the error is that of the first that cannot.
 func (s *LeaseSet) Check() error {
 	for _, lease := range s.leases {
@@ -290,6 +295,9 @@ func (s *LeaseSet) Release(ctx context.Context) error {
 	if s.own != nil {
 		// One request ends all; a lease that was lost alone is still an error.
 		err := lostError(s.Check())
+		for _, lease := range s.leases {
+			lease.trust.lose(endedHere)
+		}
 		s.trust.lose(endedHere)
 		if _, endErr := s.own.End(ctx); err == nil {
 			return endErr

@@ -139,7 +139,7 @@ func (t *trust) remaining(at reading) time.Duration {
 	}
 	t.mutex.Lock()
 	defer t.mutex.Unlock()
-	return t.hold.nextEnd(t.window, at).at.since(at.at)
+	return t.hold.nextEnd(t.window, at).at.Since(at.at)
 }
 
 // check is the error of a lease that cannot be trusted now; nil if it can.
@@ -170,7 +170,7 @@ func (t *trust) watch() {
 		t.mutex.Unlock()
 		if isWarning && warnAt <= at.at {
 			warned[end.reason] = end.at
-			go warn(Warning{Lock: t.what, In: end.at.since(at.at), Reason: end.reason})
+			go warn(Warning{Lock: t.what, In: end.at.Since(at.at), Reason: end.reason})
 			continue
 		}
 		if isWarning && warnAt < wake {
