@@ -25,6 +25,11 @@ const slice = time.Second
 // sleepUntil waits until the holder's clock has reached deadline; false if stopped comes first.
 func sleepUntil(stopped <-chan struct{}, deadline moment) bool {
 	for {
+		select {
+		case <-stopped:
+			return false
+		default:
+		}
 		left := deadline.Since(now())
 		if left == 0 {
 			return true
