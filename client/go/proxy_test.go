@@ -15,6 +15,8 @@ import (
 type faultProxy struct {
 	url    string
 	target string
+	// cut closes all connections.
+	cut func()
 
 	mutex    sync.Mutex
 	requests []recorded
@@ -50,7 +52,7 @@ func newProxy(t *testing.T, target string) *faultProxy {
 		server.CloseClientConnections()
 		server.Close()
 	})
-	p.url = server.URL
+	p.url, p.cut = server.URL, server.CloseClientConnections
 	return p
 }
 

@@ -27,6 +27,8 @@ type Fence interface {
 // the token once it is stale; Check always succeeds.
 type HandedToken struct {
 	header string
+	// kid and sig are the signature in the header, if it has one.
+	kid, sig string
 	// Token is the number that the guard compares.
 	Token uint64
 	// Lock and LeaseID name the grant; Namespace is that of the lock.
@@ -123,8 +125,9 @@ func (t *HandedToken) set(key, value string, isQuoted bool) string {
 	case "ns":
 		t.Namespace, ok = value, isWord(value, 64)
 	case "kid":
-		ok = isWord(value, 32)
+		t.kid, ok = value, isWord(value, 32)
 	case "sig":
+		t.sig = value
 		mac, err := base64.StdEncoding.DecodeString(value)
 		ok = err == nil && len(mac) == 32
 	default:
@@ -134,6 +137,15 @@ func (t *HandedToken) set(key, value string, isQuoted bool) string {
 		return "has a parameter " + key + " that is not valid"
 	}
 	return ""
+}
+
+// canonical is the header value as writers order it: guards take no other form in a credential.
+func (t *HandedToken) canonical() string {
+	text := fmt.Sprintf(`%d;lock="%s";lease="%s";ns="%s"`, t.Token, t.Lock, t.LeaseID, t.Namespace)
+	if t.kid != "" {
+		text += fmt.Sprintf(`;kid="%s";sig=:%s:`, t.kid, t.sig)
+	}
+	return text
 }
 
 func isWord(text string, max int) bool {
@@ -162,7 +174,8 @@ func Credential(headers ...string) (string, error) {
 			return "", invalid("a credential has at most one token of lock %s", token.Lock)
 		}
 		locks[token.Lock] = true
-		parts = append(parts, credentialPrefix+base64.RawURLEncoding.EncodeToString([]byte(header)))
+		text := base64.RawURLEncoding.EncodeToString([]byte(token.canonical()))
+		parts = append(parts, credentialPrefix+text)
 	}
 	return strings.Join(parts, "."), nil
 }
