@@ -65,7 +65,7 @@ type serverProcess struct {
 // startServer starts a server on a free port and waits until it listens.
 func startServer(program string, args ...string) (*serverProcess, error) {
 	args = append([]string{"--listen", "127.0.0.1:0", "--token-key-file", keyFile,
-		"--log-filter", "warn"}, args...)
+		"--log-filter", "error"}, args...)
 	command := exec.Command(filepath.Join(fenceBin, program), args...)
 	// The servers end with the tests, however those end.
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
