@@ -19,7 +19,7 @@ type underWay struct {
 // untilSuccess starts attempts until one succeeds, or fails in a way that isFinal for all of them,
 // or ctx ends. The next attempt starts after patience if the previous one has no reply yet, and
 // after a pause if it failed; a late reply of an earlier attempt still counts. The result is nil
-// after a success, and otherwise the final failure; ctx.Err() tells an end of ctx apart.
+// after a success, and otherwise the final failure; ctx.Err() distinguishes an end of ctx.
 func untilSuccess(
 	ctx context.Context,
 	send func(context.Context) *failure,

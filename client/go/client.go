@@ -29,7 +29,8 @@ type Options struct {
 	// Incarnation is a text that every restart of the owner changes, for takeovers: by default a
 	// random id of this process.
 	Incarnation string
-	// Token is the bearer token that authenticates this client; TokenFile is the file that holds it.
+	// Token is the bearer token that authenticates this client; TokenFile is the file that holds
+	// it.
 	Token, TokenFile string
 	// CAFile is the CA (PEM) that signs the servers' certificates; the system's by default.
 	CAFile string
@@ -96,8 +97,8 @@ func New(options Options) (*Client, error) {
 // Owner is the owner that this client sends with its requests.
 func (c *Client) Owner() string { return c.owner }
 
-// Close waits until the releases in the background have ended, then closes idle connections. Call it
-// before the process ends: a lease whose release was not sent holds its lock until it expires.
+// Close waits until the releases in the background have ended, then closes idle connections. Call
+// it before the process ends: a lease whose release was not sent holds its lock until it expires.
 //
 // The error is that of ctx if it ends first. Leases stay usable: Close ends nothing.
 func (c *Client) Close(ctx context.Context) error {

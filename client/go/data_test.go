@@ -222,13 +222,13 @@ func TestALeaderIsElectedObservedAndResigns(t *testing.T) {
 	go func() {
 		observed <- a.Observe(watching, t.Name(), func(leader *Leader, unknown error) {
 			if leader == nil {
-				seen <- "nobody"
+				seen <- "vacant"
 				return
 			}
 			seen <- leader.Owner + string(leader.Metadata)
 		})
 	}()
-	if first := <-seen; first != "nobody" {
+	if first := <-seen; first != "vacant" {
 		t.Fatal(first)
 	}
 	office := must[*Lease](t)(a.Campaign(ctx, t.Name(), Metadata("x:1")))
@@ -250,7 +250,7 @@ func TestALeaderIsElectedObservedAndResigns(t *testing.T) {
 		t.Fatal("b was not elected")
 	}
 	for got := <-seen; got != "b"; got = <-seen {
-		if got != "nobody" {
+		if got != "vacant" {
 			t.Fatal(got)
 		}
 	}

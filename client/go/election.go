@@ -38,8 +38,8 @@ type Leader struct {
 	Metadata json.RawMessage
 }
 
-// Campaign waits until this client is the leader of the election name, which is a lock; its lease is
-// the office, and [Lease.Release] resigns. Candidates are elected in the order of the queue.
+// Campaign waits until this client is the leader of the election name, which is a lock; its lease
+// is the office, and [Lease.Release] resigns. Candidates are elected in the order of the queue.
 //
 // Options are those of [Client.Lock] without Wait. An unreachable server is retried until ctx ends,
 // or for the time of [Patience] if it is given. If ctx ends, the candidate leaves the queue.
@@ -106,10 +106,10 @@ func (c *Client) Leader(ctx context.Context, name string) (*Leader, error) {
 		h.Metadata}, nil
 }
 
-// Observe calls changed with the current leader of the election name, and again at each change; with
-// nil for a vacant office, and with an error while the server is unreachable, once until the state is
-// known again. It returns when ctx ends, or the server refuses. It is no candidate. A term that ends
-// before it was queried may be left out.
+// Observe calls changed with the current leader of the election name, and again at each change;
+// with nil for a vacant office, and with an error while the server is unreachable, once until the
+// state is known again. It returns when ctx ends, or the server refuses. It is no candidate. A term
+// that ends before it was queried may be left out.
 func (c *Client) Observe(
 	ctx context.Context, name string, changed func(leader *Leader, unknown error),
 ) error {

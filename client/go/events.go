@@ -26,9 +26,9 @@ type Event struct {
 	// ID is the position in the stream, for [EventStream.After]; empty for events about this reader
 	// alone.
 	ID string `json:"-"`
-	// Kind is granted, queued, left, released, expired, revoked, superseded, session-ended, refused,
-	// session-begun, session-closed, session-blocked, lineage, ready, gap or dropped; Broken or
-	// Resumed of this client; or a word of a newer server.
+	// Kind is granted, queued, left, released, expired, revoked, superseded, session-ended,
+	// refused, session-begun, session-closed, session-blocked, lineage, ready, gap or dropped;
+	// Broken or Resumed of this client; or a word of a newer server.
 	Kind      string `json:"kind"`
 	Lock      string `json:"lock"`
 	LeaseID   string `json:"lease_id"`
@@ -75,10 +75,10 @@ type EventStream struct {
 }
 
 // Events opens the stream of the locks whose names begin with prefix; an empty one includes session
-// events. It starts after this id of an earlier stream; now if the id is empty. The caller closes the
-// stream. The error is of kind [ErrUnavailable] if the server is unreachable or has too many
-// readers, and [ErrInvalid] for a prefix or an id that is not valid, for a missing permission, or if
-// the server stores no events.
+// events. It starts after this id of an earlier stream; now if the id is empty. The caller closes
+// the stream. The error is of kind [ErrUnavailable] if the server is unreachable or has too many
+// readers, and [ErrInvalid] for a prefix or an id that is not valid, for a missing permission, or
+// if the server stores no events.
 func (c *Client) Events(ctx context.Context, prefix, after string) (*EventStream, error) {
 	return c.events(ctx, "prefix="+escape(prefix), after)
 }

@@ -7,8 +7,8 @@ import (
 
 // beat sends a heartbeat at a third of the time to live until the session is lost or ended.
 //
-// Its reply says that the session is live, not that a single lease was revoked or taken over. But it
-// counts the leases, and if the count differs from the client's, each lease is probed. So a
+// Its reply says that the session is live, not that a single lease was revoked or taken over. But
+// it counts the leases, and if the count differs from the client's, each lease is probed. So a
 // heartbeat costs one request for any number of leases.
 func (s *Session) beat() {
 	ctx := s.trust.context
@@ -68,8 +68,8 @@ func (s *Session) probeOnMismatch() {
 	}
 }
 
-// probe reports whether the server confirms that the lease is live. It sends a renewal, which has no
-// effect on a lease of a session.
+// probe reports whether the server confirms that the lease is live. It sends a renewal, which has
+// no effect on a lease of a session.
 func (s *Session) probe(l *Lease) bool {
 	_, failed := s.client.renewOnce(s.trust.context, &l.grant, callTimeout)
 	if failed == nil {

@@ -16,8 +16,8 @@ func workEndsNow(t *trust) workEnd {
 }
 
 // excuse reports whether this refusal of a release only says that it arrived too late: the lease
-// expired, after its work had ended. A refusal that arrives before the deadline has another cause (a
-// stepped clock, a server that lost its memory), and the work may have overlapped with another
+// expired, after its work had ended. A refusal that arrives before the deadline has another cause
+// (a stepped clock, a server that lost its memory), and the work may have overlapped with another
 // holder's.
 func (w workEnd) excuse(refusal *Error, at moment) bool {
 	hasExpired := false

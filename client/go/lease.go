@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// Lease is a live lease on a lock. It is renewed in the background until it is released or lost, and
-// it can be lost at any time: its context ends then, and fenced calls with it fail without being
-// sent. Any number of goroutines may use it.
+// Lease is a live lease on a lock. It is renewed in the background until it is released or lost,
+// and it can be lost at any time: its context ends then, and fenced calls with it fail without
+// being sent. Any number of goroutines may use it.
 type Lease struct {
 	client  *Client
 	grant   grant

@@ -48,8 +48,8 @@ type hold struct {
 
 func newHold(l limits, at reading) hold { return hold{limits: l, began: at.at, progressed: at} }
 
-// ends are the moments at which the lease is lost if nothing is renewed or reported. Time in suspend
-// since the last report does not count, because the work could not report then.
+// ends are the moments at which the lease is lost if nothing is renewed or reported. Time in
+// suspend since the last report does not count, because the work could not report then.
 func (h *hold) ends(w window, at reading) []leaseEnd {
 	ends := []leaseEnd{{w.Deadline(), LostDeadline}}
 	if h.limits.progressWithin > 0 {

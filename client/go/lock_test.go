@@ -103,7 +103,8 @@ func TestTheBodysErrorIsNotHiddenByAFailedRelease(t *testing.T) {
 	proxy.cause(fault{path: "/release", times: -1, status: 500})
 	client := newClient(t, Options{Server: proxy.url})
 	own := errors.New("the work failed")
-	err := client.WithLock(testContext(t), t.Name(), func(context.Context, *Lease) error { return own })
+	fails := func(context.Context, *Lease) error { return own }
+	err := client.WithLock(testContext(t), t.Name(), fails)
 	if err != own {
 		t.Fatalf("the error is %v", err)
 	}
@@ -144,7 +145,9 @@ func TestALeaseIsRenewedForLongerThanItsTimeToLive(t *testing.T) {
 	proxy.cause(fault{path: "/renew", times: 1, drop: true})
 	lease := mustLock(t, newClient(t, Options{Server: proxy.url}), t.Name(), TTL(600*time.Millisecond))
 	granted := now()
-	await(t, "several times to live", func() bool { return now() > granted.Plus(1500*time.Millisecond) })
+	await(t, "several times to live", func() bool {
+		return now() > granted.Plus(1500*time.Millisecond)
+	})
 	if err := lease.Check(); err != nil {
 		t.Fatal(err)
 	}

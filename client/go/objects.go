@@ -82,8 +82,8 @@ func IfMatch(etag string) PutOption { return func(p *put) { p.set("If-Match", et
 // IfAbsent writes only if the object does not exist.
 func IfAbsent() PutOption { return func(p *put) { p.set("If-None-Match", "*") } }
 
-// OpID is the idempotency key, random by default: 1 to 128 bytes of A-Z a-z 0-9 . _ : -. For a write
-// with an unknown outcome that is repeated later, perhaps by another process.
+// OpID is the idempotency key, random by default: 1 to 128 bytes of A-Z a-z 0-9 . _ : -. For a
+// write with an unknown outcome that is repeated later, perhaps by another process.
 func OpID(id string) PutOption {
 	return func(p *put) {
 		if !isWord(strings.ReplaceAll(id, ":", "-"), opIDBytesMax) {
@@ -104,8 +104,8 @@ func (o *Objects) Get(ctx context.Context, lease Fence, key string) (*Object, er
 	return o.read(ctx, r, key)
 }
 
-// GetUnfenced reads an object without a token. The guard may refuse that; if it does not, any holder
-// may change the object at any time.
+// GetUnfenced reads an object without a token. The guard may refuse that; if it does not, any
+// holder may change the object at any time.
 func (o *Objects) GetUnfenced(ctx context.Context, key string) (*Object, error) {
 	if failed := checkName("key", key); failed != nil {
 		return nil, failed

@@ -150,8 +150,8 @@ func Metadata(value any) Option {
 	}
 }
 
-// ProgressWithin is the longest time between two calls of [Lease.Progress], at least 1 ms; without a
-// report in time the lease is lost. Time in suspend does not count.
+// ProgressWithin is the longest time between two calls of [Lease.Progress], at least 1 ms; without
+// a report in time the lease is lost. Time in suspend does not count.
 func ProgressWithin(limit time.Duration) Option {
 	return func(s *spec) {
 		s.time("a limit of progress", limit, time.Millisecond, &s.limits.progressWithin)
@@ -164,9 +164,9 @@ func MaxHold(limit time.Duration) Option {
 }
 
 // WarnBefore calls warn, in a goroutine of its own, this long before the lease will be lost unless
-// the work reports progress or a renewal succeeds. It must be less than the other limits. Each end is
-// warned of once, and again when it has moved; failing renewals not before half of the trusted time
-// has passed.
+// the work reports progress or a renewal succeeds. It must be less than the other limits. Each end
+// is warned of once, and again when it has moved; failing renewals not before half of the trusted
+// time has passed.
 func WarnBefore(before time.Duration, warn func(Warning)) Option {
 	return func(s *spec) {
 		s.time("a warning", before, time.Millisecond, &s.limits.warnBefore)
@@ -175,8 +175,8 @@ func WarnBefore(before time.Duration, warn func(Warning)) Option {
 }
 
 // Takeover takes the lock over from an earlier incarnation of this owner, at once and before the
-// waiters: for a process that restarts while the lease of its crashed predecessor is live. The owner
-// must be configured and stay the same after a restart; the incarnation must change.
+// waiters: for a process that restarts while the lease of its crashed predecessor is live. The
+// owner must be configured and stay the same after a restart; the incarnation must change.
 func Takeover() Option { return func(s *spec) { s.takeover, s.takeoverOf = true, "" } }
 
 // TakeoverOf takes the lock over from this lease of the same owner, at once: for a supervisor that

@@ -58,7 +58,8 @@ func readProblem(status int, header http.Header, body []byte, base string) *prob
 		}
 	}
 	p.Status = status
-	if seconds, err := strconv.ParseUint(strings.TrimSpace(header.Get("Retry-After")), 10, 31); err == nil {
+	seconds, err := strconv.ParseUint(strings.TrimSpace(header.Get("Retry-After")), 10, 31)
+	if err == nil {
 		p.retryAfter = time.Duration(seconds) * time.Second
 	}
 	if id := header.Get("X-Request-Id"); p.RequestID == "" {

@@ -7,8 +7,8 @@ import (
 	"fencepost/internal/timing"
 )
 
-// keep renews the lease at a third of its time to live, and retries until that succeeds or the lease
-// is lost or released.
+// keep renews the lease at a third of its time to live, and retries until that succeeds or the
+// lease is lost or released.
 func (l *Lease) keep(ttlMs int64) {
 	ctx := l.trust.context
 	for sleepUntil(ctx.Done(), l.trust.currentWindow().RenewAt()) {

@@ -211,7 +211,8 @@ func TestTokensAndCredentialsAreThoseOfTheReference(t *testing.T) {
 	if got, err := Credential(other); err != nil || got != strings.Fields(blocks[3])[2] {
 		t.Errorf("another order: %s %v", got, err)
 	}
-	for _, bad := range []string{``, `0;lock="a"` + lease, `-1;lock="a"` + lease, `01;lock="a"` + lease,
+	for _, bad := range []string{
+		``, `0;lock="a"` + lease, `-1;lock="a"` + lease, `01;lock="a"` + lease,
 		`1000000000000000;lock="a"` + lease, `34.0;lock="a"` + lease, `"34";lock="a"` + lease,
 		`34` + lease, `34;lock="a"`, `34;lock="a"` + lease + `;kid="k"`, `34;lock="a"` + lease + `;x=1`,
 		`34;lock="a"` + lease + `;kid="k";sig=:AAAA:`, `34;lock="a";lease="abc"`, `34;lock=a` + lease,
@@ -253,7 +254,8 @@ func TestSettingsAreReadFromVariablesAndTheFile(t *testing.T) {
 		"insecure-http = \"yes\"": "must be true or false",
 		"server = \"ftp://a\"":    "must begin with http",
 	} {
-		if _, err := from(text, map[string]string{}); err == nil || !strings.Contains(err.Error(), reason) {
+		_, err := from(text, map[string]string{})
+		if err == nil || !strings.Contains(err.Error(), reason) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
@@ -304,7 +306,7 @@ func TestValuesOutOfRangeAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		"many permits": Permit(1025), "token": MinToken(0), "big token": MinToken(1e15),
 		"metadata": Metadata(strings.Repeat("x", 4095)), "no JSON": Metadata(make(chan int)),
 		"hold": MaxHold(0), "progress": ProgressWithin(time.Microsecond),
-		"takeover": Takeover(), "lease": TakeoverOf("nobody"),
+		"takeover": Takeover(), "lease": TakeoverOf("abc"),
 		"warning": WarnBefore(time.Second, nil),
 	} {
 		if _, err := client.Lock(ctx, "a", option); lostError(err) != nil || err == nil {

@@ -53,8 +53,8 @@ type sessionEndedReply struct {
 // unreachable server), [Metadata], [ProgressWithin], [MaxHold] and [WarnBefore].
 //
 // After a lost reply the request is repeated with the same session id, so that there is never more
-// than one session. If ctx ends first, a session that may have begun is ended in the background. The
-// error is of kind [ErrInvalid], [ErrUnavailable] or [ErrOutcomeUnknown].
+// than one session. If ctx ends first, a session that may have begun is ended in the background.
+// The error is of kind [ErrInvalid], [ErrUnavailable] or [ErrOutcomeUnknown].
 func (c *Client) BeginSession(ctx context.Context, options ...Option) (*Session, error) {
 	s := newSpec("", options)
 	if s.mode != "" || s.minToken != 0 || s.takeover || s.takeoverOf != "" || s.onQueue != nil {

@@ -25,8 +25,8 @@ func (s *Session) Lock(ctx context.Context, name string, options ...Option) (*Le
 }
 
 // LockAll acquires all of these locks, or none: 1 to 64, each once. The server grants them in one
-// step, and a waiting request holds none of them: clients that ask for some of the same locks, in any
-// order, never deadlock. Options and errors are those of [Session.Lock], without takeover;
+// step, and a waiting request holds none of them: clients that ask for some of the same locks, in
+// any order, never deadlock. Options and errors are those of [Session.Lock], without takeover;
 // [Error.Lock] names the lock that prevented the grant.
 func (s *Session) LockAll(
 	ctx context.Context, names []string, options ...Option,

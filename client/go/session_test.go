@@ -20,11 +20,14 @@ func TestOneHeartbeatKeepsTheLeasesOfASession(t *testing.T) {
 	first := must[*Lease](t)(session.Lock(ctx, t.Name()+"/1"))
 	set := must[*LeaseSet](t)(session.LockAll(ctx, []string{t.Name() + "/2", t.Name() + "/3"}))
 	granted := now()
-	await(t, "several times to live", func() bool { return now() > granted.Plus(1200*time.Millisecond) })
+	await(t, "several times to live", func() bool {
+		return now() > granted.Plus(1200*time.Millisecond)
+	})
 	if err := first.Check(); err != nil {
 		t.Fatal(err)
 	}
-	if err := set.Check(); err != nil || set.On(t.Name()+"/2").Token() >= set.On(t.Name()+"/3").Token() {
+	err := set.Check()
+	if err != nil || set.On(t.Name()+"/2").Token() >= set.On(t.Name()+"/3").Token() {
 		t.Fatalf("%v", err)
 	}
 	mustRelease(t, first)

@@ -140,14 +140,14 @@ func configLine(line string) (key, value, rule string) {
 }
 
 func configValue(text string) (string, bool) {
-	quoted, rest := text, ""
+	rest := ""
 	switch {
 	case strings.HasPrefix(text, `"`):
 		prefix, err := strconv.QuotedPrefix(text)
 		if err != nil {
 			return "", false
 		}
-		quoted, rest = prefix, text[len(prefix):]
+		rest = text[len(prefix):]
 		text, err = strconv.Unquote(prefix)
 		if err != nil {
 			return "", false
@@ -159,12 +159,9 @@ func configValue(text string) (string, bool) {
 		}
 		text, rest = text[1:1+end], text[end+2:]
 	default:
-		quoted, rest, _ = strings.Cut(text, "#")
-		text = strings.TrimSpace(quoted)
-		if text != "true" && text != "false" {
-			return "", false
-		}
-		rest = ""
+		text, _, _ = strings.Cut(text, "#")
+		text = strings.TrimSpace(text)
+		return text, text == "true" || text == "false"
 	}
 	rest = strings.TrimSpace(rest)
 	return text, rest == "" || rest[0] == '#'

@@ -182,8 +182,8 @@ func (t *trust) watch() {
 	}
 }
 
-// trustedContext is cancelled with the trust. Err reads the holder's clock itself, so that a process
-// which was stopped past its deadline sees the end before any timer has fired.
+// trustedContext is cancelled with the trust. Err reads the holder's clock itself, so that a
+// process which was stopped past its deadline sees the end before any timer has fired.
 type trustedContext struct {
 	context.Context
 	trust  *trust
