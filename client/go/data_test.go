@@ -104,6 +104,16 @@ func TestAServerThatIsNoFencepostIsNamed(t *testing.T) {
 		if !isNamed || failed.Kind != ErrInternal && failed.Kind != ErrInvalid {
 			t.Errorf("%d: %v", status, err)
 		}
+		client := newClient(t, Options{Guard: other.URL})
+		lease := mustLock(t, client, t.Name())
+		_, err = client.Objects().Put(testContext(t), lease, "a", nil)
+		_, readErr := client.Objects().Get(testContext(t), lease, "a")
+		for _, err := range []error{err, readErr} {
+			if !errors.Is(err, ErrInternal) && !errors.Is(err, ErrInvalid) {
+				t.Errorf("an object of another program, %d: %v", status, err)
+			}
+		}
+		mustRelease(t, lease)
 	}
 }
 

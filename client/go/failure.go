@@ -96,13 +96,16 @@ func (f *failure) isInconclusive() bool {
 // isPassing reports whether a retry can succeed.
 func (f *failure) isPassing() bool { return f.isOutcomeUnknown() || f.isInconclusive() }
 
-// isRetryable follows the body, or the status of a reply from a proxy.
+// isRetryable follows the body, or the status if the code is unknown.
 func (p *problem) isRetryable() bool {
+	if !p.isForeign() {
+		return p.Retryable
+	}
 	switch p.Status {
 	case 408, 429, 502, 503, 504:
 		return true
 	}
-	return p.Retryable
+	return false
 }
 
 // toError converts the failure to the error of a call with this effect; what names the call.

@@ -114,7 +114,7 @@ func (o *Objects) GetUnfenced(ctx context.Context, key string) (*Object, error) 
 }
 
 func (o *Objects) read(ctx context.Context, r *request, key string) (*Object, error) {
-	reply, failed := o.client.guard.send(ctx, r)
+	reply, failed := o.send(ctx, r)
 	if failed != nil && failed.cause == refused && failed.problem.Code == "not-found" {
 		return nil, nil
 	}
@@ -198,7 +198,7 @@ func (o *Objects) change(
 		}
 		// Not in canonical form, see endpoint.build.
 		r.header["idempotency-key"] = `"` + opID + `"`
-		reply, failed := o.client.guard.send(ctx, r)
+		reply, failed := o.send(ctx, r)
 		if failed == nil {
 			return appliedOf(reply), nil
 		}
@@ -212,6 +212,15 @@ func (o *Objects) change(
 		sent.record(failed)
 		sleep(ctx, timing.Pause(attempt, random()))
 	}
+}
+
+// send refuses a success that is not of a guard, such as that of any web server at a wrong address.
+func (o *Objects) send(ctx context.Context, r *request) (*reply, *failure) {
+	reply, failed := o.client.guard.send(ctx, r)
+	if failed == nil && reply.header.Get("Fencing-Guarantee") == "" {
+		return nil, reply.foreign(o.client.guard.base)
+	}
+	return reply, failed
 }
 
 func (o *Objects) request(method, key string) *request {

@@ -174,11 +174,16 @@ func readBody(body io.Reader, bytesMax int64, base string) ([]byte, *failure) {
 func decode[T any](r *reply, base string) (*T, *failure) {
 	into := new(T)
 	if err := json.Unmarshal(r.body, into); err != nil {
-		return nil, failedUnusable(newError(ErrInternal,
-			"%s replied %d with something that is no reply of a Fencepost server: %q. Check the address",
-			base, r.status, firstBytes(r.body)))
+		return nil, r.foreign(base)
 	}
 	return into, nil
+}
+
+// foreign is the failure of a success that is not of a Fencepost server.
+func (r *reply) foreign(base string) *failure {
+	return failedUnusable(newError(ErrInternal,
+		"%s replied %d with something that is no reply of a Fencepost server: %q. Check the address",
+		base, r.status, firstBytes(r.body)))
 }
 
 // post sends body as JSON and parses the reply.
