@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"os"
 	"os/user"
 	"strconv"
@@ -39,6 +40,18 @@ type Options struct {
 	// InsecureHTTP accepts http:// addresses of other machines, for networks that encrypt.
 	InsecureHTTP bool
 }
+
+// String hides the bearer token.
+func (o Options) String() string {
+	type plain Options
+	if o.Token != "" {
+		o.Token = "***"
+	}
+	return fmt.Sprintf("%+v", plain(o))
+}
+
+// GoString hides the bearer token.
+func (o Options) GoString() string { return "fencepost.Options" + o.String() }
 
 // Client is the connection to one lock server and one guard. Any number of goroutines may use it.
 type Client struct {

@@ -270,3 +270,29 @@ func TestALeaderIsElectedObservedAndResigns(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 }
+
+func TestALockServerBelowTheMarksIsRaisedOnlyForALiveLease(t *testing.T) {
+	ctx := testContext(t)
+	client := newClient(t, Options{})
+	lease := mustLock(t, client, t.Name())
+	// Another lock server with the same key, whose tokens are higher because it started later.
+	other := newClient(t, Options{Server: mustStart(t, "lock-server", "--store", "memory:").url})
+	higher := mustLock(t, other, t.Name())
+	_ = must[*Applied](t)(other.Objects().Put(ctx, higher, t.Name(), []byte("1")))
+	_, refusal := client.Objects().Put(ctx, lease, t.Name(), []byte("2"))
+	if _, err := lease.ReacquireAbove(ctx, errors.New("other")); !errors.Is(err, ErrInvalid) {
+		t.Fatalf("%v", err)
+	}
+	above := must[*Lease](t)(lease.ReacquireAbove(ctx, refusal))
+	_ = must[*Applied](t)(client.Objects().Put(ctx, above, t.Name(), []byte("3")))
+	if above.Token() <= higher.Token() || lease.Check() == nil {
+		t.Fatal("the token is not above the mark, or the old lease is used on")
+	}
+	_, refusal = other.Objects().Put(ctx, higher, t.Name(), []byte("4"))
+	_ = must[*Revoked](t)(other.Revoke(ctx, t.Name(), "a test"))
+	// A holder that was replaced gets nothing.
+	if _, err := higher.ReacquireAbove(ctx, refusal); !errors.Is(err, ErrLeaseLost) {
+		t.Fatalf("%v", err)
+	}
+	mustRelease(t, above)
+}

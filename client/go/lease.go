@@ -15,6 +15,10 @@ type Lease struct {
 	grant   grant
 	trust   *trust
 	session *Session
+	// spec is the request, for ReacquireAbove; nil for a lease of a session.
+	spec *spec
+	// isAboveMarks says that ReacquireAbove acquired it.
+	isAboveMarks bool
 
 	mutex    sync.Mutex
 	released bool
@@ -34,6 +38,11 @@ func (c *Client) Lock(ctx context.Context, name string, options ...Option) (*Lea
 	if failed := checkName("lock name", name); failed != nil {
 		return nil, failed
 	}
+	return c.lock(ctx, s)
+}
+
+func (c *Client) lock(ctx context.Context, s *spec) (*Lease, error) {
+	name := s.lock
 	if failed := s.check(c); failed != nil {
 		return nil, failed
 	}
@@ -46,7 +55,7 @@ func (c *Client) Lock(ctx context.Context, name string, options ...Option) (*Lea
 		return nil, err
 	}
 	t := newTrust(name, got.window, newHold(s.limits, read()))
-	lease := &Lease{client: c, grant: got.grants[0], trust: t}
+	lease := &Lease{client: c, grant: got.grants[0], trust: t, spec: s}
 	go t.watch()
 	go lease.keep(s.ttlMs)
 	return lease, nil
@@ -183,11 +192,7 @@ func (l *Lease) Progress() error {
 // [ErrUnavailable] or [ErrOutcomeUnknown] if the server is unreachable; the lease then expires by
 // itself. A second release is [ErrInvalid].
 func (l *Lease) Release(ctx context.Context) error {
-	l.mutex.Lock()
-	wasReleased := l.released
-	l.released = true
-	l.mutex.Unlock()
-	if wasReleased {
+	if !l.beginRelease() {
 		return invalid("the lease on %s was released already", l.grant.Lock)
 	}
 	return l.end(ctx)
@@ -195,14 +200,19 @@ func (l *Lease) Release(ctx context.Context) error {
 
 // release is Release for a lease that the body may have released itself.
 func (l *Lease) release(ctx context.Context) error {
-	l.mutex.Lock()
-	wasReleased := l.released
-	l.released = true
-	l.mutex.Unlock()
-	if wasReleased {
+	if !l.beginRelease() {
 		return nil
 	}
 	return l.end(ctx)
+}
+
+// beginRelease reports whether the lease was not released before.
+func (l *Lease) beginRelease() bool {
+	l.mutex.Lock()
+	defer l.mutex.Unlock()
+	wasReleased := l.released
+	l.released = true
+	return !wasReleased
 }
 
 func (l *Lease) end(ctx context.Context) error {

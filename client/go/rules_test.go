@@ -3,6 +3,7 @@ package fencepost
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -277,6 +278,11 @@ func TestAddressesAreCheckedWhereTheyAreGiven(t *testing.T) {
 			strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", address, err)
 		}
+	}
+	options := Options{Token: "hunter2"}
+	if text := fmt.Sprintf("%v %+v %#v %s", options, options, options, options); strings.Contains(
+		text, "hunter2") {
+		t.Error(text)
 	}
 	for _, address := range []string{"http://localhost:1", "http://127.0.0.2", "http://[::1]:7",
 		"https://10.0.0.5/x/"} {
