@@ -46,9 +46,13 @@ func (c *Client) lock(ctx context.Context, s *spec) (*Lease, error) {
 	if failed := s.check(c); failed != nil {
 		return nil, failed
 	}
-	if s.mode != modePermit && isHeldBy(ctx, c, name) {
+	if s.reentrant {
+		return nil, invalid("Reentrant is for WithLock alone: it releases what it acquired itself")
+	}
+	outer := heldBy(ctx, c, name)
+	if s.mode != modePermit && outer != nil && outer.Check() == nil {
 		return nil, invalid("the lock %s is held by the WithLock around this call, which would wait "+
-			"for itself; use the lease that it passed", name)
+			"for itself; use the lease that it passed, or the option Reentrant", name)
 	}
 	got, err := c.obtain(ctx, s)
 	if err != nil {
@@ -74,11 +78,29 @@ func (c *Client) WithLock(
 	body func(ctx context.Context, lease *Lease) error,
 	options ...Option,
 ) error {
+	if newSpec(name, options).reentrant {
+		if outer := heldBy(ctx, c, name); outer != nil {
+			return outer.enterAgain(ctx, body)
+		}
+		options = append(options[:len(options):len(options)], func(s *spec) { s.reentrant = false })
+	}
 	lease, err := c.Lock(ctx, name, options...)
 	if err != nil {
 		return err
 	}
 	return lease.run(ctx, body)
+}
+
+// enterAgain runs body under a lease that the caller holds, and leaves the release to it. A lease
+// that is lost is no reason for a new grant, which would hide from the outer body that it must stop.
+func (l *Lease) enterAgain(ctx context.Context, body func(context.Context, *Lease) error) error {
+	if err := l.Check(); err != nil {
+		return err
+	}
+	if err := body(ctx, l); err != nil {
+		return err
+	}
+	return l.Check()
 }
 
 // run runs body under the lease, then releases it; a panic of body is passed on after the release.
@@ -248,12 +270,15 @@ func withHeld(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, heldKey{}, &heldLease{l, outer})
 }
 
-func isHeldBy(ctx context.Context, c *Client, name string) bool {
+// heldBy is the lease that a WithLock around this call holds on the lock, lost or not; nil if there
+// is none or it was released.
+func heldBy(ctx context.Context, c *Client, name string) *Lease {
 	held, _ := ctx.Value(heldKey{}).(*heldLease)
 	for ; held != nil; held = held.outer {
-		if held.lease.client == c && held.lease.grant.Lock == name && held.lease.Check() == nil {
-			return true
+		isSame := held.lease.client == c && held.lease.grant.Lock == name
+		if isSame && !errors.Is(held.lease.Check(), ErrInvalid) {
+			return held.lease
 		}
 	}
-	return false
+	return nil
 }

@@ -201,6 +201,38 @@ func TestALockIsNotTakenAgainByItsHolder(t *testing.T) {
 	}
 }
 
+func TestAReentrantLockSharesOneLease(t *testing.T) {
+	proxy := newProxy(t, sharedServer)
+	client := newClient(t, Options{Server: proxy.url})
+	var lost error
+	err := client.WithLock(testContext(t), t.Name(), func(ctx context.Context, outer *Lease) error {
+		err := client.WithLock(ctx, t.Name(), func(_ context.Context, inner *Lease) error {
+			if inner != outer {
+				t.Error("another lease")
+			}
+			return nil
+		}, Reentrant())
+		if err != nil || outer.Check() != nil {
+			t.Errorf("the inner call released the lock, or failed: %v", err)
+		}
+		outer.trust.lose(LostRevoked)
+		lost = client.WithLock(ctx, t.Name(), func(context.Context, *Lease) error {
+			t.Error("entered a lock that is lost")
+			return nil
+		}, Reentrant())
+		return nil
+	}, Reentrant())
+	if !errors.Is(lost, ErrLeaseLost) || !errors.Is(err, ErrLeaseLost) {
+		t.Fatalf("%v, %v", lost, err)
+	}
+	if len(proxy.seen("/acquire")) != 1 || len(proxy.seen("/release")) != 1 {
+		t.Fatal("more than one acquire or release")
+	}
+	if _, err := client.Lock(testContext(t), t.Name(), Reentrant()); !errors.Is(err, ErrInvalid) {
+		t.Fatalf("%v", err)
+	}
+}
+
 func TestAPanicOfTheBodyReleasesTheLock(t *testing.T) {
 	client := newClient(t, Options{})
 	func() {

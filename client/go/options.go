@@ -29,6 +29,7 @@ type spec struct {
 	size       int
 	session    *Session
 	onQueue    func(QueuePosition)
+	reentrant  bool
 	// failed is the first option that breaks a rule.
 	failed *Error
 }
@@ -189,6 +190,11 @@ func TakeoverOf(leaseID string) Option {
 		s.takeover, s.takeoverOf = false, leaseID
 	}
 }
+
+// Reentrant lets a [Client.WithLock] inside another one of the same client and lock share its lease:
+// for a function that needs the lock and calls another one that needs it too. The context passed to
+// the inner call must be that of the outer body, or derived from it.
+func Reentrant() Option { return func(s *spec) { s.reentrant = true } }
 
 // QueuePosition is the place of a waiting request in the queue of its lock.
 type QueuePosition struct {

@@ -331,3 +331,11 @@ func TestValuesOutOfRangeAreRefusedBeforeAnythingIsSent(t *testing.T) {
 		t.Errorf("%d requests were sent", len(seen))
 	}
 }
+
+func TestTheVersionIsTheServers(t *testing.T) {
+	text := must[[]byte](t)(os.ReadFile("../../Cargo.toml"))
+	_, version, _ := strings.Cut(string(text), "\nversion = \"")
+	if version, _, _ = strings.Cut(version, "\""); version != Version {
+		t.Fatalf("the servers are %s, this is %s", version, Version)
+	}
+}

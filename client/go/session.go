@@ -57,7 +57,8 @@ type sessionEndedReply struct {
 // The error is of kind [ErrInvalid], [ErrUnavailable] or [ErrOutcomeUnknown].
 func (c *Client) BeginSession(ctx context.Context, options ...Option) (*Session, error) {
 	s := newSpec("", options)
-	if s.mode != "" || s.minToken != 0 || s.takeover || s.takeoverOf != "" || s.onQueue != nil {
+	if s.mode != "" || s.minToken != 0 || s.takeover || s.takeoverOf != "" || s.onQueue != nil ||
+		s.reentrant {
 		s.fail(invalid("a session takes no option of a single lock (mode, token, takeover, queue); " +
 			"give it to Session.Lock"))
 	}

@@ -74,8 +74,8 @@ func wishesOf(names []string, p *spec) ([]lockWish, *Error) {
 	if len(names) < 1 || len(names) > locksMax {
 		return nil, invalid("%d locks at once: must be 1 to %d", len(names), locksMax)
 	}
-	if p.takeover || p.takeoverOf != "" || p.onQueue != nil {
-		return nil, invalid("takeover and the position in a queue are for a single lock")
+	if p.takeover || p.takeoverOf != "" || p.onQueue != nil || p.reentrant {
+		return nil, invalid("takeover, re-entry and the position in a queue are for a single lock")
 	}
 	seen := map[string]bool{}
 	wishes := make([]lockWish, 0, len(names))
