@@ -9,18 +9,18 @@ import (
 // the lock server issues tokens below the marks.
 //
 // A guard that refuses the token of a lease as stale has seen a higher one. Nearly always another
-// client has acquired the lock and this holder has not noticed: it must stop. But a lock server that
-// lost its memory issues tokens below the marks, and then every holder is refused. The lock server
-// decides which case it is: releasing the lease succeeds only if it was live until then, so that no
-// other client can have been granted the lock since. Only then is the lock acquired again.
+// client has acquired the lock and this holder has not noticed: it must stop. But a lock server
+// that lost its memory issues tokens below the marks, and then every holder is refused. The lock
+// server decides which case it is: releasing the lease succeeds only if it was live until then, so
+// that no other client can have been granted the lock since. Only then is the lock acquired again.
 //
 // The result is another grant. Data that was read under the old lease may have changed since:
 // restart the work from its first read, and never just repeat the refused write.
 //
-// The error is of kind [ErrLeaseLost] if this lease has ended: stop. It is [ErrStale] if this lease
-// was acquired by this method already: two lock servers issue tokens for one guard, and an operator
-// must investigate. It is [ErrInvalid] if refusal is no guard's refusal of this lease's token, and
-// for leases of a session, shared ones and permits.
+// The error is of kind [ErrLeaseLost] if this lease has ended: stop. It is [ErrStale] if this
+// lease was acquired by this method already: two lock servers issue tokens for one guard, and an
+// operator must investigate. It is [ErrInvalid] if refusal is no guard's refusal of this lease's
+// token, and for leases of a session, shared ones and permits.
 func (l *Lease) ReacquireAbove(ctx context.Context, refusal error) (*Lease, error) {
 	mark, err := l.markAbove(refusal)
 	if err != nil {
@@ -42,7 +42,8 @@ func (l *Lease) ReacquireAbove(ctx context.Context, refusal error) (*Lease, erro
 		return nil, invalid("the lease on %s was released already", l.Name())
 	}
 	l.trust.lose(endedHere)
-	// The proof: a release that succeeds, without an excuse, means that the lease was live until now.
+	// The proof: a release that succeeds, without an excuse, means that the lease was live until
+	// now.
 	if err := l.client.releaseLease(ctx, l.Name(), l.ID()); err != nil {
 		return nil, err
 	}
@@ -60,7 +61,8 @@ func (l *Lease) ReacquireAbove(ctx context.Context, refusal error) (*Lease, erro
 func (l *Lease) markAbove(refusal error) (uint64, error) {
 	var failed *Error
 	var presented uint64
-	if errors.As(refusal, &failed) && failed.Kind == ErrStale && failed.Member("presented", &presented) {
+	isStale := errors.As(refusal, &failed) && failed.Kind == ErrStale
+	if isStale && failed.Member("presented", &presented) {
 		mark := failed.MinToken()
 		if presented == l.Token() && failed.Lock() == l.Name() && mark >= l.Token() {
 			return mark, nil

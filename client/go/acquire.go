@@ -88,8 +88,8 @@ func (c *Client) obtain(ctx context.Context, s *spec) (*granted, error) {
 	return t.run(ctx, t.attempt)
 }
 
-// attempt sends one request. The window counts from before it was sent, because the time to live in
-// its reply is what remained when the server handled it.
+// attempt sends one request. The window counts from before it was sent, because the time to live
+// in its reply is what remained when the server handled it.
 func (t *tries) attempt(ctx context.Context) (*granted, *failure) {
 	if t.unconfirmed != nil {
 		return t.confirm(ctx, t.unconfirmed)
@@ -139,9 +139,9 @@ func (t *tries) windowOf(sentAt moment, reply *grant) window {
 }
 
 // confirm renews a grant before it is used, because less than half of its window is left: the
-// acquire waited in the queue, and the client does not know how much of that time passed before the
-// grant. A renewal whose reply arrives too late has still extended the lease at the server, and the
-// next attempt renews it again.
+// acquire waited in the queue, and the client does not know how much of that time passed before
+// the grant. A renewal whose reply arrives too late has still extended the lease at the server,
+// and the next attempt renews it again.
 func (t *tries) confirm(ctx context.Context, g *grant) (*granted, *failure) {
 	sentAt := now()
 	timeout := shorter(callTimeout, 2*time.Duration(t.spec.ttlMs)*time.Millisecond)

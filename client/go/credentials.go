@@ -22,9 +22,9 @@ type CredentialSource interface {
 type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 
 // Credentials give a driver's pool the credential of the newest lease, and close every connection
-// from before a hand-over, so that none returns to the pool. Give [Credentials.Redis] to the driver
-// as its credential hook and [Credentials.Dialer] as its dialer, and turn its retries off: a write
-// may otherwise be repeated under the next lease. With go-redis:
+// from before a hand-over, so that none returns to the pool. Give [Credentials.Redis] to the
+// driver as its credential hook and [Credentials.Dialer] as its dialer, and turn its retries off:
+// a write may otherwise be repeated under the next lease. With go-redis:
 //
 //	credentials := &fencepost.Credentials{}
 //	client := redis.NewClient(&redis.Options{
@@ -35,8 +35,8 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 //	})
 //
 // The zero value is usable: it refuses connections until [Credentials.Follow] is called. For
-// drivers that ask for a password before each connection, such as a PostgreSQL driver in front of a
-// guard, [Credentials.Password] has that shape.
+// drivers that ask for a password before each connection, such as a PostgreSQL driver in front of
+// a guard, [Credentials.Password] has that shape.
 type Credentials struct {
 	mutex       sync.Mutex
 	source      CredentialSource
@@ -45,8 +45,8 @@ type Credentials struct {
 	stop context.CancelFunc
 }
 
-// Follow makes source the newest grant; connections of earlier ones are closed. They are closed too
-// when source is lost or released, and no new ones are made then.
+// Follow makes source the newest grant; connections of earlier ones are closed. They are closed
+// too when source is lost or released, and no new ones are made then.
 func (c *Credentials) Follow(source CredentialSource) {
 	watch, stop := context.WithCancel(source.Context())
 	c.mutex.Lock()

@@ -24,7 +24,8 @@ const (
 )
 
 // Leader is the leader of an election, as an observer sees it. This was true when the server
-// replied. Do not base a decision on it that needs the leader to be still in office: use the token.
+// replied. Do not base a decision on it that needs the leader to be still in office: use the
+// token.
 type Leader struct {
 	// Owner is the owner of the leader's lease.
 	Owner string
@@ -41,8 +42,8 @@ type Leader struct {
 // Campaign waits until this client is the leader of the election name, which is a lock; its lease
 // is the office, and [Lease.Release] resigns. Candidates are elected in the order of the queue.
 //
-// Options are those of [Client.Lock] without Wait. An unreachable server is retried until ctx ends,
-// or for the time of [Patience] if it is given. If ctx ends, the candidate leaves the queue.
+// Options are those of [Client.Lock] without Wait. An unreachable server is retried until ctx
+// ends, or for the time of [Patience] if it is given. If ctx ends, the candidate leaves the queue.
 func (c *Client) Campaign(ctx context.Context, name string, options ...Option) (*Lease, error) {
 	given := newSpec(name, append([]Option{Patience(0)}, options...))
 	patience := given.times.patience
@@ -108,8 +109,8 @@ func (c *Client) Leader(ctx context.Context, name string) (*Leader, error) {
 
 // Observe calls changed with the current leader of the election name, and again at each change;
 // with nil for a vacant office, and with an error while the server is unreachable, once until the
-// state is known again. It returns when ctx ends, or the server refuses. It is no candidate. A term
-// that ends before it was queried may be left out.
+// state is known again. It returns when ctx ends, or the server refuses. It is no candidate. A
+// term that ends before it was queried may be left out.
 func (c *Client) Observe(
 	ctx context.Context, name string, changed func(leader *Leader, unknown error),
 ) error {
@@ -181,8 +182,8 @@ func (o *observer) unknown(err error) {
 	}
 }
 
-// apply reports whether the known state is still current after the event. Any event of a lease is a
-// reason to query: the events of two terms may arrive in another order than the terms.
+// apply reports whether the known state is still current after the event. Any event of a lease is
+// a reason to query: the events of two terms may arrive in another order than the terms.
 func (o *observer) apply(event *Event) bool {
 	switch event.Kind {
 	case Broken:

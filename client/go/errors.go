@@ -36,8 +36,8 @@ const (
 // Error returns the word of the kind.
 func (k Kind) Error() string { return string(k) }
 
-// LostReason is the reason why a lease can no longer be trusted. Ends that the lock server reported
-// have the server's word: expired, superseded, released, revoked or session-ended.
+// LostReason is the reason why a lease can no longer be trusted. Ends that the lock server
+// reported have the server's word: expired, superseded, released, revoked or session-ended.
 type LostReason string
 
 // Reasons of a loss.
@@ -101,8 +101,8 @@ type Error struct {
 	RequestID string
 	// Reason says why the lease was lost; empty for other kinds.
 	Reason LostReason
-	// Outcome is applied, not-applied or unknown, as far as the error says: a write that is refused
-	// as stale may be the retry of one that was applied before.
+	// Outcome is applied, not-applied or unknown, as far as the error says: a write that is
+	// refused as stale may be the retry of one that was applied before.
 	Outcome string
 	// Problem has all members of the problem body, for those that only some codes have.
 	Problem map[string]json.RawMessage
@@ -229,8 +229,8 @@ func kindByStatus(status int) Kind {
 	}
 }
 
-// bodyAndLoss is the error of work that failed under a lease which was lost as well. The work's own
-// error comes first.
+// bodyAndLoss is the error of work that failed under a lease which was lost as well. The work's
+// own error comes first.
 type bodyAndLoss struct {
 	body error
 	loss *Error

@@ -23,8 +23,8 @@ const (
 
 // Event is one event of a lock. Members that do not apply to its kind are empty.
 type Event struct {
-	// ID is the position in the stream, for [EventStream.After]; empty for events about this reader
-	// alone.
+	// ID is the position in the stream, for [EventStream.After]; empty for events about this
+	// reader alone.
 	ID string `json:"-"`
 	// Kind is granted, queued, left, released, expired, revoked, superseded, session-ended,
 	// refused, session-begun, session-closed, session-blocked, lineage, ready, gap or dropped;
@@ -74,11 +74,11 @@ type EventStream struct {
 	failures int
 }
 
-// Events opens the stream of the locks whose names begin with prefix; an empty one includes session
-// events. It starts after this id of an earlier stream; now if the id is empty. The caller closes
-// the stream. The error is of kind [ErrUnavailable] if the server is unreachable or has too many
-// readers, and [ErrInvalid] for a prefix or an id that is not valid, for a missing permission, or
-// if the server stores no events.
+// Events opens the stream of the locks whose names begin with prefix; an empty one includes
+// session events. It starts after this id of an earlier stream; now if the id is empty. The caller
+// closes the stream. The error is of kind [ErrUnavailable] if the server is unreachable or has too
+// many readers, and [ErrInvalid] for a prefix or an id that is not valid, for a missing
+// permission, or if the server stores no events.
 func (c *Client) Events(ctx context.Context, prefix, after string) (*EventStream, error) {
 	return c.events(ctx, "prefix="+escape(prefix), after)
 }
@@ -109,8 +109,8 @@ func (s *EventStream) Close() { s.cancel() }
 
 // Next returns the next event; it waits without a limit other than ctx. An unreachable server is
 // retried about every second, between the events Broken and Resumed. No event is lost if ctx ends.
-// Errors are those of [Client.Events] if the server refuses to resume, and of kind [ErrInternal] if
-// it sends something that is no event.
+// Errors are those of [Client.Events] if the server refuses to resume, and of kind [ErrInternal]
+// if it sends something that is no event.
 func (s *EventStream) Next(ctx context.Context) (*Event, error) {
 	if s.body == nil {
 		if err := s.connectAgain(ctx); err != nil {
@@ -278,8 +278,8 @@ type eventParser struct {
 	data strings.Builder
 }
 
-// line takes one line; returns the event that it ends, or nil. Other fields than id and data repeat
-// the data, and comments are keep-alives.
+// line takes one line; returns the event that it ends, or nil. Other fields than id and data
+// repeat the data, and comments are keep-alives.
 func (p *eventParser) line(text string) (*Event, error) {
 	if text != "" {
 		name, value, _ := strings.Cut(text, ":")

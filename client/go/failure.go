@@ -144,8 +144,8 @@ func (s *sentChange) record(f *failure) {
 }
 
 // error is the error for the caller if the last attempt failed. An unknown outcome of an earlier
-// attempt stays unknown, unless the server recognised the retry and replied with the outcome of the
-// first.
+// attempt stays unknown, unless the server recognised the retry and replied with the outcome of
+// the first.
 func (s *sentChange) error(what string, last *failure) *Error {
 	err := last.toError(what, changes)
 	switch {
@@ -170,9 +170,9 @@ func (s *sentChange) unknown(what string, last *Error) *Error {
 		"%s: no reply, so the outcome is unknown: %s; the retry failed: %s", what, s.unknownCause, last)
 }
 
-// untilSettled sends a change, and retries it for patience while the failures say nothing about its
-// outcome. A refusal that showsDone after an earlier attempt of this call arrived is a success: the
-// result is nil then.
+// untilSettled sends a change, and retries it for patience while the failures say nothing about
+// its outcome. A refusal that showsDone after an earlier attempt of this call arrived is a
+// success: the result is nil then.
 func untilSettled[T any](
 	ctx context.Context,
 	what string,

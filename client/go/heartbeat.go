@@ -44,8 +44,8 @@ func (s *Session) beatOnce(ctx context.Context) *failure {
 	return nil
 }
 
-// probeOnMismatch probes each lease when the counts differ, beside the heartbeat: the probe of many
-// leases takes long.
+// probeOnMismatch probes each lease when the counts differ, beside the heartbeat: the probe of
+// many leases takes long.
 func (s *Session) probeOnMismatch() {
 	for {
 		select {
@@ -88,10 +88,10 @@ func (s *Session) probe(l *Lease) bool {
 
 // leaseCount compares the server's count of a session's leases with the client's. Pure.
 //
-// The server may count leases that the client does not know: grants whose request was cancelled and
-// that are not released yet. That must not cause a probe of every lease at each heartbeat, but it
-// must not hide the loss of a lease either. So a surplus counts as explained only after a probe has
-// found every lease live, and only until the client's own leases change. A deficit is never
+// The server may count leases that the client does not know: grants whose request was cancelled
+// and that are not released yet. That must not cause a probe of every lease at each heartbeat, but
+// it must not hide the loss of a lease either. So a surplus counts as explained only after a probe
+// has found every lease live, and only until the client's own leases change. A deficit is never
 // explained.
 type leaseCount struct {
 	epoch           uint64

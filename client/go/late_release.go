@@ -2,8 +2,8 @@ package fencepost
 
 // workEnd is the end of the work under a lease or a session, as the client observed it.
 type workEnd struct {
-	// deadline is the moment until which the lease was trusted when its work ended; inTime is false
-	// if it was lost by then.
+	// deadline is the moment until which the lease was trusted when its work ended; inTime is
+	// false if it was lost by then.
 	deadline moment
 	inTime   bool
 }

@@ -69,9 +69,9 @@ func (c *Client) lock(ctx context.Context, s *spec) (*Lease, error) {
 // and as soon as the lease can no longer be trusted; body must stop then.
 //
 // An error of body is returned as it is: a failed release does not hide it. If the lease was lost,
-// the error is of kind [ErrLeaseLost], also if body succeeded, because its effects may overlap with
-// another holder's; an error of body is wrapped with it, unless it is only the end of the context.
-// A release that does not reach the server is no error: the lease expires by itself.
+// the error is of kind [ErrLeaseLost], also if body succeeded, because its effects may overlap
+// with another holder's; an error of body is wrapped with it, unless it is only the end of the
+// context. A release that does not reach the server is no error: the lease expires by itself.
 func (c *Client) WithLock(
 	ctx context.Context,
 	name string,
@@ -92,7 +92,8 @@ func (c *Client) WithLock(
 }
 
 // enterAgain runs body under a lease that the caller holds, and leaves the release to it. A lease
-// that is lost is no reason for a new grant, which would hide from the outer body that it must stop.
+// that is lost is no reason for a new grant, which would hide from the outer body that it must
+// stop.
 func (l *Lease) enterAgain(ctx context.Context, body func(context.Context, *Lease) error) error {
 	if err := l.Check(); err != nil {
 		return err
@@ -270,8 +271,8 @@ func withHeld(ctx context.Context, l *Lease) context.Context {
 	return context.WithValue(ctx, heldKey{}, &heldLease{l, outer})
 }
 
-// heldBy is the lease that a WithLock around this call holds on the lock, lost or not; nil if there
-// is none or it was released.
+// heldBy is the lease that a WithLock around this call holds on the lock, lost or not; nil if
+// there is none or it was released.
 func heldBy(ctx context.Context, c *Client, name string) *Lease {
 	held, _ := ctx.Value(heldKey{}).(*heldLease)
 	for ; held != nil; held = held.outer {

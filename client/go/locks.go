@@ -16,8 +16,8 @@ const (
 
 func lockPath(lock, verb string) string { return "/v1/locks/" + escape(lock) + verb }
 
-// releaseLease ends a lease by its id. If an attempt of this call whose reply was lost released it,
-// that is a success.
+// releaseLease ends a lease by its id. If an attempt of this call whose reply was lost released
+// it, that is a success.
 func (c *Client) releaseLease(ctx context.Context, lock, leaseID string) error {
 	_, err := untilSettled(ctx, "release "+lock, releasePatience,
 		func(ctx context.Context) (*endedReply, *failure) {

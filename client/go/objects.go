@@ -18,8 +18,8 @@ const (
 	opIDBytesMax   = 128
 )
 
-// Objects are the objects behind the guard. A call with a lease that can no longer be trusted fails
-// without a request.
+// Objects are the objects behind the guard. A call with a lease that can no longer be trusted
+// fails without a request.
 //
 // A write or delete without a reply is repeated up to twice, while its lease can be trusted, under
 // one idempotency key: the guard applies it once and replies to a repeat with the outcome of the
@@ -93,9 +93,9 @@ func OpID(id string) PutOption {
 	}
 }
 
-// Get reads an object; nil if it does not exist. It raises the mark, so that an older holder can no
-// longer change what was read. The error is of kind [ErrLeaseLost] if the lease is lost (nothing is
-// sent), [ErrStale] if the guard has seen a higher token.
+// Get reads an object; nil if it does not exist. It raises the mark, so that an older holder can
+// no longer change what was read. The error is of kind [ErrLeaseLost] if the lease is lost
+// (nothing is sent), [ErrStale] if the guard has seen a higher token.
 func (o *Objects) Get(ctx context.Context, lease Fence, key string) (*Object, error) {
 	r, err := o.fenced(lease, http.MethodGet, key)
 	if err != nil {
@@ -125,10 +125,10 @@ func (o *Objects) read(ctx context.Context, r *request, key string) (*Object, er
 	return &Object{reply.body, reply.header.Get("Content-Type"), *appliedOf(reply)}, nil
 }
 
-// Put writes an object. The error is of kind [ErrLeaseLost] if the lease is lost (nothing is sent),
-// [ErrStale] if the guard has seen a higher token, [ErrPrecondition] if the object has another
-// version, and [ErrOutcomeUnknown] if neither the request nor its repeats got a reply. After a
-// refusal of a repeat, [Error].Outcome is the outcome of the first attempt.
+// Put writes an object. The error is of kind [ErrLeaseLost] if the lease is lost (nothing is
+// sent), [ErrStale] if the guard has seen a higher token, [ErrPrecondition] if the object has
+// another version, and [ErrOutcomeUnknown] if neither the request nor its repeats got a reply.
+// After a refusal of a repeat, [Error].Outcome is the outcome of the first attempt.
 func (o *Objects) Put(
 	ctx context.Context, lease Fence, key string, body []byte, options ...PutOption,
 ) (*Applied, error) {
@@ -214,7 +214,8 @@ func (o *Objects) change(
 	}
 }
 
-// send refuses a success that is not of a guard, such as that of any web server at a wrong address.
+// send refuses a success that is not of a guard, such as that of any web server at a wrong
+// address.
 func (o *Objects) send(ctx context.Context, r *request) (*reply, *failure) {
 	reply, failed := o.client.guard.send(ctx, r)
 	if failed == nil && reply.header.Get("Fencing-Guarantee") == "" {

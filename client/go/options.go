@@ -98,9 +98,9 @@ func TTL(ttl time.Duration) Option {
 	}
 }
 
-// Wait is the longest wait in the queue while another lease holds the lock, at most 7 days. Without
-// it the server replies at once. A wait beyond the five minutes of one request is continued by
-// further ones at the same position.
+// Wait is the longest wait in the queue while another lease holds the lock, at most 7 days.
+// Without it the server replies at once. A wait beyond the five minutes of one request is
+// continued by further ones at the same position.
 func Wait(wait time.Duration) Option {
 	return func(s *spec) { s.time("a wait", wait, 0, &s.times.wait) }
 }
@@ -191,9 +191,9 @@ func TakeoverOf(leaseID string) Option {
 	}
 }
 
-// Reentrant lets a [Client.WithLock] inside another one of the same client and lock share its lease:
-// for a function that needs the lock and calls another one that needs it too. The context passed to
-// the inner call must be that of the outer body, or derived from it.
+// Reentrant lets a [Client.WithLock] inside another one of the same client and lock share its
+// lease: for a function that needs the lock and calls another one that needs it too. The context
+// passed to the inner call must be that of the outer body, or derived from it.
 func Reentrant() Option { return func(s *spec) { s.reentrant = true } }
 
 // QueuePosition is the place of a waiting request in the queue of its lock.

@@ -46,8 +46,8 @@ func (p *problem) isForeign() bool {
 	return !p.isKnown() && !strings.Contains(otherCodes, " "+p.Code+" ")
 }
 
-// readProblem parses an error reply. A body that is no problem (from a proxy, or another program on
-// that port) becomes one made from the status.
+// readProblem parses an error reply. A body that is no problem (from a proxy, or another program
+// on that port) becomes one made from the status.
 func readProblem(status int, header http.Header, body []byte, base string) *problem {
 	p := &problem{}
 	if json.Unmarshal(body, p) != nil || p.Code == "" || json.Unmarshal(body, &p.members) != nil {
@@ -84,8 +84,8 @@ func (p *problem) word(name string) string {
 	return word
 }
 
-// endReason is the end of the lease by the server's reply. A reason of a newer server is unknown to
-// this client and counts as superseded: the lease has ended in any case.
+// endReason is the end of the lease by the server's reply. A reason of a newer server is unknown
+// to this client and counts as superseded: the lease has ended in any case.
 func (p *problem) endReason() LostReason {
 	switch reason := LostReason(p.word("reason")); reason {
 	case LostExpired, LostReleased, LostRevoked, LostSessionEnded:

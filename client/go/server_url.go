@@ -45,8 +45,8 @@ func parseServerURL(text string) (serverURL, *Error) {
 	return serverURL{base: base, host: u.Hostname(), isHTTPS: u.Scheme == "https"}, nil
 }
 
-// refusePlain refuses an address at which others could read tokens on the way: plain HTTP to a host
-// that is not this machine.
+// refusePlain refuses an address at which others could read tokens on the way: plain HTTP to a
+// host that is not this machine.
 func (u serverURL) refusePlain() *Error {
 	if u.isHTTPS || u.isLoopback() {
 		return nil

@@ -19,7 +19,8 @@ type Session struct {
 	owner  string
 	ttlMs  int64
 	trust  *trust
-	// mismatch has room for one notice that the server's count of leases differs from the client's.
+	// mismatch has room for one notice that the server's count of leases differs from the
+	// client's.
 	mismatch chan struct{}
 
 	mutex  sync.Mutex
@@ -210,8 +211,8 @@ func (c *Client) heartbeat(
 // isSessionOver reports whether the server replied that the session has ended or is unknown.
 func isSessionOver(f *failure) bool { return f.hasCode("session-ended", "session-unknown") }
 
-// endSession ends a session by its id; the reply is nil if an attempt of this call ended it and its
-// reply was lost.
+// endSession ends a session by its id; the reply is nil if an attempt of this call ended it and
+// its reply was lost.
 func (c *Client) endSession(ctx context.Context, id string) (*sessionEndedReply, error) {
 	return untilSettled(ctx, "end session "+id, releasePatience,
 		func(ctx context.Context) (*sessionEndedReply, *failure) {
@@ -231,8 +232,8 @@ func (s *Session) ID() string { return s.id }
 // Owner is the owner of the session and of all its leases.
 func (s *Session) Owner() string { return s.owner }
 
-// Remaining is the time for which the session is trusted from now on if no heartbeat succeeds; zero
-// once it is lost or ended.
+// Remaining is the time for which the session is trusted from now on if no heartbeat succeeds;
+// zero once it is lost or ended.
 func (s *Session) Remaining() time.Duration { return s.trust.remaining(read()) }
 
 // Check says whether the session can be trusted now, as [Lease.Check].

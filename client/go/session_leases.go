@@ -264,8 +264,8 @@ func (s *LeaseSet) On(name string) *Lease {
 	return nil
 }
 
-// FencingCredential joins the credentials of all leases, for a connection to the guard's Redis port
-// that uses all of these locks; the port takes at most 16.
+// FencingCredential joins the credentials of all leases, for a connection to the guard's Redis
+// port that uses all of these locks; the port takes at most 16.
 func (s *LeaseSet) FencingCredential() string {
 	each := make([]string, 0, len(s.leases))
 	for _, lease := range s.leases {

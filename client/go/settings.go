@@ -30,8 +30,8 @@ const ignoredKeys = " log color output "
 // The error is of kind [ErrInvalid] and names the setting and its origin.
 func FromEnv() (*Client, error) { return FromVariables(os.Getenv) }
 
-// FromVariables is [FromEnv] with other variables than those of the process; get returns "" for one
-// that is not set.
+// FromVariables is [FromEnv] with other variables than those of the process; get returns "" for
+// one that is not set.
 func FromVariables(get func(name string) string) (*Client, error) {
 	options, failed := readSettings(get)
 	if failed != nil {

@@ -133,8 +133,8 @@ func (e *endpoint) open(ctx context.Context, r *request) (*http.Response, *failu
 		err = inner.Unwrap()
 	}
 	why := fmt.Sprintf("%s: %v", e.base, explain(err, e.base))
-	// A server that refuses the client's certificate says so on a connection's first request, which
-	// it has not read then.
+	// A server that refuses the client's certificate says so on a connection's first request,
+	// which it has not read then.
 	var tlsError *net.OpError
 	isRefusedTLS := !isReused && errors.As(err, &tlsError) && tlsError.Op == "remote error"
 	if !hasConnection || isRefusedTLS {

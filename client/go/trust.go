@@ -60,8 +60,8 @@ func (t *trust) currentWindow() window {
 	return t.window
 }
 
-// lost is the reason why the lease cannot be trusted at this moment; empty if it can. It decides by
-// the clock, so that it is right even if no task in the background has run yet.
+// lost is the reason why the lease cannot be trusted at this moment; empty if it can. It decides
+// by the clock, so that it is right even if no task in the background has run yet.
 func (t *trust) lost(at reading) LostReason {
 	if t.parent != nil {
 		if reason := t.parent.lost(at); reason != "" {

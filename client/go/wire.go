@@ -85,8 +85,8 @@ type grant struct {
 	Header     string `json:"fencing_token"`
 }
 
-// check returns a failure if the reply is about another lock, lease or mode than requested: nothing
-// in it can be trusted.
+// check returns a failure if the reply is about another lock, lease or mode than requested:
+// nothing in it can be trusted.
 func (g *grant) check(lock, leaseID, mode string) *failure {
 	got := g.Mode
 	if got == modeExclusive {

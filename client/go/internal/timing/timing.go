@@ -37,8 +37,8 @@ func New(sentAt Moment, ttlMs int64) Window {
 	return Window{sentAt: sentAt, ttlMs: ttlMs}
 }
 
-// Deadline is the moment until which the lease is trusted: 0.8 of its time to live. The rest allows
-// for clocks that run at different rates.
+// Deadline is the moment until which the lease is trusted: 0.8 of its time to live. The rest
+// allows for clocks that run at different rates.
 func (w Window) Deadline() Moment { return w.sentAt + Moment(w.trustedMs()) }
 
 func (w Window) trustedMs() int64 { return w.ttlMs/5*4 + w.ttlMs%5*4/5 }
