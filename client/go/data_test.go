@@ -91,6 +91,7 @@ func TestNothingIsRepeatedBehindTheBackOfTheLeasesCheck(t *testing.T) {
 }
 
 func TestAServerThatIsNoFencepostIsNamed(t *testing.T) {
+	t.Parallel()
 	for _, status := range []int{200, 404, 500} {
 		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
@@ -127,6 +128,7 @@ func TestARedirectIsNotFollowed(t *testing.T) {
 }
 
 func TestTheServersCertificateIsVerifiedAndTheTokenSent(t *testing.T) {
+	t.Parallel()
 	target := must[*url.URL](t)(url.Parse(sharedServer))
 	seen := make(chan string, 8)
 	forward := httputil.NewSingleHostReverseProxy(target)

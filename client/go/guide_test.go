@@ -20,6 +20,7 @@ func guideBlocks(t *testing.T, language string) []string {
 }
 
 func TestTheProgramOfTheGuideEndsInARefusedStaleWrite(t *testing.T) {
+	t.Parallel()
 	here := must[string](t)(os.Getwd())
 	folder := t.TempDir()
 	write := func(name, text string) {

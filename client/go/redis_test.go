@@ -214,6 +214,7 @@ func (p *respPool) writeUntilStale(ctx context.Context, key string) error {
 }
 
 func TestAPoolFollowsTheLeaseAndNoWriteOfTheOldHolderLands(t *testing.T) {
+	t.Parallel()
 	address := startRedisPort(t)
 	ctx := testContext(t)
 	client := newClient(t, Options{})
