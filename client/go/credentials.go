@@ -38,8 +38,10 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 // drivers that ask for a password before each connection, such as a PostgreSQL driver in front of
 // a guard, [Credentials.Password] has that shape.
 type Credentials struct {
-	mutex       sync.Mutex
-	source      CredentialSource
+	mutex  sync.Mutex
+	source CredentialSource
+	// term counts the grants that were followed.
+	term        uint64
 	connections map[*followedConn]bool
 	// stop ends the watch of the present source.
 	stop context.CancelFunc
@@ -52,6 +54,8 @@ func (c *Credentials) Follow(source CredentialSource) {
 	c.mutex.Lock()
 	before := c.stop
 	c.source, c.stop = source, stop
+	c.term++
+	term := c.term
 	c.mutex.Unlock()
 	if before != nil {
 		before()
@@ -60,7 +64,7 @@ func (c *Credentials) Follow(source CredentialSource) {
 	go func() {
 		<-watch.Done()
 		c.mutex.Lock()
-		isCurrent := c.source == source
+		isCurrent := c.term == term
 		c.mutex.Unlock()
 		if isCurrent {
 			c.closeAll()
@@ -108,7 +112,7 @@ func (c *Credentials) Dialer(dial Dial) Dial {
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c.mutex.Lock()
-		source := c.source
+		term := c.term
 		c.mutex.Unlock()
 		inner, err := dial(ctx, network, address)
 		if err != nil {
@@ -116,7 +120,7 @@ func (c *Credentials) Dialer(dial Dial) Dial {
 		}
 		connection := &followedConn{Conn: inner, owner: c}
 		c.mutex.Lock()
-		isCurrent := c.source == source
+		isCurrent := c.term == term
 		if isCurrent {
 			if c.connections == nil {
 				c.connections = map[*followedConn]bool{}

@@ -93,6 +93,7 @@ func TestNothingIsRepeatedBehindTheBackOfTheLeasesCheck(t *testing.T) {
 func TestAServerThatIsNoFencepostIsNamed(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{200, 404, 500} {
+		status := status
 		other := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(status)
 			_, _ = io.WriteString(w, "<html>another program</html>")
