@@ -56,28 +56,34 @@ func (c *Credentials) Follow(source CredentialSource) {
 	c.source, c.stop = source, stop
 	c.term++
 	term := c.term
+	open := c.take()
 	c.mutex.Unlock()
 	if before != nil {
 		before()
 	}
-	c.closeAll()
+	closeAll(open)
 	go func() {
 		<-watch.Done()
-		c.mutex.Lock()
-		isCurrent := c.term == term
-		c.mutex.Unlock()
-		if isCurrent {
-			c.closeAll()
-		}
 		stop()
+		c.mutex.Lock()
+		var open map[*followedConn]bool
+		if c.term == term {
+			open = c.take()
+		}
+		c.mutex.Unlock()
+		closeAll(open)
 	}()
 }
 
-func (c *Credentials) closeAll() {
-	c.mutex.Lock()
+// take takes the connections of the term, for closing them; the caller holds the mutex, so that one
+// of the next term is not among them.
+func (c *Credentials) take() map[*followedConn]bool {
 	open := c.connections
 	c.connections = nil
-	c.mutex.Unlock()
+	return open
+}
+
+func closeAll(open map[*followedConn]bool) {
 	for connection := range open {
 		_ = connection.Conn.Close()
 	}
