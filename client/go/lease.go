@@ -106,13 +106,15 @@ func (l *Lease) enterAgain(ctx context.Context, body func(context.Context, *Leas
 
 // run runs body under the lease, then releases it; a panic of body is passed on after the release.
 func (l *Lease) run(ctx context.Context, body func(context.Context, *Lease) error) error {
-	return runUnder(ctx, l.trust, l.release,
+	return runUnder(ctx, l.client, l.trust, l.release,
 		func(ctx context.Context) error { return body(withHeld(ctx, l), l) })
 }
 
-// runUnder runs body while t can be trusted, then calls release.
+// runUnder runs body while t can be trusted, then calls release: in the background if the lease was
+// lost, because nothing is left to wait for.
 func runUnder(
 	ctx context.Context,
+	c *Client,
 	t *trust,
 	release func(context.Context) error,
 	body func(context.Context) error,
@@ -128,12 +130,12 @@ func runUnder(
 	}()
 	bodyErr := body(inner)
 	isDone = true
-	lossErr := t.check()
-	// Not with ctx, which may have ended: that must not keep the lock.
-	releaseErr := release(context.Background())
-	loss := lostError(lossErr)
-	if loss == nil {
-		loss = lostError(releaseErr)
+	loss := lostError(t.check())
+	if loss != nil {
+		c.background.run(func() { _ = release(context.Background()) })
+	} else {
+		// Not with ctx, which may have ended: that must not keep the lock.
+		loss = lostError(release(context.Background()))
 	}
 	switch {
 	case loss == nil:

@@ -178,6 +178,30 @@ func TestALeaseWithoutRepliesIsLostByTheClock(t *testing.T) {
 	}
 }
 
+func TestALossIsReportedBeforeTheReleaseReachesTheServer(t *testing.T) {
+	proxy := newProxy(t, sharedServer)
+	reported := make(chan struct{})
+	proxy.cause(fault{path: "/release", times: -1, before: func(recorded) {
+		select {
+		case <-reported:
+		case <-time.After(releasePatience / 2):
+			t.Error("the loss is reported only after the release")
+		}
+	}})
+	client := newClient(t, Options{Server: proxy.url})
+	err := client.WithLock(testContext(t), t.Name(), func(ctx context.Context, l *Lease) error {
+		l.trust.lose(LostDeadline)
+		return ctx.Err()
+	})
+	close(reported)
+	if failed := lostError(err); failed == nil || failed.Reason != LostDeadline {
+		t.Fatalf("%v", err)
+	}
+	if err := client.Close(testContext(t)); err != nil || len(proxy.seen("/release")) != 1 {
+		t.Fatalf("%v after %d releases", err, len(proxy.seen("/release")))
+	}
+}
+
 func TestAReleasedLeaseIsNotUsedAgain(t *testing.T) {
 	guard := newProxy(t, sharedGuard)
 	client := newClient(t, Options{Guard: guard.url})
@@ -228,6 +252,9 @@ func TestAReentrantLockSharesOneLease(t *testing.T) {
 	}, Reentrant())
 	if !errors.Is(lost, ErrLeaseLost) || !errors.Is(err, ErrLeaseLost) {
 		t.Fatalf("%v, %v", lost, err)
+	}
+	if err := client.Close(testContext(t)); err != nil {
+		t.Fatal(err)
 	}
 	if len(proxy.seen("/acquire")) != 1 || len(proxy.seen("/release")) != 1 {
 		t.Fatal("more than one acquire or release")

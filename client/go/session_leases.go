@@ -243,7 +243,7 @@ func (c *Client) WithLocks(
 	if err != nil {
 		return err
 	}
-	return runUnder(ctx, set.trust, set.Release, func(ctx context.Context) error {
+	return runUnder(ctx, c, set.trust, set.Release, func(ctx context.Context) error {
 		for _, lease := range set.leases {
 			ctx = withHeld(ctx, lease)
 		}

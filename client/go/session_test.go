@@ -61,7 +61,7 @@ func TestTheLossOfOneLeaseOfASessionIsNoticedByTheCount(t *testing.T) {
 	if failed := lostError(err); failed == nil || failed.Reason != LostRevoked {
 		t.Fatalf("%v", err)
 	}
-	mustLock(t, client, t.Name()+"/1")
+	mustLock(t, client, t.Name()+"/1", Wait(patience))
 }
 
 func TestSeveralLocksAreGrantedAllOrNone(t *testing.T) {
