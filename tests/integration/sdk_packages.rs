@@ -11,4 +11,4 @@ macro_rules! packages {
     )*};
 }
 
-packages!();
+packages!(typescript go);

@@ -13,4 +13,4 @@ macro_rules! languages {
     )*};
 }
 
-languages!(rust);
+languages!(rust typescript go);

@@ -9,7 +9,7 @@ import { pauseMs } from "./timing.js";
 /** Most attempts under way at a time; the next one drops the oldest. */
 const UNDER_WAY_MAX = 4;
 
-/** Outcome of one attempt. */
+/** WriteOutcome of one attempt. */
 export type Attempted<E> = "done" | { readonly final: E } | { readonly failed: string };
 
 /**

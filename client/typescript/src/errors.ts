@@ -32,12 +32,12 @@ export interface ErrorDetails {
   problem?: Problem | undefined;
   retryAfterMs?: number | null | undefined;
   code?: string | undefined;
-  outcome?: Outcome | undefined;
+  outcome?: WriteOutcome | undefined;
   cause?: unknown;
 }
 
-/** Outcome of an operation at the guard. */
-export type Outcome = "applied" | "not-applied" | "unknown";
+/** WriteOutcome of an operation at the guard. */
+export type WriteOutcome = "applied" | "not-applied" | "unknown";
 
 /** Error of every call of this package. */
 export class FencepostError extends Error {
@@ -57,8 +57,8 @@ export class FencepostError extends Error {
   /** Time after which a retry is worthwhile, in milliseconds, if the server said so. */
   readonly retryAfterMs: number | null;
   readonly requestId: string | null;
-  /** Outcome of an operation at the guard, if stated; `unknown` if it may have been applied. */
-  readonly outcome: Outcome | null;
+  /** WriteOutcome of an operation at the guard, if stated; `unknown` if it may have been applied. */
+  readonly outcome: WriteOutcome | null;
 
   constructor(kind: ErrorKind, message: string, details: ErrorDetails = {}) {
     super(message, details.cause === undefined ? undefined : { cause: details.cause });
@@ -74,7 +74,7 @@ export class FencepostError extends Error {
       problem?.retryable ?? ["contended", "unavailable", "outcome-unknown"].includes(kind);
     this.retryAfterMs = details.retryAfterMs ?? null;
     this.requestId = problem?.request_id ?? null;
-    const stated = problem?.["outcome"] as Outcome | undefined;
+    const stated = problem?.["outcome"] as WriteOutcome | undefined;
     this.outcome =
       details.outcome ?? stated ?? (kind === "outcome-unknown" ? ("unknown" as const) : null);
   }

@@ -20,7 +20,7 @@ export {
   InvalidError,
   LeaseLostError,
   type LostReason,
-  type Outcome,
+  type WriteOutcome,
   OutcomeUnknownError,
   PreconditionError,
   StaleError,
