@@ -203,8 +203,13 @@ def _taken_twice(options: Options) -> Invalid:
 class AsyncLeases(LeasesView[AsyncLease], _Block):
     """Several leases of a session; its block ends as that of a lease, for the first one lost."""
 
+    _session: AsyncSession | None = None
+
     async def release(self) -> None:
         """Releases every lock. Raises ``LeaseLost`` if one had ended before."""
+        if self._session is not None:
+            await self._session.end()
+            return
         results = await asyncio.gather(
             *(lease.release() for lease in self._leases), return_exceptions=True
         )
@@ -223,7 +228,10 @@ class AsyncLeases(LeasesView[AsyncLease], _Block):
         trace: TracebackType | None,
     ) -> None:
         lost = self._exit(error)
-        for lease in self._leases:
+        if self._session is not None:
+            # Its end releases all in one step.
+            await self._session.__aexit__(kind, error, trace)
+        for lease in self._leases if self._session is None else ():
             lost = await leave(lease._fence, error is not None) or lost
         if lost is not None:
             raise lost from None
@@ -366,6 +374,31 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
         """Begins a session: ``async with await client.session() as session``."""
         options = SessionOptions(ttl, patience, metadata, Limits(), on_warning)
         return AsyncSession(await begin_session(self._core(), options))
+
+    async def lock_all(
+        self,
+        names: Iterable[str],
+        *,
+        ttl: Seconds = TTL_S,
+        wait: Seconds = 0,
+        mode: str = "exclusive",
+        size: int | None = None,
+        metadata: Any = None,
+    ) -> AsyncLeases:
+        """Acquires all of these locks in one step, or none, by a session of their own.
+
+        ``async with await client.lock_all([…]) as leases``: the end of the block releases all.
+        """
+        checked = several(names, wait, mode, size, metadata)
+        session = await self.session(ttl=ttl)
+        try:
+            held = await session._held.lock_all(checked)
+        except BaseException:
+            session._held.abandon()
+            raise
+        leases = AsyncLeases(AsyncLease(one) for one in held)
+        leases._session = session
+        return leases
 
     def election(self, name: str, *, ttl: Seconds = TTL_S, metadata: Any = None) -> AsyncElection:
         """The election of this name: its leader is the holder of the lock."""

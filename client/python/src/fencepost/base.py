@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Generic, TypeVar
 
 from . import settings, token, validation
-from .errors import LostReason
+from .errors import LeaseLost, LostReason
 from .lease import Fence, WarningCallback
 from .limits import Limits
 from .plan import PATIENCE_S, LockOptions
@@ -14,6 +14,9 @@ from .trust import Trust
 from .validation import Seconds
 
 R = TypeVar("R")
+
+#: Callback of a loss, with the error that a check raises from then on.
+LostCallback = Callable[[LeaseLost], None]
 
 #: Default time to live of a lease, in seconds.
 TTL_S = 15.0
@@ -53,14 +56,14 @@ class Trusted:
         """
         self._trust.progress()
 
-    def on_lost(self, callback: Callable[[str], None]) -> None:
-        """Calls back once with the reason when it is lost, in the thread that notices.
+    def on_lost(self, callback: LostCallback) -> None:
+        """Calls back once with the ``LeaseLost`` when it is lost, in the thread that notices.
 
         The callback must neither block nor raise. It is not called after a release.
         """
 
         def call(reason: LostReason) -> None:
-            callback(str(reason))
+            callback(self._trust.error(reason))
 
         self._trust.on_loss(call)
 
@@ -144,7 +147,7 @@ class Options:
         self,
         lock: LockOptions,
         on_warning: WarningCallback | None = None,
-        on_lost: Callable[[str], None] | None = None,
+        on_lost: LostCallback | None = None,
         is_reentrant: bool = False,
     ) -> None:
         self.lock = lock
@@ -218,7 +221,7 @@ class ClientBase(Generic[R]):
         max_hold: Seconds | None = None,
         warn_before: Seconds | None = None,
         on_warning: WarningCallback | None = None,
-        on_lost: Callable[[str], None] | None = None,
+        on_lost: LostCallback | None = None,
         reentrant: bool = False,
     ) -> R:
         """A request for a lock: a context manager, a decorator, or ``acquire()``.
@@ -235,7 +238,7 @@ class ClientBase(Generic[R]):
         - ``takeover``, ``takeover_of``: from an earlier incarnation of the owner, or this lease
         - ``progress_within``, ``max_hold``: ends of the lease unless the work reports, or at all
         - ``warn_before``, ``on_warning``: callback with the reason and the seconds left
-        - ``on_lost``: callback with the reason; must not block
+        - ``on_lost``: callback with the ``LeaseLost``; must not block
         - ``reentrant``: this object may be entered again while it is held
         """
         checked = LockOptions.checked(

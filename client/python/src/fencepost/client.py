@@ -130,13 +130,10 @@ def _leave(background: Background, leases: Iterable[Lease], error: BaseException
     """Releases at the end of a block; the body's error is never masked."""
     lost: LeaseLost | None = None
     for lease in leases:
-        try:
-            lease._trust.check()
-        except LeaseLost as found:
-            # A release in the block ends the trust, too, and is no loss.
-            lost = lost or (None if lease._fence.is_released else found)
-            if found.reason == "forked":
-                continue
+        loss = lease._trust.loss()
+        lost = lost or loss
+        if loss is not None and loss.reason == "forked":
+            continue
         release = functools.partial(leave, lease._fence, error is not None)
         try:
             late = background.run(lambda _, release=release: release())  # type: ignore[misc]
@@ -215,12 +212,18 @@ class LockRequest:
 class Leases(LeasesView[Lease]):
     """Several leases of a session; as a context manager it releases all of them."""
 
-    def __init__(self, background: Background, leases: Iterable[Lease]) -> None:
+    def __init__(
+        self, background: Background, leases: Iterable[Lease], session: Session | None = None
+    ) -> None:
         super().__init__(leases)
         self._background = background
+        self._session = session
 
     def release(self) -> None:
         """Releases every lock. Raises ``LeaseLost`` if one had ended before."""
+        if self._session is not None:
+            self._session.end()
+            return
         first: FencepostError | None = None
         for lease in self._leases:
             try:
@@ -240,7 +243,13 @@ class Leases(LeasesView[Lease]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _leave(self._background, self._leases, error)
+        if self._session is None:
+            return _leave(self._background, self._leases, error)
+        # The end of the session releases all in one step.
+        lost = next(filter(None, (lease._trust.loss() for lease in self._leases)), None)
+        self._session.__exit__(kind, error or lost, trace)
+        if lost is not None and error is None:
+            raise lost
 
 
 class Session(Trusted):
@@ -317,17 +326,12 @@ class Session(Trusted):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._held.is_ended:
-            return
-        lost: LeaseLost | None = None
+        lost = self._trust.loss()
         try:
-            self._trust.check()
-        except LeaseLost as found:
-            lost = found
-        try:
-            self.end()
-        except LeaseLost as found:
-            lost = lost or found
+            if not self._held.is_ended:
+                self.end()
+        except LeaseLost as late:
+            lost = lost or late
         except FencepostError as failure:
             log.warning("the session expires by itself: %s", failure)
         if lost is not None and error is None:
@@ -443,6 +447,30 @@ class Client(ClientBase[LockRequest]):
         options = SessionOptions(ttl, patience, metadata, Limits(), on_warning)
         held = self._background.run(lambda core: begin_session(core, options), HeldSession.abandon)
         return Session(self._background, held)
+
+    def lock_all(
+        self,
+        names: Iterable[str],
+        *,
+        ttl: Seconds = TTL_S,
+        wait: Seconds = 0,
+        mode: str = "exclusive",
+        size: int | None = None,
+        metadata: Any = None,
+    ) -> Leases:
+        """Acquires all of these locks in one step, or none, by a session of their own.
+
+        ``with client.lock_all([…]) as leases``: the end of the block releases all.
+        """
+        checked = several(names, wait, mode, size, metadata)
+        session = self.session(ttl=ttl)
+        try:
+            held = self._background.run(lambda _: session._held.lock_all(checked))
+        except BaseException:
+            session._held.core.soon(session._held.abandon)
+            raise
+        leases = [Lease(self._background, one) for one in held]
+        return Leases(self._background, leases, session)
 
     def election(self, name: str, *, ttl: Seconds = TTL_S, metadata: Any = None) -> Election:
         """The election of this name: its leader is the holder of the lock."""

@@ -216,12 +216,7 @@ class Loss:
         is_own = self._is_cancelled and _uncancel(self._task) <= self._before
         if error is not None and not (is_own and isinstance(error, asyncio.CancelledError)):
             return None
-        try:
-            for trust in self._trusts:
-                trust.check()
-        except LeaseLost as lost:
-            return lost
-        return None
+        return next(filter(None, (trust.loss() for trust in self._trusts)), None)
 
 
 def _cancelling(task: Any) -> int:

@@ -138,7 +138,8 @@ class Endpoint:
             headers["authorization"] = f"Bearer {bearer}"
         self._http = httpx.AsyncClient(
             headers=headers,
-            verify=tls if tls is not None else ssl.create_default_context(),
+            # Of an http:// address nothing is verified; a context without CAs trusts no server.
+            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls,
             follow_redirects=False,
             # Proxies of the environment are for other machines.
             trust_env=not is_loopback(urlsplit(url).hostname or ""),

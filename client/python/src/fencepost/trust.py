@@ -32,6 +32,7 @@ class Trust:
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._callbacks: list[LossCallback] = []
+        self._is_over = False
 
     @property
     def window(self) -> Window:
@@ -75,6 +76,11 @@ class Trust:
         if reason is not None:
             raise self.error(reason)
 
+    def loss(self) -> LeaseLost | None:
+        """The error if the lease is lost; ``None`` if it is live, or its holder ended it."""
+        reason = self.lost()
+        return None if reason is None or self._is_over else self.error(reason)
+
     def error(self, reason: LostReason) -> LeaseLost:
         """The error of this loss."""
         return LeaseLost(f"the lease on {self.what} is lost: {reason}", reason=reason)
@@ -110,8 +116,8 @@ class Trust:
         """Marks the lease as lost and notifies no callback: its holder ended it."""
         with self._lock:
             self._callbacks.clear()
-            if self._lost is None:
-                self._lost = reason
+            self._is_over = self._lost is None
+            self._lost = self._lost or reason
 
     def on_loss(self, callback: LossCallback) -> Callable[[], None]:
         """Calls back once when the lease is lost, in the thread that notices; returns an undo.
