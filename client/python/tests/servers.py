@@ -114,7 +114,8 @@ class FaultProxy:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        serve = self._server.serve_forever
+        threading.Thread(target=serve, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def fault(self, part: str, effect: str, times: int = 1, delay_s: float = 0) -> Fault:

@@ -65,8 +65,9 @@ class AsyncLease(LeaseView, _Block):
         super().__init__(fence)
         self.lost = asyncio.Event()
         """Set when the lease is lost; ``await lease.lost.wait()``."""
-        loop = fence.core
-        self._trust.on_loss(lambda _: loop.soon(self.lost.set))
+        # The trust must not keep this object: one that is dropped ends.
+        core, event = fence.core, self.lost
+        self._trust.on_loss(lambda _: core.soon(event.set))
 
     async def release(self) -> None:
         """Releases the lock; retries for up to 5 s. Goes on in the background if cancelled.

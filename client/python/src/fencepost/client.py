@@ -52,7 +52,9 @@ class Lease(LeaseView):
         self._background = background
         self.lost = threading.Event()
         """Set when the lease is lost. ``check`` reads the clock; this follows within a second."""
-        self._trust.on_loss(lambda _: self.lost.set())
+        # The trust must not keep this object: one that is dropped ends.
+        lost = self.lost
+        self._trust.on_loss(lambda _: lost.set())
 
     def release(self) -> None:
         """Releases the lock; retries for up to 5 s.
@@ -264,7 +266,9 @@ class Session(Trusted):
         self._trust = held.trust
         self.lost = threading.Event()
         """Set when the session is lost, and with it every lease."""
-        self._trust.on_loss(lambda _: self.lost.set())
+        # The trust must not keep this object: one that is dropped ends.
+        lost = self.lost
+        self._trust.on_loss(lambda _: lost.set())
 
     @property
     def session_id(self) -> str:

@@ -111,3 +111,4 @@ async def observe(core: Core, name: str) -> AsyncIterator[Leader | None]:
         finally:
             if pending is not None:
                 pending.cancel()
+                await asyncio.wait({pending})
