@@ -119,13 +119,19 @@ class Background:
             core, self._core = self._core, None
         if core is None:
             return True
-        future = asyncio.run_coroutine_threadsafe(core.close(timeout_s), core.loop)
+        future = asyncio.run_coroutine_threadsafe(_closed(core, timeout_s), core.loop)
         try:
             return future.result(timeout_s + 1)
         except Exception:
             return False
         finally:
             core.soon(core.loop.stop)
+
+
+async def _closed(core: Core, timeout_s: float) -> bool:
+    is_drained = await core.close(timeout_s)
+    await core.loop.shutdown_asyncgens()
+    return is_drained
 
 
 _all: weakref.WeakSet[Background] = weakref.WeakSet()

@@ -74,8 +74,10 @@ class Core:
         for held in list(self.held):
             held.abandon()
         is_drained = await self.drained(timeout_s)
-        for task in [*self._tasks, *self._releases]:
+        rest = [*self._tasks, *self._releases]
+        for task in rest:
             task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
         await self.locks.close()
         await self.guard.close()
         return is_drained
