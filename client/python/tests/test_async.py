@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Awaitable
 from typing import Any, Callable
@@ -38,16 +39,22 @@ def test_the_loss_of_a_lease_cancels_the_body(site: Site, name: str) -> None:
         async with client(site.server, site.guard) as direct:
             cancelled = False
             with pytest.raises(LeaseLost) as lost:
-                async with direct.lock(name, ttl=0.3):
+                async with direct.lock(name, ttl=0.3) as held:
                     await direct.revoke(name, "test")
                     try:
-                        await asyncio.Event().wait()
+                        await held.lost.wait()
+                        for _ in range(1_000):
+                            await asyncio.sleep(0)
+                        raise AssertionError("the body was not cancelled")
                     except asyncio.CancelledError:
                         cancelled = True
                         raise
             assert cancelled and lost.value.ended_by == "revoked"
-            # The task goes on as one that was never cancelled.
+            # The task continues as one that was never cancelled.
             await asyncio.sleep(0)
+            if sys.version_info >= (3, 11):
+                task = asyncio.current_task()
+                assert task is not None and task.cancelling() == 0
             async with direct.lock(name, ttl=60) as lease:
                 await lease.put(name, "1")
 
@@ -70,6 +77,25 @@ def test_a_cancellation_from_elsewhere_stays_one(site: Site, name: str) -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await until("the release", lambda: is_free(direct, name))
+
+    run(work)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count its cancellations")
+def test_a_cancellation_from_elsewhere_wins_over_a_loss(site: Site, name: str) -> None:
+    async def work() -> None:
+        async with client(site.server, site.guard) as direct:
+
+            async def body() -> None:
+                async with direct.lock(name, ttl=0.3) as lease:
+                    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+                    assert task is not None
+                    lease.on_lost(lambda _: loop.call_soon_threadsafe(task.cancel))
+                    await direct.revoke(name, "test")
+                    await asyncio.Event().wait()
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.ensure_future(body())
 
     run(work)
 

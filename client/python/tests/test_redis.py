@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ def free_port() -> int:
 class RedisSite(Site):
     """A Redis, its guard with a Redis port, and a lock server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, rules: Sequence[str] = ()) -> None:
         port, self.port = free_port(), free_port()
         command = ["redis-server", "--port", str(port), "--dir", str(folder), "--save", ""]
         with (folder / "redis.log").open("w") as log:
@@ -41,7 +41,7 @@ class RedisSite(Site):
             [
                 *("--store", f"redis://127.0.0.1:{port}"),
                 *("--redis-listen", f"127.0.0.1:{self.port}"),
-                *("--rule", "**=journal"),
+                *rules,
             ]
         )
 
@@ -60,7 +60,7 @@ class RedisSite(Site):
 
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSite]:
-    site = RedisSite(tmp_path_factory.mktemp("redis"))
+    site = RedisSite(tmp_path_factory.mktemp("redis"), ["--rule", "**=journal"])
     yield site
     site.stop()
 

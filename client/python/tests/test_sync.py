@@ -152,6 +152,7 @@ def test_a_child_has_no_lease_of_its_parent(faulty: Client, proxy: FaultProxy, n
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(10)
         words = []
         for use in (lease.check, lease.release, lambda: lease.put(name, "child")):
             try:
