@@ -12,7 +12,6 @@ from typing import Any, Callable
 import pytest
 from servers import PATIENCE_S, FaultProxy, Site
 
-import fencepost
 from fencepost import AsyncClient, Invalid, LeaseLost, clock
 
 
@@ -327,9 +326,13 @@ def test_a_web_server_is_no_fencepost(site: Site) -> None:
         server = await asyncio.start_server(page, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         async with client(url, url) as wrong:
-            with pytest.raises(fencepost.InternalError, match="<html>") as refused:
+            with pytest.raises(Invalid, match="<html>") as refused:
                 await wrong.show("a")
             assert url in str(refused.value)
+            with pytest.raises(Invalid, match="<html>"):
+                await wrong.get("a")
+            with pytest.raises(Invalid, match="<html>"):
+                await wrong.lock("a").acquire()
         server.close()
 
     run(work)

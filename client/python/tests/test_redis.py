@@ -122,7 +122,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
     with pytest.raises(FencedError):
         store.rpush("journal", "late")
     assert port.direct.lindex("journal", -1) == b"new"
-    # The process of the old holder gets the lock again: its pool goes on without a reconnect.
+    # The process of the old holder gets the lock again: its pool continues without a reconnect.
     new.release()
     again = clients[0].lock("journal", ttl=60, wait=10).acquire()
     pool.hold(again)

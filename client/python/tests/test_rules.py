@@ -188,7 +188,7 @@ def test_limits_end_a_lease_and_warn_once_of_each_end() -> None:
 def test_settings_come_from_arguments_then_variables_then_the_file(tmp_path: Path) -> None:
     file = tmp_path / "fence.toml"
     file.write_text(
-        'server = "http://127.0.0.1:1"\nguard = "http://127.0.0.1:2"\nowner = "file"\nttl = "15s"\n'
+        'server = "http://127.0.0.1:1"\nguard = "http://127.0.0.1:2"\nowner = "file"\nlog = "a"\n'
     )
     variables = {"FENCE_CONFIG": str(file), "FENCE_OWNER": "variable", "FENCE_GUARD": ""}
     read = settings.read({}, variables)

@@ -15,7 +15,7 @@ from .errors import LeaseLost, Unavailable
 from .locks import Grant
 from .plan import LockOptions, Plan, may_have_granted
 from .timing import Window
-from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable
+from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, retrieved
 
 T = TypeVar("T")
 
@@ -251,9 +251,7 @@ async def _in_turns(claim: Claim, plan: Plan, send: Callable[[int, int], Awaitab
     finally:
         for task in tasks:
             task.cancel()
-            # An outcome that nothing awaits is no error.
-            if task.done() and not task.cancelled():
-                task.exception()
+            task.add_done_callback(retrieved)
 
 
 async def _ended(tasks: set[asyncio.Task[T]], timeout_s: float) -> set[asyncio.Task[T]]:

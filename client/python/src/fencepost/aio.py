@@ -70,7 +70,7 @@ class AsyncLease(LeaseView, _Block):
         self._trust.on_loss(lambda _: core.soon(event.set))
 
     async def release(self) -> None:
-        """Releases the lock; retries for up to 5 s. Goes on in the background if cancelled.
+        """Releases the lock; retries for up to 5 s. Continues in the background if cancelled.
 
         Raises ``LeaseLost`` if the lease had ended before: unfenced effects of the work may
         overlap with another holder's. ``Invalid`` if it was released before.

@@ -9,7 +9,7 @@ from typing import Any, Callable, TypeVar
 
 from . import clock, timing
 from .errors import REPLAYED, FencepostError, OutcomeUnknown, is_known
-from .transport import Failure, NoReply, NotSent, Refused
+from .transport import Failure, NoReply, NotSent, Refused, retrieved
 
 T = TypeVar("T")
 
@@ -130,6 +130,7 @@ async def until_success(
         while True:
             attempt += 1
             if len(under_way) == _UNDER_WAY_MAX:
+                under_way[0].add_done_callback(retrieved)
                 under_way.pop(0).cancel()
             under_way.append(asyncio.ensure_future(start()))
             pause_ms = timing.pause_ms(attempt, jitter())
@@ -148,6 +149,7 @@ async def until_success(
     finally:
         for task in under_way:
             task.cancel()
+            task.add_done_callback(retrieved)
 
 
 async def _first_of(under_way: list[asyncio.Task[None]], time_ms: int) -> Any:

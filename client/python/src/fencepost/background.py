@@ -83,7 +83,7 @@ class Background:
                 loop = asyncio.new_event_loop()
                 first = loop.create_task(begin())
                 thread = threading.Thread(
-                    target=loop.run_forever, name="fencepost-renewal", daemon=True
+                    target=_run, args=(loop,), name="fencepost-renewal", daemon=True
                 )
                 thread.start()
                 is_begun.wait()
@@ -106,8 +106,9 @@ class Background:
         future = asyncio.run_coroutine_threadsafe(delivery.run(work(core)), core.loop)
         try:
             return future.result()
-        except BaseException:
-            if not future.done():
+        except BaseException as error:
+            # An interrupt of this thread, and not the outcome of the work.
+            if not future.done() or future.cancelled() or future.exception() is not error:
                 future.cancel()
                 delivery.leave(core)
             raise
@@ -126,6 +127,11 @@ class Background:
             return False
         finally:
             core.soon(core.loop.stop)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
 
 
 async def _closed(core: Core, timeout_s: float) -> bool:

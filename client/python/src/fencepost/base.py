@@ -195,6 +195,10 @@ class ClientBase(Generic[R]):
             "config": config,
         }
         self.settings = settings.read(given, environment, token)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Prepares what the calls need."""
 
     @property
     def owner(self) -> str:

@@ -124,7 +124,7 @@ class Lease(LeaseView):
 
     def __del__(self) -> None:
         fence = getattr(self, "_fence", None)
-        if fence is not None and not fence.is_released and not fence.core.is_left():
+        if fence is not None and not fence.is_released:
             fence.core.soon(fence.abandon)
 
 
@@ -343,7 +343,7 @@ class Session(Trusted):
 
     def __del__(self) -> None:
         held = getattr(self, "_held", None)
-        if held is not None and not held.is_ended and not held.core.is_left():
+        if held is not None and not held.is_ended:
             held.core.soon(held.abandon)
 
 
@@ -430,11 +430,8 @@ class Client(ClientBase[LockRequest]):
     connections, and the parent's leases are lost there.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def _begin(self) -> None:
         self._background = Background(self.settings)
-
-    __init__.__doc__ = ClientBase.__init__.__doc__
 
     def _request(self, options: Options) -> LockRequest:
         return LockRequest(self, options)

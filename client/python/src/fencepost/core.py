@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import FencepostError, Invalid
 from .settings import Settings
-from .transport import Endpoint
+from .transport import Endpoint, retrieved
 
 log = logging.getLogger("fencepost")
 
@@ -59,10 +59,15 @@ class Core:
         task = self.loop.create_task(work)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+        # A release whose caller was cancelled has nothing that awaits it.
+        task.add_done_callback(retrieved)
         return task
 
     def soon(self, work: Any, *args: Any) -> None:
-        """Calls back in the loop, from any thread; does nothing once the loop is closed."""
+        """Calls back in the loop, from any thread; does nothing once the loop is left."""
+        # A child would wake its parent's loop, whose pipe it shares.
+        if self.is_left():
+            return
         try:
             self.loop.call_soon_threadsafe(work, *args)
         except RuntimeError:
@@ -99,5 +104,5 @@ async def best_effort(what: str, release: Awaitable[Any]) -> None:
 
 
 async def shielded(task: asyncio.Task[Any]) -> Any:
-    """Awaits a task that goes on if the caller is cancelled."""
+    """Awaits a task that continues if the caller is cancelled."""
     return await asyncio.shield(task)

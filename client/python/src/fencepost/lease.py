@@ -61,7 +61,7 @@ class Fence:
             log.warning("%s expired before its release arrived, but its work had ended", name)
 
     async def release(self) -> None:
-        """Releases the lock; goes on in the background if the caller is cancelled."""
+        """Releases the lock; continues in the background if the caller is cancelled."""
         raise NotImplementedError
 
     def abandon(self) -> None:
@@ -232,7 +232,7 @@ async def leave(fence: Fence, is_failed: bool) -> LeaseLost | None:
     """Releases at the end of a block; returns the loss if the lease had ended by then.
 
     Any other failure is logged: the lease expires by itself. If the body ``is_failed``, its error
-    goes on unmasked.
+    is not masked.
     """
     name = fence.grant.lock
     try:

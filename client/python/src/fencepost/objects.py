@@ -70,6 +70,13 @@ def _applied(reply: Reply) -> Applied:
     )
 
 
+def _of_guard(reply: Reply) -> Reply:
+    """Refuses a reply that no guard sends: any web server has a 200."""
+    if "fencing-guarantee" not in reply.headers:
+        raise reply.foreign(f"replied {reply.status} without a Fencing-Guarantee")
+    return reply
+
+
 async def get(core: Core, key: str, fence: Fence | None) -> Object | None:
     """Reads an object; ``None`` if there is none. Without a lease it is read unfenced."""
     core.check()
@@ -79,8 +86,9 @@ async def get(core: Core, key: str, fence: Fence | None) -> Object | None:
         reply = await core.guard.send(
             "GET", path, _OBJECT_TIMEOUT_MS, None, headers, _OBJECT_BYTES_MAX
         )
+        reply = _of_guard(reply)
     except Failure as failure:
-        if isinstance(failure, Refused) and failure.problem.status == 404:
+        if isinstance(failure, Refused) and failure.problem.code == "not-found":
             return None
         raise failure.error(f"get {key}", changes=False) from None
     return Object(reply.body, reply.headers.get("content-type"), _applied(reply))
@@ -141,7 +149,7 @@ async def _change(
             reply = await fence.core.guard.send(
                 method, path, _OBJECT_TIMEOUT_MS, body, merged, _OBJECT_BYTES_MAX
             )
-            return _applied(reply)
+            return _applied(_of_guard(reply))
         except Failure as failure:
             is_unknown = is_outcome_unknown(failure) or (sent.is_unknown and is_passing(failure))
             if attempt == _ATTEMPTS or not is_unknown:

@@ -25,12 +25,8 @@ _FILE_BYTES_MAX = 64 << 10
 _NAMES = (
     "server guard owner incarnation auth_file ca_file client_cert client_key insecure_http".split()
 )
-#: Further keys of the file, which the ``fence`` command reads and this package does not.
-_COMMAND_KEYS = frozenset(
-    "log color output ttl wait lock grace progress_within max_hold warn_before warn_signal verbose "
-    "leave_background shared permits takeover takeover_of command conflict_exit_code metadata "
-    "name session min_token store".split()
-)
+#: Further settings of every ``fence`` command, which this package does not have.
+_COMMAND_KEYS = ("log", "color", "output")
 
 
 @dataclass(frozen=True)
@@ -61,8 +57,8 @@ def read(
     """
     variables = os.environ if environment is None else environment
     found = {name: value for name, value in _of_variables(variables).items() if value is not None}
-    config = given.get("config") or _variable(variables, "FENCE_CONFIG")
-    if config is not None:
+    config = given.get("config") or variables.get("FENCE_CONFIG")
+    if config:
         found = {**_of_file(config), **found}
     found.update({name: value for name, value in given.items() if value is not None})
     insecure = _switch(found.get("insecure_http", False))
@@ -87,7 +83,6 @@ def read(
 def _variable(variables: Mapping[str, str], name: str) -> str | None:
     """A variable or the content of its ``_FILE`` twin; an empty value counts as not set."""
     value, file = variables.get(name) or None, variables.get(f"{name}_FILE") or None
-    # `FENCE_AUTH_FILE` and `FENCE_CA_FILE` are settings of their own.
     if file is None:
         return value
     if value is not None:
@@ -113,8 +108,6 @@ def _of_file(path: str) -> dict[str, Any]:
         if name not in _NAMES and name not in _COMMAND_KEYS:
             known = ", ".join(_NAMES)
             raise Invalid(f"file {path}: unknown key {key!r}; known keys: {known}")
-        if name == "store":
-            name = "guard"
         if name in _NAMES and not isinstance(value, (str, bool)):
             raise Invalid(f"file {path}: {key} must be a text, not {value!r}")
         found[name] = value
@@ -128,7 +121,8 @@ if sys.version_info >= (3, 11):
         try:
             return tomllib.loads(content)
         except tomllib.TOMLDecodeError as error:
-            raise Invalid(f"file {path}: {error}") from None
+            # Its text names a place, and repeats no value: that may be a secret.
+            raise Invalid(f"file {path}: is not TOML: {error}") from None
 
 else:
     _LINE = re.compile(r'([A-Za-z0-9_-]+)\s*=\s*(?:"([^"\\]*)"|(true|false))\s*(?:#.*)?\Z')

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from . import errors
-from .errors import FencepostError, InternalError, OutcomeUnknown, Problem, Unavailable
+from .errors import FencepostError, InternalError, Invalid, OutcomeUnknown, Problem, Unavailable
 from .settings import is_loopback
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ class Unusable(Failure):
         self.cause = cause
 
     def error(self, what: str, changes: bool) -> FencepostError:
-        return type(self.cause)(f"{what}: {self.cause}")
+        return type(self.cause)(f"{what}: {self.cause}", outcome=self.cause.stated_outcome)
 
 
 @dataclass(frozen=True)
@@ -91,20 +91,29 @@ class Reply:
         except ValueError:
             value = None
         if not isinstance(value, dict):
-            raise not_fencepost(self.url, f"replied {self.status} without JSON", self.body)
+            raise self.foreign(f"replied {self.status} without JSON")
         return value
 
+    def foreign(self, what: str) -> Unusable:
+        """The failure of a reply that no Fencepost server sends."""
+        return _foreign(self.url, what, self.body)
 
-def not_fencepost(url: str, what: str, body: bytes) -> Unusable:
-    """The failure of a reply that no Fencepost server sends."""
+
+def _foreign(url: str, what: str, body: bytes) -> Unusable:
     start = body[:200].decode("utf-8", "replace")
     message = f"{url} {what}: {start!r}. Check that the address is that of a Fencepost server"
-    return Unusable(InternalError(message))
+    return Unusable(Invalid(message, outcome="unknown"))
 
 
 def encoded(text: str) -> str:
     """A lock name, a key or a prefix as one segment of a path or a query."""
     return quote(text, safe="")
+
+
+def retrieved(task: asyncio.Future[Any]) -> None:
+    """Marks the outcome of a task as seen, where nothing awaits it any more."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
@@ -117,6 +126,7 @@ async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
         done, _ = await asyncio.wait({task}, timeout=timeout_s)
     except BaseException:
         task.cancel()
+        task.add_done_callback(retrieved)
         raise
     if done:
         return task.result()
@@ -273,7 +283,7 @@ class Endpoint:
                 await response.aclose()
             if not response.is_success:
                 raise self._refusal(response, body)
-            raise not_fencepost(self.url, f"replied with content type {kind}, not events", body)
+            raise _foreign(self.url, f"replied with content type {kind}, not events", body)
         return EventBody(response)
 
 
