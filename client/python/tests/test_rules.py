@@ -158,6 +158,8 @@ def test_an_acquire_is_repeated_while_its_outcome_is_unknown() -> None:
     held = Refused(problem("lock-held", 423, True), 1.0)
     assert Plan(0, 0, 5_000).after(held, 0, 0).action == "fail", "a wait of zero is one answer"
     assert Plan(0, 1_000, 5_000).after(held, 0, 0).action == "retry"
+    newer = Refused(problem("held-otherwise", 423, True), None)
+    assert Plan(0, 0, 5_000).after(newer, 0, 0).action == "fail"
 
 
 def test_an_unknown_outcome_stays_unknown_when_a_retry_fails() -> None:
@@ -212,7 +214,7 @@ def test_a_wrong_setting_is_one_clear_error(tmp_path: Path) -> None:
         "must be true or false": {"FENCE_INSECURE_HTTP": "yes"},
         "No such file": {"FENCE_AUTH_FILE": str(tmp_path / "none")},
         "belong together": {"FENCE_SERVER": "https://a", "FENCE_CLIENT_CERT": "c.pem"},
-        "cannot be used": {"FENCE_SERVER": "https://a", "FENCE_CA_FILE": str(file)},
+        "cannot be used": {"FENCE_CA_FILE": str(file)},
     }
     for text, variables in cases.items():
         with pytest.raises(Invalid, match=re.escape(text)) as refused:

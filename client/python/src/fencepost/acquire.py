@@ -102,7 +102,7 @@ async def _until_granted(claim: Claim, plan: Plan, attempt: Callable[[], Awaitab
             return granted
         except Failure as failure:
             step = plan.after(failure, clock.now_ms(), jitter())
-            is_held = isinstance(failure, Refused) and failure.problem.code == "lock-held"
+            is_held = isinstance(failure, Refused) and failure.is_held
             if step.action == "fail":
                 # A server that replies so says that this lease id does not hold the lock.
                 sent = SentChange() if is_held else sent

@@ -121,7 +121,7 @@ class Plan:
         if isinstance(failure, Refused):
             if failure.problem.code == "lease-lost":
                 return self._restart(now, random)
-            if failure.problem.code == "lock-held":
+            if failure.is_held:
                 # The server's limit may be shorter than the wait: the client waits for the rest.
                 limit_ms = self._wait_until_ms
             else:

@@ -66,6 +66,9 @@ def read(
         address(found.get(name) or default, insecure)
         for name, default in (("server", DEFAULT_SERVER), ("guard", DEFAULT_GUARD))
     ]
+    # Files that are named are checked, whatever the addresses.
+    is_named = any(found.get(name) for name in ("ca_file", "client_cert", "client_key"))
+    is_tls = is_named or any(url.startswith("https://") for url in servers)
     owner = found.get("owner")
     if token is None and found.get("auth_file"):
         token = _bearer_of(found["auth_file"])
@@ -76,7 +79,7 @@ def read(
         is_owner_given=owner is not None,
         incarnation=text("incarnation", found.get("incarnation") or incarnation()),
         bearer=None if token is None else bearer(token),
-        tls=_tls(found) if any(url.startswith("https://") for url in servers) else None,
+        tls=_tls(found) if is_tls else None,
     )
 
 

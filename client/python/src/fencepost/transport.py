@@ -60,6 +60,11 @@ class Refused(Failure):
         self.problem = problem
         self.retry_after = retry_after
 
+    @property
+    def is_held(self) -> bool:
+        """``True`` if another lease holds the lock, also by a word of a newer server."""
+        return errors.class_of(self.problem) is errors.Contended
+
     def error(self, what: str, changes: bool) -> FencepostError:
         return errors.from_problem(what, self.problem, self.retry_after)
 
@@ -214,7 +219,7 @@ class Endpoint:
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             hint = "Check that the server runs and that the address is right"
             raise NotSent(f"{self.url}: {_causes(error)}. {hint}") from None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, OSError) as error:
             text = _causes(error)
             # The server refuses a client's certificate behind the handshake, and before it reads a
             # request: on the first connection that is certain.
@@ -233,7 +238,7 @@ class Endpoint:
                 body += chunk
                 if len(body) > bytes_max:
                     raise NoReply(f"the reply of {self.url} is longer than {bytes_max} bytes")
-        except httpx.TransportError as error:
+        except (httpx.TransportError, OSError) as error:
             raise NoReply(f"{self.url}: {_causes(error)}") from None
         return bytes(body)
 
@@ -306,7 +311,7 @@ class EventBody:
             return await self._chunks.__anext__()
         except StopAsyncIteration:
             return None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, OSError) as error:
             raise NoReply(f"the connection broke: {_causes(error)}") from None
 
     async def close(self) -> None:
