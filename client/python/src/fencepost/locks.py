@@ -1,0 +1,134 @@
+"""The lock server's calls, one function each: no renewal, no deadline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import attempts, errors
+from .errors import InternalError
+from .transport import Endpoint, Failure, Refused, Unusable, encoded
+
+#: Longest time for which a release is retried, and time-out of each request.
+RELEASE_PATIENCE_MS = 5_000
+_REVOKE_TIMEOUT_MS = 30_000
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A lease as the server replied it; ``ttl_ms`` is what remained then."""
+
+    lock: str
+    lease_id: str
+    token: int
+    ttl_ms: int
+    owner: str
+    fencing_token: str
+    fencing_credential: str
+    mode: str
+    waited_ms: int
+
+    @classmethod
+    def of(cls, reply: Mapping[str, Any], lock: str, lease_id: str) -> Grant:
+        """Reads a reply about this lock and lease; raises ``Unusable`` for anything else."""
+        try:
+            grant = cls(
+                str(reply["lock"]),
+                str(reply["lease_id"]),
+                int(reply["token"]),
+                int(reply["ttl_ms"]),
+                str(reply["owner"]),
+                str(reply["fencing_token"]),
+                str(reply["fencing_credential"]),
+                str(reply.get("mode", "exclusive")),
+                int(reply.get("waited_ms", 0)),
+            )
+        except (KeyError, TypeError, ValueError):
+            shown = str(reply)[:200]
+            raise Unusable(
+                InternalError(f"the reply about {lock} is no grant of a Fencepost server: {shown}")
+            ) from None
+        if grant.lock != lock or grant.lease_id != lease_id:
+            raise Unusable(
+                InternalError(
+                    f"the reply to a request about {lock} is about {grant.lock} {grant.lease_id}"
+                )
+            )
+        return grant
+
+
+def path(lock: str, verb: str = "") -> str:
+    """The path of a lock at the lock server."""
+    return f"/v1/locks/{encoded(lock)}{verb}"
+
+
+async def acquire(
+    server: Endpoint, lock: str, request: Mapping[str, Any], timeout_ms: int
+) -> Grant:
+    """Sends one acquire. Raises ``Failure``."""
+    reply = await server.post(path(lock, "/acquire"), request, timeout_ms)
+    return Grant.of(reply, lock, request["lease_id"])
+
+
+async def acquire_all(server: Endpoint, request: Mapping[str, Any], timeout_ms: int) -> list[Grant]:
+    """Sends one acquire of several locks. Raises ``Failure``."""
+    reply = await server.post("/v1/acquire", request, timeout_ms)
+    wishes: Sequence[Mapping[str, Any]] = request["locks"]
+    leases = reply.get("leases")
+    if not isinstance(leases, list) or len(leases) != len(wishes):
+        message = f"the reply to a request for {len(wishes)} locks has others: {str(reply)[:200]}"
+        raise Unusable(InternalError(message))
+    pairs = zip(wishes, leases)
+    return [Grant.of(lease, wish["lock"], request["lease_id"]) for wish, lease in pairs]
+
+
+async def renew(server: Endpoint, lock: str, lease_id: str, timeout_ms: int) -> Grant:
+    """Sends one renewal. Raises ``Failure``."""
+    reply = await server.post(path(lock, "/renew"), {"lease_id": lease_id}, timeout_ms)
+    return Grant.of(reply, lock, lease_id)
+
+
+def _was_released(failure: Failure) -> bool:
+    """``True`` if the refusal shows that an earlier attempt released the lease."""
+    if not isinstance(failure, Refused) or failure.problem.code != "lease-lost":
+        return False
+    return errors.end_reason(failure.problem) == "released"
+
+
+async def release(server: Endpoint, lock: str, lease_id: str) -> None:
+    """Releases a lease; retries for up to 5 s if no reply arrives."""
+
+    async def send() -> dict[str, Any]:
+        body = {"lease_id": lease_id}
+        return await server.post(path(lock, "/release"), body, RELEASE_PATIENCE_MS)
+
+    await attempts.until_settled(f"release {lock}", RELEASE_PATIENCE_MS, send, _was_released)
+
+
+async def show(server: Endpoint, lock: str) -> dict[str, Any]:
+    """State, holder, queue and history of a lock, as the server replies it."""
+    try:
+        return await server.get(path(lock))
+    except Failure as failure:
+        raise failure.error(f"show {lock}", changes=False) from None
+
+
+async def page(server: Endpoint, prefix: str, after: str | None, limit: int) -> dict[str, Any]:
+    """A page of locks whose names begin with ``prefix``."""
+    query = f"/v1/locks?limit={int(limit)}&prefix={encoded(prefix)}"
+    if after is not None:
+        query += f"&after={encoded(after)}"
+    try:
+        return await server.get(query)
+    except Failure as failure:
+        raise failure.error("list locks", changes=False) from None
+
+
+async def revoke(server: Endpoint, lock: str, reason: str, lease_id: str | None) -> dict[str, Any]:
+    """Ends every live lease of a lock, or one. Sent once: an operator reads before a retry."""
+    body = {"reason": reason, "lease_id": lease_id}
+    try:
+        return await server.post(path(lock, "/revoke"), body, _REVOKE_TIMEOUT_MS)
+    except Failure as failure:
+        raise failure.error(f"revoke {lock}", changes=True) from None

@@ -1,0 +1,198 @@
+"""The current token for redis-py, at the guard's Redis port; from ``pip install fencepost[redis]``.
+
+A pool outlives a lease. ``LeasePool`` presents the credential of the lease that it was given last,
+and a connection from before a hand-over is closed in place of being used again.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Protocol
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from .errors import Invalid, LeaseLost, Stale, ended
+
+#: First words of the guard's refusals that are final for a token.
+_FINAL = ("FENCED", "COLLISION")
+
+
+class Credential(Protocol):
+    """A lease, or several: whatever can be checked and presented."""
+
+    @property
+    def fencing_credential(self) -> str: ...
+
+    def check(self) -> None: ...
+
+
+class FencedError(Stale, redis.ResponseError):
+    """The guard's ``FENCED`` or ``COLLISION``: both errors of this package and of redis-py.
+
+    A newer holder has reached the data: stop, and never retry.
+    """
+
+
+class LeaseCredentials(redis.CredentialProvider):
+    """Presents the lease that was given last; for any redis-py client, also an asynchronous one.
+
+    A connection is refused if that lease is lost. Threads may share it.
+    """
+
+    def __init__(self, lease: Credential | None = None) -> None:
+        self._lock = threading.Lock()
+        self._lease = lease
+        self._generation = 0
+
+    def hold(self, lease: Credential | None) -> None:
+        """Replaces the lease; ``None`` after a release. Connections of earlier ones are stale."""
+        with self._lock:
+            if lease is not self._lease:
+                self._lease = lease
+                self._generation += 1
+
+    @property
+    def lease(self) -> Credential | None:
+        """The lease that was given last."""
+        return self._lease
+
+    @property
+    def generation(self) -> int:
+        """Number of hand-overs so far."""
+        return self._generation
+
+    def check(self) -> Credential:
+        """The lease; raises ``LeaseLost`` if it is lost, and ``Invalid`` if there is none."""
+        lease = self._lease
+        if lease is None:
+            raise Invalid("no lease is held for this pool; acquire one, and hold it")
+        lease.check()
+        return lease
+
+    def get_credentials(self) -> tuple[str, str]:
+        """User and password of a new connection."""
+        return "fence", self.check().fencing_credential
+
+
+class _Stamped(redis.CredentialProvider):
+    """Remembers under which lease a connection has authenticated."""
+
+    def __init__(self, credentials: LeaseCredentials) -> None:
+        self._credentials = credentials
+        self.generation = -1
+
+    def get_credentials(self) -> tuple[str, str]:
+        # Read first: a hand-over in between makes the connection stale, and never fresh.
+        self.generation = self._credentials.generation
+        return self._credentials.get_credentials()
+
+
+class _Fenced:
+    """A connection that knows its lease, and maps the guard's refusals."""
+
+    def __init__(self, *args: Any, credential_provider: LeaseCredentials, **kwargs: Any) -> None:
+        self._credentials = credential_provider
+        self._stamp = _Stamped(credential_provider)
+        self._is_refused = False
+        kwargs["credential_provider"] = self._stamp
+        super().__init__(*args, **kwargs)
+
+    def is_retired(self) -> bool:
+        """``True`` for a connection of an earlier lease, or whose token was refused."""
+        return self._is_refused or self._stamp.generation != self._credentials.generation
+
+    def connect(self) -> Any:
+        """Connects under the present lease, if it is not connected."""
+        if getattr(self, "_sock", None) is None:
+            self._is_refused = False
+        return super().connect()  # type: ignore[misc]
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Reads a reply; raises ``FencedError`` for a refusal that is final for the token."""
+        try:
+            return super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except redis.ResponseError as error:
+            if not str(error).startswith(_FINAL):
+                raise
+            # Closed when it is released: further replies of a pipeline may follow.
+            self._is_refused = True
+            raise FencedError(str(error)) from None
+
+
+class FencedConnection(_Fenced, redis.Connection):
+    """A connection of a ``LeasePool``."""
+
+
+class FencedSSLConnection(_Fenced, redis.SSLConnection):
+    """A connection of a ``LeasePool`` over TLS."""
+
+
+class LeasePool(redis.ConnectionPool):
+    """A connection pool whose connections carry the lease that it holds.
+
+    Give it the newest lease by ``hold``, and take clients by ``of``. Retries are off: a write may
+    otherwise be repeated under the next lease. Further arguments are those of redis-py's pool.
+    """
+
+    def __init__(
+        self, lease: Credential | None = None, *, tls: bool = False, **kwargs: Any
+    ) -> None:
+        self.credentials = LeaseCredentials(lease)
+        kwargs.setdefault("retry", Retry(NoBackoff(), 0))
+        kind = FencedSSLConnection if tls else FencedConnection
+        super().__init__(connection_class=kind, credential_provider=self.credentials, **kwargs)
+
+    def hold(self, lease: Credential | None) -> None:
+        """Hands the pool over to the next lease; its first command needs no reconnect by hand."""
+        self.credentials.hold(lease)
+
+    def of(self, lease: Credential) -> redis.Redis:
+        """A client whose commands are sent under this lease alone.
+
+        Once the pool holds another lease, or this one is lost, they raise ``LeaseLost``: late work
+        never carries the token of the next lease.
+        """
+        retry = self.connection_kwargs["retry"]
+        return redis.Redis(connection_pool=_OfLease(self, lease), retry=retry)  # type: ignore
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection of the present lease. Raises ``LeaseLost`` if that is lost."""
+        self.credentials.check()
+        connection: Any = super().get_connection(*args, **kwargs)
+        try:
+            while connection.is_retired():
+                connection.disconnect()
+                connection.connect()
+        except BaseException:
+            self.release(connection)
+            raise
+        return connection
+
+    def release(self, connection: Any) -> None:
+        """Returns a connection; one from before a hand-over is closed."""
+        if connection.is_retired():
+            connection.disconnect()
+        super().release(connection)
+
+
+class _OfLease:
+    """A view of the pool for one lease."""
+
+    def __init__(self, pool: LeasePool, lease: Credential) -> None:
+        self._pool = pool
+        self._lease = lease
+
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._lease.check()
+        connection = self._pool.get_connection(*args, **kwargs)
+        # Checked behind it: a connection of the next lease goes back unused.
+        if self._pool.credentials.lease is not self._lease:
+            self._pool.release(connection)
+            reason = ended("superseded")
+            raise LeaseLost("the pool holds another lease by now; stop this work", reason=reason)
+        return connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)

@@ -1,0 +1,171 @@
+"""The trust in a lease or a session: until when it may be used, or why it may not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from typing import Callable
+
+from . import clock
+from .clock import Reading
+from .errors import FORKED, FencepostError, LeaseLost, LostReason
+from .limits import End, Hold, Limits
+from .timing import Window
+
+log = logging.getLogger("fencepost")
+
+LossCallback = Callable[[LostReason], None]
+
+
+class Trust:
+    """Trust in one lease or session, shared with its renewal. Safe to use from every thread.
+
+    A loss is final: no renewal undoes it, because the work that it protected was cancelled.
+    """
+
+    def __init__(self, what: str, window: Window, limits: Limits) -> None:
+        self.what = what
+        self._window = window
+        self._hold = Hold.begin(limits, clock.reading())
+        self._lost: LostReason | None = None
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._callbacks: list[LossCallback] = []
+        self._is_over = False
+
+    @property
+    def window(self) -> Window:
+        """Window of the last successful renewal."""
+        return self._window
+
+    def lost(self, now: Reading | None = None) -> LostReason | None:
+        """Reason why the lease cannot be trusted now; ``None`` if it can. Reads the clock."""
+        # Before the mutex, which another thread of the parent may have held at the fork.
+        if os.getpid() != self._pid:
+            return FORKED
+        now = clock.reading() if now is None else now
+        with self._lock:
+            end_ms, reason = self._hold.next_end(self._window, now)
+            is_news = self._lost is None and end_ms <= now.at_ms
+            if is_news:
+                self._lost = reason
+            lost = self._lost
+        if is_news:
+            self._notify(reason)
+        return lost
+
+    def next_end(self, now: Reading | None = None) -> End:
+        """The loss that comes next if nothing is renewed or reported."""
+        return self._hold.next_end(self._window, clock.reading() if now is None else now)
+
+    def warn_at(self, now: Reading, warned: set[End]) -> tuple[int, End] | None:
+        """Moment of the next warning, and the end that it is about."""
+        return self._hold.warn_at(self._window, now, warned)
+
+    def remaining_ms(self) -> int:
+        """Time for which the lease is trusted from now on; 0 once it is lost."""
+        now = clock.reading()
+        if self.lost(now) is not None:
+            return 0
+        return max(0, self.next_end(now)[0] - now.at_ms)
+
+    def check(self) -> None:
+        """Raises ``LeaseLost`` if the lease cannot be trusted now."""
+        reason = self.lost()
+        if reason is not None:
+            raise self.error(reason)
+
+    def loss(self) -> LeaseLost | None:
+        """The error if the lease is lost; ``None`` if it is live, or its holder ended it."""
+        reason = self.lost()
+        return None if reason is None or self._is_over else self.error(reason)
+
+    def error(self, reason: LostReason) -> LeaseLost:
+        """The error of this loss."""
+        return LeaseLost(f"the lease on {self.what} is lost: {reason}", reason=reason)
+
+    def progress(self) -> None:
+        """Records progress of the work; raises ``LeaseLost`` if it comes too late."""
+        now = clock.reading()
+        if self.lost(now) is None:
+            with self._lock:
+                self._hold = self._hold.progress(now)
+        self.check()
+
+    def extend(self, window: Window) -> bool:
+        """Replaces the window after a renewal; ``False`` if the lease is lost."""
+        if self.lost() is not None:
+            return False
+        with self._lock:
+            # A reply that overtook a later one must not shorten the trust.
+            if self._lost is None and window.deadline_ms >= self._window.deadline_ms:
+                self._window = window
+            return self._lost is None
+
+    def lose(self, reason: LostReason) -> None:
+        """Marks the lease as lost. The first reason stays."""
+        with self._lock:
+            is_news = self._lost is None
+            if is_news:
+                self._lost = reason
+        if is_news:
+            self._notify(reason)
+
+    def end(self, reason: LostReason) -> None:
+        """Marks the lease as lost and notifies no callback: its holder ended it."""
+        with self._lock:
+            self._callbacks.clear()
+            self._is_over = self._lost is None
+            self._lost = self._lost or reason
+
+    def on_loss(self, callback: LossCallback) -> Callable[[], None]:
+        """Calls back once when the lease is lost, in the thread that notices; returns an undo.
+
+        Called at once if it is lost already.
+        """
+        with self._lock:
+            if self._lost is None:
+                self._callbacks.append(callback)
+                return lambda: self._forget(callback)
+            reason = self._lost
+        callback(reason)
+        return lambda: None
+
+    def _forget(self, callback: LossCallback) -> None:
+        with self._lock:
+            if callback in self._callbacks:
+                self._callbacks.remove(callback)
+
+    def _notify(self, reason: LostReason) -> None:
+        log.warning("the lease on %s is lost: %s", self.what, reason)
+        with self._lock:
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            try:
+                callback(reason)
+            except Exception:
+                log.exception("a callback for the loss of %s failed", self.what)
+
+
+class WorkEnd:
+    """End of the work under a lease or a session, as the client observed it."""
+
+    def __init__(self, trust: Trust, is_live: bool = True) -> None:
+        is_live = is_live and trust.lost() is None
+        self._deadline_ms = trust.window.deadline_ms if is_live else None
+
+    def excuses(self, error: FencepostError) -> bool:
+        """``True`` if a release came too late, and its work had ended while the lease was live.
+
+        A refusal that arrives before the deadline has another cause (a stepped clock, a server that
+        lost its memory), and the work may have overlapped with another holder's.
+        """
+        if not isinstance(error, LeaseLost) or self._deadline_ms is None:
+            return False
+        if error.ended_by == "session-ended":
+            reason = (error.problem or {}).get("reason")
+            has_expired = error.code == "lease-lost" or reason in ("expired", "blocked")
+        else:
+            has_expired = error.ended_by == "expired"
+        return has_expired and self._deadline_ms <= clock.now_ms()

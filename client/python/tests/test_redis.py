@@ -1,0 +1,190 @@
+"""``fencepost.redis``: pools of redis-py before the guard's Redis port, over a hand-over."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import redis
+from servers import Site, until
+
+import fencepost
+from fencepost import Client, Invalid, LeaseLost
+from fencepost.redis import FencedError, LeasePool
+
+SIZE = 16
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class RedisSite(Site):
+    """A Redis, its guard with a Redis port, and a lock server."""
+
+    def __init__(self, folder: Path, rules: Sequence[str] = ()) -> None:
+        port, self.port = free_port(), free_port()
+        command = ["redis-server", "--port", str(port), "--dir", str(folder), "--save", ""]
+        with (folder / "redis.log").open("w") as log:
+            self.redis = subprocess.Popen(
+                [*command, "--appendonly", "yes", "--maxmemory-policy", "noeviction"], stdout=log
+            )
+        self.direct = redis.Redis(port=port)
+        until("Redis", self._is_up)
+        super().__init__(
+            [
+                *("--store", f"redis://127.0.0.1:{port}"),
+                *("--redis-listen", f"127.0.0.1:{self.port}"),
+                *rules,
+            ]
+        )
+
+    def _is_up(self) -> bool:
+        try:
+            return bool(self.direct.ping())
+        except redis.ConnectionError:
+            return False
+
+    def stop(self) -> None:
+        super().stop()
+        self.direct.close()
+        self.redis.kill()
+        self.redis.wait()
+
+
+@pytest.fixture(scope="module")
+def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSite]:
+    site = RedisSite(tmp_path_factory.mktemp("redis"), ["--rule", "**=journal"])
+    yield site
+    site.stop()
+
+
+@pytest.fixture
+def clients(port: RedisSite) -> Iterator[tuple[Client, Client]]:
+    """Of the old and the new holder."""
+    made = [
+        Client(port.server, port.guard, owner=owner, environment={}) for owner in ("old", "new")
+    ]
+    yield made[0], made[1]
+    for client in made:
+        client.close()
+
+
+def pool_of(port: RedisSite, lease: fencepost.Lease) -> LeasePool:
+    return LeasePool(lease, host="127.0.0.1", port=port.port, max_connections=SIZE)
+
+
+def at_once(work: object, count: int = SIZE) -> list[threading.Thread]:
+    threads = [threading.Thread(target=work) for _ in range(count)]  # type: ignore[arg-type]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
+    port: RedisSite, clients: tuple[Client, Client]
+) -> None:
+    port.direct.delete("journal")
+    old = clients[0].lock("journal", ttl=60).acquire()
+    pool = pool_of(port, old)
+    store = pool.of(old)
+    refusals: list[Exception] = []
+
+    def write_on() -> None:
+        while True:
+            try:
+                store.rpush("journal", "old")
+            except (redis.RedisError, fencepost.FencepostError) as error:
+                refusals.append(error)
+                if isinstance(error, FencedError):
+                    return
+
+    # The old holder does not notice that its lease ends: its next renewal is 20 s away.
+    threads = at_once(write_on)
+    until("writes on every connection", lambda: port.direct.llen("journal") > 10 * SIZE)
+    clients[1].revoke("journal", "test")
+    new = clients[1].lock("journal", ttl=60).acquire()
+    other = pool_of(port, new)
+    assert other.of(new).rpush("journal", "new") > 0
+    for thread in threads:
+        thread.join()
+    at = [value for value in port.direct.lrange("journal", 0, -1)].index(b"new")
+    assert at == port.direct.llen("journal") - 1, "nothing lands behind the new holder's write"
+    fenced = next(error for error in refusals if isinstance(error, FencedError))
+    assert fenced.stale and not fenced.retryable
+    # Whatever the old pool connects anew is refused as well.
+    with pytest.raises(FencedError):
+        store.rpush("journal", "late")
+    assert port.direct.lindex("journal", -1) == b"new"
+    # The process of the old holder gets the lock again: its pool continues without a reconnect.
+    new.release()
+    again = clients[0].lock("journal", ttl=60, wait=10).acquire()
+    pool.hold(again)
+    assert pool.of(again).rpush("journal", "again") > 0
+    with pytest.raises((LeaseLost, Invalid)):
+        store.rpush("journal", "late")
+    again.release()
+    for each in (pool, other):
+        each.disconnect()
+
+
+def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
+    port: RedisSite, clients: tuple[Client, Client]
+) -> None:
+    first = clients[0].lock("journal", ttl=60).acquire()
+    pool = pool_of(port, first)
+    idle, busy = pool.get_connection(), pool.get_connection()
+    sockets = {id(connection._sock) for connection in (idle, busy)}
+    assert len(sockets) == 2
+    pool.release(idle)
+    kept = [idle._sock, busy._sock]
+    first.release()
+    second = clients[0].lock("journal", ttl=60).acquire()
+    pool.hold(second)
+    assert busy.is_retired()
+    pool.release(busy)
+    assert busy._sock is None, "closed on its return"
+    store = pool.of(second)
+    assert store.set("journal", "second") is True
+    connections = [pool.get_connection() for _ in range(2)]
+    assert not {id(one._sock) for one in connections} & {id(one) for one in kept}
+    for connection in connections:
+        pool.release(connection)
+    late = pool.of(first)
+    with pytest.raises(Invalid, match="released"):
+        late.set("journal", "late")
+    second.release()
+    with pytest.raises(Invalid, match="released"):
+        store.set("journal", "late")
+    pool.hold(None)
+    with pytest.raises(Invalid, match="no lease"):
+        pool.get_connection()
+    pool.disconnect()
+
+
+def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
+    port: RedisSite, clients: tuple[Client, Client]
+) -> None:
+    old = clients[0].lock("journal", ttl=60).acquire()
+    pool = pool_of(port, old)
+    pool.of(old).set("journal", "old")
+    clients[1].revoke("journal", "test")
+    with clients[1].lock("journal", ttl=60) as new:
+        other = pool_of(port, new)
+        other.of(new).set("journal", "new")
+        # The guard may have closed the connection first; the pool then connects under old's token.
+        for transaction in (False, True):
+            pipeline = pool.of(old).pipeline(transaction=transaction)
+            pipeline.set("journal", "late").set("journal", "later")
+            with pytest.raises(fencepost.Stale) as refused:
+                pipeline.execute()
+            assert isinstance(refused.value, redis.ResponseError)
+        assert other.of(new).get("journal") == b"new"
+        other.disconnect()
+    pool.disconnect()
