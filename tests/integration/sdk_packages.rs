@@ -11,4 +11,4 @@ macro_rules! packages {
     )*};
 }
 
-packages!(typescript go);
+packages!(python typescript go);

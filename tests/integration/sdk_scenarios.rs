@@ -13,4 +13,4 @@ macro_rules! languages {
     )*};
 }
 
-languages!(rust typescript go);
+languages!(rust python python_sync typescript go);

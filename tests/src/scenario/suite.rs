@@ -92,11 +92,15 @@ fn driver_command(language: &str) -> Vec<String> {
     if language == "rust" {
         return rust_driver();
     }
-    let output = package_check(language, &["--prepare"]);
+    // Python has two clients: one for asyncio, and one for threads.
+    let package = language.trim_end_matches("_sync");
+    let output = package_check(package, &["--prepare"]);
     let last = output.lines().last().unwrap_or_default();
-    serde_json::from_str(last).unwrap_or_else(|error| {
-        panic!("client/{language}/check --prepare ends in {last:?}, no list of words: {error}")
-    })
+    let mut words: Vec<String> = serde_json::from_str(last).unwrap_or_else(|error| {
+        panic!("client/{package}/check --prepare ends in {last:?}, no list of words: {error}")
+    });
+    words.extend((package != language).then(|| "--sync".to_owned()));
+    words
 }
 
 /// Runs `client/LANGUAGE/check` to its end; its standard output.
