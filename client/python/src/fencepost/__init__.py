@@ -7,7 +7,7 @@ the same names, arguments and errors. ``fencepost.redis`` carries the token to R
 import logging
 
 from .aio import AsyncClient, AsyncElection, AsyncLease, AsyncLeases, AsyncLockRequest, AsyncSession
-from .client import Client, Election, Events, Lease, Leases, LockRequest, Session
+from .client import Client, Election, Lease, Leases, LockRequest, Session
 from .election import Leader
 from .errors import (
     Contended,
@@ -21,6 +21,7 @@ from .errors import (
     TakeoverRefused,
     Unavailable,
 )
+from .event_reader import Events
 from .events import Event, EventStream
 from .objects import Applied, Object
 from .token import FencingToken

@@ -22,10 +22,10 @@ from .base import (
     Trusted,
     several,
 )
-from .core import Core
 from .election import Leader
 from .errors import FencepostError, Invalid, LeaseLost
-from .events import Event, EventStream
+from .event_reader import Events
+from .events import EventStream
 from .lease import Fence, HeldLease, WarningCallback, leave
 from .limits import Limits
 from .objects import Applied, Object
@@ -384,43 +384,6 @@ class Election:
                 yield self._background.run(lambda _: changes.__anext__())
         finally:
             self._background.run(lambda _: changes.aclose())
-
-
-class Events:
-    """Stream of events; ``for`` yields them for ever. Close it, or leave its block."""
-
-    def __init__(self, background: Background, stream: EventStream) -> None:
-        self._background = background
-        self._stream = stream
-
-    @property
-    def last_id(self) -> str | None:
-        """The position: ``after`` of a stream that continues here."""
-        return self._stream.last_id
-
-    def __iter__(self) -> Iterator[Event]:
-        items = self._stream.__aiter__()
-
-        async def following(_: Core) -> Event | None:
-            async for event in items:
-                return event
-            return None
-
-        while True:
-            event = self._background.run(following)
-            if event is None:
-                return
-            yield event
-
-    def close(self) -> None:
-        """Closes the connection; a loop over the stream ends."""
-        self._background.run(lambda _: self._stream.close())
-
-    def __enter__(self) -> Events:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Client(ClientBase[LockRequest]):
