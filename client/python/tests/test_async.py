@@ -194,7 +194,7 @@ def test_a_renewal_without_a_reply_is_overlapped_by_another(
     run(work)
 
 
-def test_a_wait_goes_on_at_its_place_beyond_one_request(
+def test_a_wait_keeps_its_place_beyond_one_request(
     site: Site, proxy: FaultProxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fencepost import acquire

@@ -57,7 +57,7 @@ export class FencepostError extends Error {
   /** Time after which a retry is worthwhile, in milliseconds, if the server said so. */
   readonly retryAfterMs: number | null;
   readonly requestId: string | null;
-  /** WriteOutcome of an operation at the guard, if stated; `unknown` if it may have been applied. */
+  /** Outcome of an operation at the guard, if stated; `unknown` if it may have been applied. */
   readonly outcome: WriteOutcome | null;
 
   constructor(kind: ErrorKind, message: string, details: ErrorDetails = {}) {
