@@ -256,7 +256,7 @@ def test_kinds_of_lock_and_several_at_once(direct: Client, name: str) -> None:
     with direct.lock(jobs, mode="permit", size=1):
         with pytest.raises(fencepost.Contended):
             direct.lock(jobs, mode="permit", size=1).acquire()
-    names = [f"{name}/{part}" for part in "ba"]
+    names = [f"{name}/{part}" for part in ("b", "a")]
     with direct.lock_all(names, ttl=60) as leases:
         assert [lease.lock for lease in leases] == names
         assert leases.fencing_credential.count(".") == 1

@@ -3,7 +3,7 @@
 //! The datastore cannot compare tokens, so check and effect cannot be one step. [`lane`] waits
 //! instead, and its guarantee is `bounded`. It holds if no request takes effect later than the
 //! stated maximum request lifetime after its connection broke, if no client writes around the
-//! proxy, and if only one proxy at a time is active for a lock. [`conditions`] make some writes
+//! proxy, and if only one proxy at a time is active for a lock. `conditions` make some writes
 //! `atomic`.
 //!
 //! It also relies on HTTP: safe methods (GET, HEAD, OPTIONS) change nothing, and after a complete
