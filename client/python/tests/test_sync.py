@@ -399,7 +399,7 @@ def test_a_lease_keeps_its_session(direct: Client, name: str) -> None:
     third._bound_to = None
     del session
     gc.collect()
-    assert lost.wait(PATIENCE_S), "a session that nobody holds has ended, and its lease knows"
+    assert lost.wait(PATIENCE_S), "a dropped session has ended, and its lease is lost"
     assert trust.loss() is not None
     first.release(), second.release()
 

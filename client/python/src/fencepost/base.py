@@ -74,7 +74,7 @@ class LeaseView(Trusted):
     def __init__(self, fence: Fence, session: object = None) -> None:
         self._fence = fence
         self._trust = fence.trust
-        # A session that nobody holds any more ends, and with it this lease.
+        # A session that is dropped ends, and with it this lease.
         self._bound_to = session
 
     def __repr__(self) -> str:
