@@ -5,7 +5,8 @@ create or replace function fence.refuse(
   p_code text, p_message text, p_detail text, p_hint text)
 returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
 begin
-  raise exception using errcode = p_code, message = p_message, detail = p_detail, hint = p_hint;
+  raise exception using errcode = p_code, message = p_message,
+    detail = coalesce(p_detail, ''), hint = coalesce(p_hint, '');
 end $$;
 
 create or replace function fence.refuse_stale(
