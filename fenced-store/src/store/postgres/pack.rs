@@ -4,11 +4,12 @@
 pub const VERSION: i32 = 1;
 
 /// Files of the pack, in their order. Each may be run again.
-const FILES: [&str; 5] = [
+const FILES: [&str; 6] = [
     include_str!("pack/1-schema.sql"),
     include_str!("pack/2-fence.sql"),
     include_str!("pack/3-sessions.sql"),
     include_str!("pack/4-enter.sql"),
+    include_str!("pack/5-triggers.sql"),
     include_str!("pack/9-rights.sql"),
 ];
 

@@ -42,16 +42,17 @@ begin
   end if;
 end $$;
 
--- Start of this session, which with its pid names it.
-create or replace function fence.own_start() returns timestamptz
+-- Start of a session, which with its pid names it.
+create or replace function fence.start_of(p_pid integer) returns timestamptz
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   started timestamptz;
 begin
-  select a.backend_start into started from pg_stat_get_activity(pg_backend_pid()) a;
+  perform pg_stat_clear_snapshot();
+  select a.backend_start into started from pg_stat_get_activity(p_pid) a where p_pid is not null;
   if started is null then
-    perform fence.refuse('FE503', 'the start of this session cannot be read', null,
-      'GRANT pg_read_all_stats TO the owner of schema fence.');
+    perform fence.refuse('FE503', format('there is no session %s, or its start cannot be read', p_pid),
+      null, 'The owner of schema fence needs pg_read_all_stats.');
   end if;
   return started;
 end $$;
@@ -102,6 +103,39 @@ begin
       end if;
     end if;
   end loop;
+end $$;
+
+-- As fence.end_lower, or raises FE503.
+create or replace function fence.end_lower_or_refuse(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  lower record;
+begin
+  select * into lower from fence.end_lower(p_namespace, p_lock, p_token, 5000) limit 1;
+  if found then
+    perform fence.refuse('FE503', format('a lower session of lock %s does not end', p_lock),
+      format('namespace %s, lock %s, token %s, session %s', p_namespace, p_lock, p_token, lower.pid),
+      'Retry. End that process if it is stopped.');
+  end if;
+end $$;
+
+-- Number of the advisory lock that a transaction holds once it has entered a fence: so it is found,
+-- and not more. What keeps it safe is the mark's row.
+create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
+language sql immutable set search_path = pg_catalog, pg_temp as $$
+  select hashtextextended(p_namespace || ' ' || p_lock, 6497)
+$$;
+
+-- Ends the other transactions that entered the fence. The caller has announced a token over theirs.
+create or replace function fence.end_holders(p_namespace text, p_lock text) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+begin
+  perform pg_terminate_backend(l.pid, 5000) from pg_locks l
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
 end $$;
 
 -- A mark must not be lost while the effects of its holder are kept elsewhere.
@@ -199,6 +233,7 @@ language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 declare
   announced fence.seals;
+  bound fence.meta;
 begin
   select m.token, m.lease into mark, lease from fence.marks m
     where m.namespace = p_namespace and m.lock = p_lock for share;
@@ -210,6 +245,11 @@ begin
       mark := announced.token;
       lease := announced.lease;
     end if;
+    select * into bound from fence.meta where floor > mark;
+    if found then
+      mark := bound.floor;
+      lease := bound.floor_lease;
+    end if;
   end if;
 end $$;
 
@@ -220,7 +260,6 @@ returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as 
 declare
   held record;
   announced record;
-  lower record;
 begin
   perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
   -- Without a lock: a raise takes the seal's row first, as a registration does.
@@ -232,12 +271,7 @@ begin
     elsif announced.verdict = 'collision' then
       perform fence.refuse_collision(p_namespace, p_lock, p_token);
     end if;
-    select * into lower from fence.end_lower(p_namespace, p_lock, p_token, 5000) limit 1;
-    if found then
-      perform fence.refuse('FE503', format('a lower session of lock %s does not end', p_lock),
-        format('namespace %s, lock %s, token %s, session %s', p_namespace, p_lock, p_token, lower.pid),
-        'Retry. End that process if it is stopped.');
-    end if;
+    perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
     perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
   end if;
   select * into held from fence.hold(p_namespace, p_lock, p_token, p_lease);

@@ -11,25 +11,27 @@ begin
   end if;
 end $$;
 
--- Registers this session under a token.
+-- Registers a session under a token: this one, or for a guard's own connection that of a client
+-- that has sent nothing yet.
 -- Returns one row 'admitted', 'stale' or 'collision' with the mark; or 'sealing', a row each lower
 -- session that has to end first, or one row without a session if only open transactions have to.
 -- After 'sealing' the session is not registered, and nothing lower can be: call fence.abort, then
 -- fence.settle, and register again.
 create or replace function fence.register(
-  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid,
+  p_pid integer default pg_backend_pid())
 returns table (verdict text, mark bigint, lease uuid, pid integer, backend_start timestamptz)
 language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 #variable_conflict use_column
 declare
-  own_start timestamptz := fence.own_start();
+  start timestamptz := fence.start_of(p_pid);
   session record;
   is_lower_running boolean := false;
 begin
   perform fence.check_isolation();
   if exists (select from fence.sessions s
-      where s.pid = pg_backend_pid() and s.backend_start = own_start and s.closed) then
+      where s.pid = p_pid and s.backend_start = start and s.closed) then
     perform fence.refuse('FE403', 'this session was registered for good', null,
       'Open another connection for another token.');
   end if;
@@ -41,7 +43,7 @@ begin
   end if;
   for session in select s.token, s.pid, s.backend_start from fence.sessions s
       where s.namespace = p_namespace and s.lock = p_lock
-      and (s.pid, s.backend_start) is distinct from (pg_backend_pid(), own_start) loop
+      and (s.pid <> pg_backend_pid() or s.backend_start <> start) loop
     if not fence.is_running(session.pid, session.backend_start) then
       delete from fence.sessions s where s.namespace = p_namespace and s.lock = p_lock
         and s.pid = session.pid and s.backend_start = session.backend_start;
@@ -68,7 +70,7 @@ begin
     return;
   end if;
   insert into fence.sessions as s (namespace, lock, token, lease, pid, backend_start)
-    values (p_namespace, p_lock, p_token, p_lease, pg_backend_pid(), own_start)
+    values (p_namespace, p_lock, p_token, p_lease, p_pid, start)
     on conflict (namespace, lock, pid, backend_start)
       do update set token = excluded.token, lease = excluded.lease;
   perform fence.commit_durably();
@@ -80,7 +82,7 @@ end $$;
 create or replace function fence.close() returns void
 language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
   update fence.sessions s set closed = true
-    where s.pid = pg_backend_pid() and s.backend_start = fence.own_start()
+    where s.pid = pg_backend_pid() and s.backend_start = fence.start_of(pg_backend_pid())
 $$;
 
 -- Ends the sessions of a lock below its announced token. Returns those that do not end in time; the
@@ -129,14 +131,63 @@ begin
   end if;
 end $$;
 
--- Raises the mark without any other effect.
-create or replace function fence.seal(
-  p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default')
-returns bigint language plpgsql volatile security definer
+-- Raises the mark and ends what has to end first: lower sessions at once, and lower transactions that
+-- entered the fence after they had `p_wait_ms` to finish.
+create or replace function fence.seal_checked(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer)
+returns void language plpgsql volatile
 set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  announced record;
+begin
+  select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
+  if announced.verdict = 'announced' then
+    perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
+    begin
+      perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
+      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+    exception when lock_not_available then
+      perform fence.end_holders(p_namespace, p_lock);
+      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+    end;
+  end if;
+  perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
+end $$;
+
+-- As its name says. No transaction below the token acts once this has returned and committed.
+create or replace function fence.seal(
+  p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default',
+  p_wait_ms integer default 5000)
+returns bigint language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  perform fence.seal_checked(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
+  return p_token;
+end $$;
+
+-- Sets the first token to admit, after marks were lost or a backup was restored. A higher one stays.
+-- Returns the floor in force. For the owner, and roles that are granted it.
+create or replace function fence.set_floor(p_token bigint) returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  lower record;
 begin
   perform fence.check_isolation();
-  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
-  perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
-  return p_token;
+  if p_token is null or p_token not between 1 and 999999999999999 then
+    perform fence.refuse('FE400', 'a floor is 1 to 999999999999999', null, null);
+  end if;
+  -- Waits for raises under way, and holds up new ones.
+  update fence.meta set floor = p_token, floor_lease = gen_random_uuid() where floor < p_token;
+  if found then
+    for lower in select s.namespace, s.lock from fence.sessions s where s.token < p_token
+        group by 1, 2 loop
+      perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
+    end loop;
+    -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
+    update fence.marks set raised_at = clock_timestamp() where token < p_token;
+    perform fence.commit_durably();
+  end if;
+  return (select floor from fence.meta);
 end $$;

@@ -49,9 +49,9 @@ create or replace function fence.check_claimable(
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
   if exists (select from fence.sessions s
-      where s.pid = pg_backend_pid() and s.closed and s.backend_start = fence.own_start())
+      where s.pid = pg_backend_pid() and s.closed and s.backend_start = fence.start_of(pg_backend_pid()))
     and not exists (select from fence.sessions s
-      where s.pid = pg_backend_pid() and s.backend_start = fence.own_start()
+      where s.pid = pg_backend_pid() and s.backend_start = fence.start_of(pg_backend_pid())
       and s.namespace = p_namespace and s.lock = p_lock and s.token = p_token
       and s.lease = p_lease) then
     perform fence.refuse('FE403', format('this session is not registered for lock %s', p_lock), null,
@@ -73,7 +73,9 @@ declare
   setting text := current_setting('fence.claims', true);
   claimed text;
 begin
-  if setting is null or length(setting) < 65 then return ''; end if;
+  if setting is null or length(setting) < 65 or pg_current_xact_id_if_assigned() is null then
+    return '';
+  end if;
   claimed := substr(setting, 65);
   if left(setting, 64) <> encode(
       fence.authenticate('', fence.transaction_key() || E'\n' || claimed), 'hex') then
@@ -105,6 +107,8 @@ begin
   perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
   perform fence.claim(p_namespace, p_lock, p_token, p_lease);
+  -- Granted or not: a seal only finds fewer transactions then, and waits for them.
+  perform pg_try_advisory_xact_lock_shared(fence.holder_key(p_namespace, p_lock));
   return p_token;
 end $$;
 
@@ -114,7 +118,7 @@ create or replace function fence.verify(
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   parts text[] := regexp_match(p_header,
-    '^([0-9]{1,15});lock="([A-Za-z0-9._:/-]{1,256})";lease="([0-9a-f-]{36})";'
+    '^([0-9]{1,15});lock="([A-Za-z0-9._:/-]+)";lease="([0-9a-f-]{36})";'
     'ns="([A-Za-z0-9._-]{1,64})";kid="([A-Za-z0-9._-]{1,64})";sig=:([A-Za-z0-9+/]{43}=):$');
   expected bytea;
 begin
@@ -162,23 +166,20 @@ create or replace function fence.require(p_namespace text, p_lock text) returns 
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
   claimed record;
-  parts text[];
 begin
-  select s.token, s.lease into claimed from fence.sessions s
-    where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
-    and s.backend_start = fence.own_start();
-  -- The locks' names are checked, so that no character of them means more here.
-  select array[split_part(c.line, ' ', 3), split_part(c.line, ' ', 4)] into parts
-    from regexp_split_to_table(fence.claims(), E'\n') c (line)
+  select split_part(c.line, ' ', 3)::bigint as token, split_part(c.line, ' ', 4)::uuid as lease
+    into claimed from regexp_split_to_table(fence.claims(), E'\n') c (line)
     where split_part(c.line, ' ', 1) = p_namespace and split_part(c.line, ' ', 2) = p_lock
-    order by split_part(c.line, ' ', 3)::bigint desc limit 1;
-  if parts is not null and (claimed.token is null or parts[1]::bigint > claimed.token) then
-    select parts[1]::bigint as token, parts[2]::uuid as lease into claimed;
+    order by 1 desc limit 1;
+  if claimed.token is null then
+    select s.token, s.lease into claimed from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
+      and s.backend_start = fence.start_of(pg_backend_pid());
   end if;
   if claimed.token is null then
     perform fence.refuse('FE428', format('no token for lock %s', p_lock),
       format('namespace %s, lock %s', p_namespace, p_lock),
-      'Acquire the lock, then SELECT fence.enter(…) in this transaction.');
+      'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
   end if;
   perform fence.enter_checked(p_namespace, p_lock, claimed.token, claimed.lease);
 end $$;
