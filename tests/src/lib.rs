@@ -36,6 +36,7 @@ pub mod load;
 pub mod openapi;
 pub mod ports;
 pub mod process;
+pub mod psql;
 pub mod quorum_nodes;
 pub mod raw_http;
 pub mod redis_clock;

@@ -24,7 +24,7 @@ $$;
 create or replace function fence.set_key(p_kid text, p_key bytea) returns void
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 begin
-  if p_kid !~ '^[A-Za-z0-9._-]{1,64}$' or length(p_key) < 32 then
+  if p_kid !~ '^[A-Za-z0-9._-]{1,32}$' or length(p_key) < 32 then
     perform fence.refuse('FE400', 'a key has a name and at least 32 bytes', null, null);
   end if;
   insert into fence.keys as k (kid, inner_pad, outer_pad)
