@@ -28,6 +28,7 @@ mod locks;
 mod many_servers;
 mod observability;
 mod postgres_pack;
+mod postgres;
 mod quorum;
 mod redis;
 mod redis_port;
