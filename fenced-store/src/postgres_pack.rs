@@ -18,9 +18,7 @@ pub(crate) fn run(config: &Config, action: &PackAction) -> ExitCode {
         PackAction::Install(flags) => {
             installation(config, flags).map(|made| (&flags.database, made.sql(true), made))
         }
-        PackAction::Uninstall(flags) => {
-            Ok((flags, pack::uninstall_sql(), Installation::default()))
-        }
+        PackAction::Uninstall(flags) => Ok((flags, pack::uninstall_sql(), Installation::default())),
         PackAction::Status(flags) => {
             Ok((flags, "select * from fence.status();\n".to_owned(), Installation::default()))
         }

@@ -61,7 +61,10 @@ async fn holders_of_one_token_work_at_once() {
     let server = installed().await;
     let mut one = app(&server);
     let mut other = app(&server);
-    assert_eq!(one.run(&format!("begin; {} {}", enter("docs/1", 3, OLD), enter("docs/2", 4, OLD))).await, DONE);
+    assert_eq!(
+        one.run(&format!("begin; {} {}", enter("docs/1", 3, OLD), enter("docs/2", 4, OLD))).await,
+        DONE
+    );
     assert_eq!(one.run("commit; begin;").await, DONE);
     assert_eq!(one.run(&enter("docs/1", 3, OLD)).await, DONE);
     assert_eq!(other.run(&format!("begin; {}", enter("docs/1", 3, OLD))).await, DONE);
@@ -105,7 +108,10 @@ async fn a_commit_that_races_the_seal_is_before_it_or_nothing() {
     for round in 0..rounds {
         let token = 2 * round + 1;
         let mut old = app(&server);
-        let writes = format!("begin; {} insert into journal values ({token});", enter("journal", token, OLD));
+        let writes = format!(
+            "begin; {} insert into journal values ({token});",
+            enter("journal", token, OLD)
+        );
         assert_eq!(old.run(&writes).await, DONE);
         old.send("commit;");
         assert_eq!(new.run(&seal("journal", token + 1, NEW, 1)).await, DONE);

@@ -70,7 +70,10 @@ async fn a_pid_that_is_used_again_is_another_session() {
 async fn a_registered_session_is_the_token() {
     let server = installed().await;
     let mut own = Psql::start(&server.url());
-    assert_eq!(own.run(&format!("{}; {};", register("docs/1", 3, OLD), register("docs/2", 4, OLD))).await, DONE);
+    assert_eq!(
+        own.run(&format!("{}; {};", register("docs/1", 3, OLD), register("docs/2", 4, OLD))).await,
+        DONE
+    );
     assert_eq!(own.run("select fence.close();").await, DONE);
     assert_eq!(own.run("update docs set v = 'a' where id = 1;").await, DONE);
     assert_eq!(own.run("update docs set v = 'a' where id = 2;").await, DONE);
@@ -93,6 +96,7 @@ async fn a_registered_session_is_the_token() {
 async fn another_caller_finishes_a_seal() {
     let server = installed().await;
     let mut old = app(&server);
+    assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
     assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
     let mut guard = Psql::start(&server.url());
     // An open transaction without a session: one row, without a pid.

@@ -119,23 +119,39 @@ begin
   end if;
 end $$;
 
--- Number of the advisory lock that a transaction holds once it has entered a fence: so it is found,
--- and not more. What keeps it safe is the mark's row.
+-- Advisory locks show a transaction that enters a fence, and its token, so that a seal finds it: one
+-- for the lock, one with 14 bits of the lock and the 50 of the token. They protect nothing: that is
+-- the mark's row. A client that takes others makes a seal wait and fail.
 create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
 language sql immutable set search_path = pg_catalog, pg_temp as $$
   select hashtextextended(p_namespace || ' ' || p_lock, 6497)
 $$;
 
--- Ends the other transactions that entered the fence. The caller has announced a token over theirs.
-create or replace function fence.end_holders(p_namespace text, p_lock text) returns void
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   key bigint := fence.holder_key(p_namespace, p_lock);
+  shown bit(64) := (key & 16383)::bit(14) || p_token::bit(50);
+begin
+  perform pg_try_advisory_xact_lock_shared(key);
+  perform pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
+    substring(shown from 33)::integer);
+end $$;
+
+-- Ends the other transactions that entered the fence with a lower token.
+create or replace function fence.end_holders(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+  here oid := (select oid from pg_database where datname = current_database());
 begin
   perform pg_terminate_backend(l.pid, 5000) from pg_locks l
-    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.pid <> pg_backend_pid()
-    and l.database = (select oid from pg_database where datname = current_database())
-    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.database = here
+    and l.pid <> pg_backend_pid()
+    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid
+    and p_token > (select max((t.classid::bigint & 262143) << 32 | t.objid::bigint) from pg_locks t
+      where t.locktype = 'advisory' and t.objsubid = 2 and t.granted and t.database = here
+      and t.pid = l.pid and t.classid::bigint >> 18 = key & 16383);
 end $$;
 
 -- A mark must not be lost while the effects of its holder are kept elsewhere.
@@ -223,6 +239,36 @@ begin
   update fence.seals s set sealing = false where s.namespace = p_namespace and s.lock = p_lock
     and s.sealing;
   perform fence.commit_durably();
+end $$;
+
+-- As fence.announce and fence.raise_mark; lower transactions that do not end in time are ended.
+create or replace function fence.announce_ending(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer,
+  out verdict text, out mark bigint, out lease uuid)
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+begin
+  begin
+    perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
+    select a.verdict, a.mark, a.lease into verdict, mark, lease
+      from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
+  exception when lock_not_available then
+    -- One raised the mark, and its transaction is open.
+    perform fence.end_holders(p_namespace, p_lock, p_token);
+    select a.verdict, a.mark, a.lease into verdict, mark, lease
+      from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
+  end;
+end $$;
+
+create or replace function fence.raise_ending(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer)
+returns void language plpgsql volatile
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+begin
+  perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
+  perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+exception when lock_not_available then
+  perform fence.end_holders(p_namespace, p_lock, p_token);
+  perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
 end $$;
 
 -- Holds the mark until the transaction ends, if it is exactly this token's. FOR KEY SHARE would let

@@ -36,7 +36,7 @@ begin
       'Open another connection for another token.');
   end if;
   select a.verdict, a.mark, a.lease into verdict, mark, lease
-    from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
+    from fence.announce_ending(p_namespace, p_lock, p_token, p_lease, 1000) a;
   if verdict <> 'announced' then
     return next;
     return;
@@ -97,8 +97,8 @@ begin
     where s.namespace = p_namespace and s.lock = p_lock;
 end $$;
 
--- Forgets ended sessions of a lock and finishes its sealing: waits for open transactions that hold a
--- lower mark, as long as `lock_timeout` says, and raises the mark.
+-- Forgets ended sessions of a lock and finishes its sealing: gives open transactions that hold a
+-- lower mark a second, ends them, and raises the mark.
 -- Returns the lower sessions that still run. None: the lock is settled.
 create or replace function fence.settle(p_namespace text, p_lock text)
 returns table (pid integer, backend_start timestamptz)
@@ -127,7 +127,7 @@ begin
     end if;
   end loop;
   if announced.sealing and not is_lower_running then
-    perform fence.raise_mark(p_namespace, p_lock, announced.token, announced.lease);
+    perform fence.raise_ending(p_namespace, p_lock, announced.token, announced.lease, 1000);
   end if;
 end $$;
 
@@ -140,16 +140,12 @@ set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
 declare
   announced record;
 begin
-  select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
+  perform fence.show_token(p_namespace, p_lock, p_token);
+  select * into announced
+    from fence.announce_ending(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
   if announced.verdict = 'announced' then
     perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
-    begin
-      perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
-      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
-    exception when lock_not_available then
-      perform fence.end_holders(p_namespace, p_lock);
-      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
-    end;
+    perform fence.raise_ending(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
   end if;
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
 end $$;

@@ -105,10 +105,10 @@ returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
   perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
+  perform fence.show_token(p_namespace, p_lock, p_token);
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
   perform fence.claim(p_namespace, p_lock, p_token, p_lease);
-  -- Granted or not: a seal only finds fewer transactions then, and waits for them.
-  perform pg_try_advisory_xact_lock_shared(fence.holder_key(p_namespace, p_lock));
   return p_token;
 end $$;
 
