@@ -27,7 +27,7 @@ async fn installed_again_shown_and_removed() {
     assert_eq!(app(&server).run(&enter("docs/1", 7, OLD)).await, DONE);
     let status = postgres(&server, "status").await;
     assert_eq!(status.code, 0, "{}", status.stderr);
-    for line in ["version: 1", "highest mark: 7", "table: docs by default docs/{id}"] {
+    for line in ["version: 1", "highest mark: 7", "table: public.docs by default docs/{id}"] {
         assert!(status.stdout.contains(line), "{}", status.stdout);
     }
     // Marks survive an installation.

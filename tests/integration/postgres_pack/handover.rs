@@ -99,7 +99,7 @@ async fn older_snapshots_are_refused() {
 /// COMMIT races the seal: once the seal is answered, the number of effects is final.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_commit_that_races_the_seal_is_before_it_or_nothing() {
-    let rounds = if std::env::var_os("FENCE_LONG").is_some() { 10_000 } else { 60 };
+    let rounds = if std::env::var_os("FENCE_LONG").is_some() { 10_000 } else { 20 };
     let server = installed().await;
     server.sql("create table journal (token int); grant all on journal to app").await;
     server.sql("select fence.guard('journal', 'journal')").await;

@@ -39,7 +39,11 @@ const MUTANTS: [(&str, &str, Probe); 12] = [
         Probe::SnapshotsAreYoung,
     ),
     ("elsif session.token < p_token then", "elsif false then", Probe::LowerSessionsEndFirst),
-    ("perform fence.end_holders(p_namespace, p_lock, p_token);", "null;", Probe::SealsEndStoppedClients),
+    (
+        "perform fence.end_holders(p_namespace, p_lock, p_token);",
+        "null;",
+        Probe::SealsEndStoppedClients,
+    ),
     (
         "if new_lock is distinct from old_lock then",
         "if false then",
@@ -63,6 +67,7 @@ impl Probe {
             Self::OpenTransactionsHoldTheMark => {
                 let mut old = app(server);
                 let mut new = app(server);
+                assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
                 assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
                 assert_eq!(new.run("set lock_timeout = '50ms';").await, DONE);
                 new.run(&enter("docs/1", 34, NEW)).await == "55P03"

@@ -54,6 +54,12 @@ const CHANGES: [&str; 24] = [
     "truncate slices1;",
 ];
 
+/// psql has no SQLSTATE of a COPY: the content shows that it was refused.
+async fn assert_refused(client: &mut Psql, change: &str) {
+    let code = client.run(change).await;
+    assert!(code == "FE428" || change.starts_with("copy"), "{code}: {change}");
+}
+
 async fn content(server: &Postgres) -> String {
     let tables = ["docs", "lines", "whole", "parts", "slices"];
     let mut text = String::new();
@@ -69,18 +75,18 @@ async fn no_change_without_the_token() {
     let before = content(&server).await;
     let mut client = app(&server);
     for change in CHANGES {
-        assert_eq!(client.run(change).await, "FE428", "{change}");
+        assert_refused(&mut client, change).await;
         // A token of another lock is none.
         let entered = format!("begin; {}", enter("docs/77", 1, OLD));
         assert_eq!(client.run(&entered).await, DONE);
-        assert_eq!(client.run(change).await, "FE428", "{change}");
+        assert_refused(&mut client, change).await;
         assert_eq!(client.run("rollback;").await, DONE);
     }
     // The owner as well, where replication's role would run no usual trigger.
     let mut owner = Psql::start(&server.url());
     assert_eq!(owner.run("set session_replication_role = replica;").await, DONE);
     for change in CHANGES {
-        assert_eq!(owner.run(change).await, "FE428", "{change}");
+        assert_refused(&mut owner, change).await;
     }
     assert_eq!(content(&server).await, before);
 }
