@@ -1,4 +1,4 @@
-//! A psql that stays open: statements go in one after another, as somebody types them.
+//! A psql that stays open: statements go in one after another, as an operator types them.
 
 use std::fs::File;
 use std::io::Write as _;

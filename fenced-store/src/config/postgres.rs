@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-/// What to do with the SQL pack of a PostgreSQL database.
+/// Action on the SQL pack of a PostgreSQL database.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum PackAction {
     /// Install the pack, or upgrade it in place. The flags --namespace, --token-key-file and
@@ -15,7 +15,7 @@ pub enum PackAction {
     Status(DatabaseFlags),
 }
 
-/// The database.
+/// Login at the database as the owner of the pack.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct DatabaseFlags {
     /// Database, as the owner of the pack: postgres://USER@HOST:PORT/NAME.
@@ -29,7 +29,7 @@ pub struct DatabaseFlags {
 /// Content of an installation.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct InstallFlags {
-    /// Database.
+    /// Login at the database, and a dry run.
     #[command(flatten)]
     pub database: DatabaseFlags,
     /// Table whose changes need a token; repeatable, each with its --lock.

@@ -47,7 +47,7 @@ async fn a_raise_waits_for_the_older_transaction_and_its_limit() {
     let mut new = app(&server);
     assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
     assert_eq!(new.run("set lock_timeout = '50ms';").await, DONE);
-    // Statements outside a transaction: enter ends nobody's.
+    // Unlike a seal, enter ends no transaction.
     assert_eq!(new.run(&enter("docs/1", 34, NEW)).await, "55P03");
     assert_eq!(new.run("set lock_timeout = 0;").await, DONE);
     let waits = new.send(&enter("docs/1", 34, NEW));

@@ -155,7 +155,7 @@ async fn a_new_partition_is_a_gap_until_its_table_is_guarded_again() {
     assert_eq!(server.sql("select * from fence.gaps()").await, "whole|fence_change");
 }
 
-/// A dump has the marks; an older one is below tokens that were issued since, until a floor says so.
+/// A dump has the marks; an older one is below the tokens issued since, until a floor is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_dump_keeps_the_marks() {
     let server = tables().await;

@@ -98,7 +98,8 @@ impl Installation {
         }
         for (table, lock) in &self.tables {
             let namespace = &self.namespace;
-            let (table, lock) = (literal(table), literal(lock));
+            let table = literal(table);
+            let lock = literal(lock);
             add(format_args!("select fence.guard({table}, {lock}, '{namespace}');\n"));
         }
         text += "commit;\n";
