@@ -1,6 +1,7 @@
 //! Flags, variables (`FENCED_STORE_…`) and configuration keys, and the settings made from them.
 
 mod election;
+mod postgres;
 mod proxy;
 mod redis_port;
 mod report;
@@ -18,6 +19,7 @@ use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, TlsFlags,
 use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 pub use self::election::ElectionFlags;
+pub use self::postgres::{DatabaseFlags, InstallFlags, PackAction};
 pub use self::proxy::ProxyFlags;
 pub use self::redis_port::RedisPortFlags;
 pub use self::report::ReportFlags;
@@ -117,6 +119,9 @@ Examples:
   Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
+  Rows of a PostgreSQL table that only a lock's holder may change:
+    fenced-store --unsigned postgres install --database postgres://127.0.0.1/shop \\
+      --table orders --lock 'orders/{id}' --client app
   The settings with the origin of each:
     fenced-store config show --config /etc/fencepost/fenced-store.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
@@ -127,13 +132,17 @@ Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 pub struct SettingsError(Vec<String>);
 
 /// Subcommand in place of serving.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Check that the guard with these settings is ready: exit code 0, otherwise 1.
     Health,
     /// Check or show the settings. Flags of the guard stand before this word.
     #[command(subcommand)]
     Config(ConfigAction),
+    /// Install, remove or show the SQL pack of a PostgreSQL database. Flags of the guard stand
+    /// before this word.
+    #[command(subcommand)]
+    Postgres(PackAction),
 }
 
 impl Config {

@@ -21,6 +21,7 @@ pub mod https;
 pub mod key;
 pub mod lock_servers;
 pub mod observe;
+mod postgres_pack;
 pub mod process;
 pub mod refusals;
 pub mod report;

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use crate::app::{self, StartError};
 use crate::config::{Command, Config, PREFIX};
+use crate::postgres_pack;
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
@@ -54,6 +55,9 @@ fn read_settings(
     };
     if let Some(Command::Config(action)) = config.command {
         return Err(check(config, action, &args));
+    }
+    if let Some(Command::Postgres(action)) = &config.command {
+        return Err(postgres_pack::run(&config, action));
     }
     if let Some(Command::Health) = config.command {
         return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));

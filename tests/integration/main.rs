@@ -28,6 +28,7 @@ mod locks;
 mod many_servers;
 mod observability;
 mod postgres;
+mod postgres_pack;
 mod quorum;
 mod redis;
 mod redis_port;

@@ -37,6 +37,7 @@ pub mod openapi;
 pub mod ports;
 pub mod postgres_server;
 pub mod process;
+pub mod psql;
 pub mod quorum_nodes;
 pub mod raw_http;
 pub mod redis_clock;

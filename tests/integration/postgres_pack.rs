@@ -1,0 +1,55 @@
+//! The SQL pack in a real PostgreSQL: no transaction of an older holder takes effect after a seal.
+
+mod command;
+mod handover;
+mod mutants;
+mod rights;
+mod sessions;
+mod tables;
+
+use fence_tests::postgres_server::Postgres;
+use fence_tests::psql::Psql;
+use fenced_store::store::postgres::pack;
+
+const OLD: &str = "11111111-1111-4111-8111-111111111111";
+const NEW: &str = "22222222-2222-4222-8222-222222222222";
+
+/// A PostgreSQL with the pack, and a table `docs` guarded by row.
+async fn installed() -> Postgres {
+    installed_as(&pack::sql()).await
+}
+
+/// With a pack of other statements: a mutant.
+async fn installed_as(statements: &str) -> Postgres {
+    let server = Postgres::start().await;
+    server.sql(statements).await;
+    server
+        .sql(
+            "create table docs (id int primary key, v text);
+             insert into docs select g, 'first' from generate_series(1, 3) g;
+             select fence.guard('docs', 'docs/{id}');
+             create role app login; grant all on docs to app;
+             grant execute on function fence.enter(text, bigint, uuid, text),
+               fence.seal(text, bigint, uuid, text, integer) to app",
+        )
+        .await;
+    server
+}
+
+/// A session of the role that owns nothing.
+fn app(server: &Postgres) -> Psql {
+    Psql::start(&server.url().replace("postgres@", "app@"))
+}
+
+fn enter(lock: &str, token: u64, lease: &str) -> String {
+    format!("select fence.enter('{lock}', {token}, '{lease}');")
+}
+
+fn seal(lock: &str, token: u64, lease: &str, wait_ms: u64) -> String {
+    format!("select fence.seal('{lock}', {token}, '{lease}', 'default', {wait_ms});")
+}
+
+/// Version of document 1.
+async fn document(server: &Postgres) -> String {
+    server.sql("select v from docs where id = 1").await
+}

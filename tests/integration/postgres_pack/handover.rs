@@ -1,0 +1,126 @@
+//! An older holder's transaction across a hand-over.
+
+use fence_tests::psql::DONE;
+
+use super::*;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stale_transaction_is_refused() {
+    let server = installed().await;
+    let mut old = app(&server);
+    let mut new = app(&server);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+    assert_eq!(old.run("update docs set v = 'old' where id = 1; commit;").await, DONE);
+    assert_eq!(new.run(&format!("begin; {}", enter("docs/1", 34, NEW))).await, DONE);
+    assert_eq!(new.run("update docs set v = 'new' where id = 1; commit;").await, DONE);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, "FE412");
+    assert_eq!(old.run("rollback;").await, DONE);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 34, OLD))).await, "FE409");
+    assert_eq!(old.run("rollback; update docs set v = 'none' where id = 1;").await, "FE428");
+    assert_eq!(document(&server).await, "new");
+}
+
+/// The client is stopped between two statements of its transaction, as in a pause of its process;
+/// the next holder's seal ends the transaction.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stopped_client_cannot_commit_after_the_seal() {
+    let server = installed().await;
+    let mut old = app(&server);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+    assert_eq!(old.run("update docs set v = 'old' where id = 1;").await, DONE);
+    old.process().pause();
+    let mut new = app(&server);
+    assert_eq!(new.run(&seal("docs/1", 34, NEW, 1)).await, DONE);
+    assert_eq!(document(&server).await, "first");
+    old.send("commit;");
+    old.process().resume();
+    assert_ne!(old.ended().await.code, 0);
+    assert_eq!(new.run(&format!("begin; {}", enter("docs/1", 34, NEW))).await, DONE);
+    assert_eq!(new.run("update docs set v = v || ' new' where id = 1; commit;").await, DONE);
+    assert_eq!(document(&server).await, "first new");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_raise_waits_for_the_older_transaction_and_its_limit() {
+    let server = installed().await;
+    let mut old = app(&server);
+    let mut new = app(&server);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+    assert_eq!(new.run("set lock_timeout = '50ms';").await, DONE);
+    // Unlike a seal, enter ends no transaction.
+    assert_eq!(new.run(&enter("docs/1", 34, NEW)).await, "55P03");
+    assert_eq!(new.run("set lock_timeout = 0;").await, DONE);
+    let waits = new.send(&enter("docs/1", 34, NEW));
+    assert_eq!(old.run("update docs set v = 'old' where id = 1; commit;").await, DONE);
+    assert_eq!(new.result(waits).await, DONE);
+    assert_eq!(document(&server).await, "old");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_of_one_token_work_at_once() {
+    let server = installed().await;
+    let mut one = app(&server);
+    let mut other = app(&server);
+    assert_eq!(
+        one.run(&format!("begin; {} {}", enter("docs/1", 3, OLD), enter("docs/2", 4, OLD))).await,
+        DONE
+    );
+    assert_eq!(one.run("commit; begin;").await, DONE);
+    assert_eq!(one.run(&enter("docs/1", 3, OLD)).await, DONE);
+    assert_eq!(other.run(&format!("begin; {}", enter("docs/1", 3, OLD))).await, DONE);
+    assert_eq!(other.run("update docs set v = 'b' where id = 1; commit;").await, DONE);
+    assert_eq!(one.run("update docs set v = v || 'a' where id = 1; commit;").await, DONE);
+    assert_eq!(document(&server).await, "ba");
+}
+
+/// A snapshot that is older than the seal reads what the predecessor has replaced since.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn older_snapshots_are_refused() {
+    let server = installed().await;
+    for (level, lock) in [("repeatable read", "docs/1"), ("serializable", "docs/2")] {
+        let mut old = app(&server);
+        let mut new = app(&server);
+        assert_eq!(old.run(&seal(lock, 33, OLD, 1)).await, DONE);
+        // The mark is raised in no such transaction.
+        assert_eq!(new.run(&format!("begin isolation level {level};")).await, DONE);
+        assert_eq!(new.run(&enter(lock, 34, NEW)).await, "FE425");
+        assert_eq!(new.run(&format!("rollback; {}", seal(lock, 34, NEW, 1))).await, DONE);
+        assert_eq!(new.run(&format!("begin isolation level {level};")).await, DONE);
+        assert_eq!(new.run(&enter(lock, 34, NEW)).await, DONE);
+        assert_eq!(new.run("update docs set v = 'x' where id < 0; commit;").await, DONE);
+        // The old one's snapshot shows its own mark still.
+        assert_eq!(old.run(&format!("begin isolation level {level};")).await, DONE);
+        assert_eq!(old.run("select count(*) from docs;").await, DONE);
+        assert_eq!(new.run(&seal(lock, 35, NEW, 1)).await, DONE);
+        assert_eq!(old.run(&enter(lock, 34, NEW)).await, "40001");
+    }
+}
+
+/// COMMIT races the seal: once the seal is answered, the number of effects is final.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_commit_that_races_the_seal_is_before_it_or_nothing() {
+    let rounds = if std::env::var_os("FENCE_LONG").is_some() { 10_000 } else { 20 };
+    let server = installed().await;
+    server.sql("create table journal (token int); grant all on journal to app").await;
+    server.sql("select fence.guard('journal', 'journal')").await;
+    let mut new = app(&server);
+    let mut committed = 0;
+    for round in 0..rounds {
+        let token = 2 * round + 1;
+        let mut old = app(&server);
+        let writes = format!(
+            "begin; {} insert into journal values ({token});",
+            enter("journal", token, OLD)
+        );
+        assert_eq!(old.run(&writes).await, DONE);
+        old.send("commit;");
+        assert_eq!(new.run(&seal("journal", token + 1, NEW, 1)).await, DONE);
+        let count = format!("select count(*) from journal where token = {token}");
+        let sealed = server.sql(&count).await;
+        old.send("\\q");
+        old.ended().await;
+        assert_eq!(server.sql(&count).await, sealed, "round {round}");
+        committed += u64::from(sealed == "1");
+    }
+    println!("{committed} of {rounds} commits were before the seal");
+}

@@ -1,0 +1,160 @@
+//! The pack broken on purpose: each probe holds for the real one and fails for its mutant.
+
+use fence_tests::psql::DONE;
+
+use super::*;
+
+/// Property of a pack, probed by clients.
+#[derive(Clone, Copy, Debug)]
+enum Probe {
+    OpenTransactionsHoldTheMark,
+    TruncateIsGuarded,
+    AnotherStartIsAnotherSession,
+    OwnNamesAreUsed,
+    ClaimsAreSigned,
+    SnapshotsAreYoung,
+    LowerSessionsEndFirst,
+    SealsEndStoppedClients,
+    BothRowsOfAMoveAreChecked,
+    ReplicasAreGuarded,
+    ClaimsDoNotHold,
+}
+
+/// A text of the pack, what it is replaced by, and the probe that fails then.
+const MUTANTS: [(&str, &str, Probe); 12] = [
+    (
+        "m.lock = p_lock for share;",
+        "m.lock = p_lock for key share;",
+        Probe::OpenTransactionsHoldTheMark,
+    ),
+    ("m.lock = p_lock for share;", "m.lock = p_lock;", Probe::OpenTransactionsHoldTheMark),
+    ("before truncate on", "before update on", Probe::TruncateIsGuarded),
+    ("return started = p_start;", "return true;", Probe::AnotherStartIsAnotherSession),
+    ("set search_path = pg_catalog, pg_temp", "", Probe::OwnNamesAreUsed),
+    ("'hex') then\n    return '';", "'hex') then\n    null;", Probe::ClaimsAreSigned),
+    (
+        "if current_setting('transaction_isolation') <> 'read committed' then\n    perform \
+         fence.refuse('FE425', format('lock",
+        "if false then\n    perform fence.refuse('FE425', format('lock",
+        Probe::SnapshotsAreYoung,
+    ),
+    ("elsif session.token < p_token then", "elsif false then", Probe::LowerSessionsEndFirst),
+    (
+        "perform fence.end_holders(p_namespace, p_lock, p_token);",
+        "null;",
+        Probe::SealsEndStoppedClients,
+    ),
+    (
+        "if new_lock is distinct from old_lock then",
+        "if false then",
+        Probe::BothRowsOfAMoveAreChecked,
+    ),
+    (
+        "enable always trigger fence_change",
+        "enable trigger fence_change",
+        Probe::ReplicasAreGuarded,
+    ),
+    (
+        "perform fence.enter_checked(p_namespace, p_lock, claimed.token, claimed.lease);",
+        "null;",
+        Probe::ClaimsDoNotHold,
+    ),
+];
+
+impl Probe {
+    async fn holds(self, server: &Postgres) -> bool {
+        match self {
+            Self::OpenTransactionsHoldTheMark => {
+                let mut old = app(server);
+                let mut new = app(server);
+                assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
+                assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+                assert_eq!(new.run("set lock_timeout = '50ms';").await, DONE);
+                new.run(&enter("docs/1", 34, NEW)).await == "55P03"
+            }
+            Self::TruncateIsGuarded => app(server).run("truncate docs;").await == "FE428",
+            Self::AnotherStartIsAnotherSession => another_start(server).await,
+            Self::OwnNamesAreUsed => own_names(server).await,
+            Self::ClaimsAreSigned => {
+                assert_eq!(app(server).run(&enter("docs/1", 34, NEW)).await, DONE);
+                let setting = format!("{}default docs/1 34 {NEW}\n", "0".repeat(64));
+                let forged =
+                    format!("begin; select pg_current_xact_id(); set fence.claims = '{setting}';");
+                let mut client = app(server);
+                assert_eq!(client.run(&forged).await, DONE);
+                client.run("update docs set v = 'x' where id = 1;").await == "FE428"
+            }
+            Self::SnapshotsAreYoung => {
+                assert_eq!(app(server).run(&enter("docs/1", 33, OLD)).await, DONE);
+                let begin = "begin isolation level repeatable read;";
+                app(server).run(&format!("{begin} {}", enter("docs/1", 34, NEW))).await == "FE425"
+            }
+            Self::LowerSessionsEndFirst => {
+                let mut old = Psql::start(&server.url());
+                assert_eq!(old.run(&register(33, OLD)).await, DONE);
+                server.sql(&register(34, NEW)).await == "sealing"
+            }
+            Self::SealsEndStoppedClients => {
+                let mut old = app(server);
+                assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+                old.process().pause();
+                app(server).run(&seal("docs/1", 34, NEW, 1)).await == DONE
+            }
+            Self::BothRowsOfAMoveAreChecked => {
+                let mut client = app(server);
+                assert_eq!(client.run(&format!("begin; {}", enter("docs/1", 1, OLD))).await, DONE);
+                client.run("update docs set id = 9 where id = 1;").await == "FE428"
+            }
+            Self::ReplicasAreGuarded => {
+                let mut owner = Psql::start(&server.url());
+                owner.run("set session_replication_role = replica; delete from docs;").await
+                    == "FE428"
+            }
+            Self::ClaimsDoNotHold => {
+                let mut client = app(server);
+                assert_eq!(client.run("begin; savepoint s;").await, DONE);
+                assert_eq!(client.run(&enter("docs/1", 34, NEW)).await, DONE);
+                let keep = "select current_setting('fence.claims') as kept \\gset\nrollback to s;";
+                assert_eq!(client.run(keep).await, DONE);
+                assert_eq!(app(server).run(&seal("docs/1", 35, NEW, 1000)).await, DONE);
+                assert_eq!(client.run("set fence.claims = :'kept';").await, DONE);
+                client.run("update docs set v = 'x' where id = 1;").await == "FE412"
+            }
+        }
+    }
+}
+
+fn register(token: u64, lease: &str) -> String {
+    format!("select verdict from fence.register('default', 'shop', {token}, '{lease}');")
+}
+
+async fn another_start(server: &Postgres) -> bool {
+    let mut bystander = Psql::start(&server.url());
+    assert_eq!(bystander.run(&register(33, OLD)).await, DONE);
+    server.sql("update fence.sessions set backend_start = backend_start - interval '1 s'").await;
+    server.sql(&register(34, NEW)).await == "admitted"
+}
+
+async fn own_names(server: &Postgres) -> bool {
+    server.sql("create schema evil authorization app").await;
+    assert_eq!(app(server).run(&enter("docs/1", 34, NEW)).await, DONE);
+    let mut client = app(server);
+    let hijack = "
+      create function evil.no(bigint, bigint) returns boolean language sql as 'select false';
+      create operator evil.< (leftarg = bigint, rightarg = bigint, procedure = evil.no);
+      create operator evil.> (leftarg = bigint, rightarg = bigint, procedure = evil.no);
+      set search_path = evil, pg_catalog;";
+    assert_eq!(client.run(hijack).await, DONE);
+    client.run(&enter("docs/1", 33, OLD)).await == "FE412"
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_mutant_is_caught() {
+    let pack = pack::sql();
+    for (from, to, probe) in MUTANTS {
+        assert!(pack.contains(from), "{from}");
+        assert!(probe.holds(&installed().await).await, "{probe:?} fails for the pack itself");
+        let mutant = installed_as(&pack.replace(from, to)).await;
+        assert!(!probe.holds(&mutant).await, "{probe:?} does not catch {to:?} for {from:?}");
+    }
+}
