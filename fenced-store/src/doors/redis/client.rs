@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
 use super::budget::{Charge, FREE};
-use super::client_socket::{ClientReader, ClientSocket};
+use crate::doors::client_socket::{ClientReader, ClientSocket};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};

@@ -13,7 +13,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
 use super::budget::{Budget, Charge};
-use super::client_socket::ClientWriter;
+use crate::doors::client_socket::ClientWriter;
 use super::out::Out;
 use super::resp::encode;
 
