@@ -38,6 +38,7 @@ pub(crate) mod fuzz;
 pub mod memory;
 mod once;
 mod open;
+pub mod postgres;
 mod probe;
 pub mod redis;
 mod report;

@@ -259,7 +259,7 @@ async fn log_in(
     let server = ServerSession::open(address, &login, &parameters).await;
     let server = server.map_err(|error| Refusal::unreachable(&error))?;
     for fence in &fences {
-        if let Err(refused) = thread.registry.admit(fence, Some(server.pid)).await {
+        if let Err(refused) = thread.registry.admit(fence, server.pid).await {
             let refusal = refused.refusal(fence);
             port.note(fence, &refused, &refusal);
             return Err(refusal.into());

@@ -47,7 +47,7 @@ impl Fences for DatabaseMarks {
     }
 
     async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
-        match self.registry.admit(&fence, None).await {
+        match self.registry.seal(&fence).await {
             Ok(()) => {
                 let mark = Some(fence.presented.token);
                 Ok(FenceOutcome::Applied { effect: Effect::Sealed, mark })
@@ -61,7 +61,8 @@ impl Fences for DatabaseMarks {
 
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
         let sql = format!(
-            "SELECT max(token) FROM fence.marks WHERE namespace = '{}'",
+            "SELECT max(token) FROM (SELECT token FROM fence.marks WHERE namespace = '{0}' \
+             UNION ALL SELECT token FROM fence.seals WHERE namespace = '{0}' AND token > 0) t",
             self.registry.namespace
         );
         let rows = self.registry.query(&sql).await.map_err(unavailable)?;

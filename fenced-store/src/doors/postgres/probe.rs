@@ -18,7 +18,8 @@ const WITHIN: Duration = Duration::from_secs(30);
 
 /// What a role must not be able to do. The guard's own role owns the schema.
 const RIGHTS: &str = "SELECT r.rolsuper OR r.rolcreaterole OR r.rolreplication \
-    OR has_schema_privilege(r.oid, 'fence', 'USAGE') OR has_schema_privilege(r.oid, 'fence', 'CREATE') \
+    OR has_schema_privilege(r.oid, 'fence', 'CREATE') OR has_function_privilege(r.oid, \
+    'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
     OR pg_has_role(r.oid, n.nspowner, 'MEMBER') OR pg_has_role(r.oid, d.datdba, 'MEMBER') \
     OR pg_has_role(r.oid, 'pg_execute_server_program', 'MEMBER') \
     OR pg_has_role(r.oid, 'pg_write_server_files', 'MEMBER') \
@@ -59,7 +60,7 @@ async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(),
                 return Err(format!(
                     "role {role} could act on the fence: it must not be a superuser, create roles, \
                      replicate, signal back ends, run programs or write files of the server, own \
-                     the database or have any right on schema fence"
+                     the database or be granted fence.register"
                 ));
             }
             None => return Err(format!("role {role} does not exist")),
@@ -79,7 +80,7 @@ async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<Str
     let parameters = [("database", upstream.database.as_str())];
     let opened = ServerSession::open(&upstream.address, &settings.writer, &parameters).await;
     let mut session = opened.map_err(text)?;
-    match registry.admit(&low, Some(session.pid)).await {
+    match registry.admit(&low, session.pid).await {
         Ok(()) => {}
         Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
@@ -92,7 +93,7 @@ async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<Str
                     given; name PostgreSQL itself"
             .to_owned());
     }
-    match registry.admit(&high, None).await {
+    match registry.seal(&high).await {
         Ok(()) => {}
         Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),

@@ -11,10 +11,9 @@ use super::refusal::{Refusal, sqlstate};
 use super::server::{Row, ServerError, ServerSession};
 use super::target::UpstreamUrl;
 use crate::fail_points::{FailPoint, FailPoints};
+use crate::store::postgres::pack::VERSION;
 use crate::verdict::{Fence, Mark};
 
-/// Version of the registry that this guard knows.
-const VERSION: &str = "1";
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 4;
 /// Rounds in which a lock may be found with lower sessions.
@@ -126,11 +125,11 @@ impl Registry {
             return refuse("it is older than PostgreSQL 13");
         }
         if column(3).is_none() {
-            return refuse("its database has no schema fence; install the registry");
+            return refuse("its database has no schema fence; install the SQL pack");
         }
         let rows = session.query("SELECT version FROM fence.meta").await?;
         match rows.first().and_then(|row| row.first()?.as_deref()) {
-            Some(VERSION) => Ok(session),
+            Some(version) if version == VERSION.to_string() => Ok(session),
             other => {
                 let text = format!(
                     "its schema fence is of version {}, and this guard knows {VERSION}",
@@ -141,10 +140,9 @@ impl Registry {
         }
     }
 
-    /// Registers a back end under a token, after every session with a lower one has ended; without
-    /// a back end it raises the mark in the same way. Idempotent, whichever guard runs it: a guard
-    /// may stop between any two steps.
-    pub(super) async fn admit(&self, fence: &Fence, pid: Option<i32>) -> Result<(), NotAdmitted> {
+    /// Registers a back end under a token, after every session with a lower one has ended.
+    /// Idempotent, whichever guard runs it: a guard may stop between any two steps.
+    pub(super) async fn admit(&self, fence: &Fence, pid: i32) -> Result<(), NotAdmitted> {
         for _ in 0..ROUNDS {
             self.fail_points.reached(FailPoint::BeforeRegister);
             match self.register(fence, pid).await? {
@@ -157,23 +155,28 @@ impl Registry {
                 Registered::Sealing => {}
             }
             self.fail_points.reached(FailPoint::AfterRaise);
-            let ended = self.abort(&fence.lock).await?;
-            tracing::info!(lock = %fence.lock, ended, "ended sessions with lower tokens");
+            let lock = &fence.lock;
+            tracing::info!(%lock, "ending sessions with lower tokens");
+            // Sessions that still run are found again by the next round.
+            self.call(&format!("abort('{}', '{lock}', {END_WITHIN_MS})", self.namespace)).await?;
             self.fail_points.reached(FailPoint::AfterAbort);
+            self.call(&format!("settle('{}', '{lock}')", self.namespace)).await?;
+            self.fail_points.reached(FailPoint::AfterSealed);
         }
         let text = format!("sessions with lower tokens of lock {} do not end", fence.lock);
         Err(NotAdmitted::Failed(ServerError::Broken(text)))
     }
 
-    async fn register(&self, fence: &Fence, pid: Option<i32>) -> Result<Registered, NotAdmitted> {
+    async fn call(&self, function: &str) -> Result<(), NotAdmitted> {
+        self.query(&format!("SELECT pid FROM fence.{function}")).await?;
+        Ok(())
+    }
+
+    async fn register(&self, fence: &Fence, pid: i32) -> Result<Registered, NotAdmitted> {
         // Namespaces and locks have no character that ends a literal.
         let sql = format!(
-            "SELECT verdict, mark, mark_lease FROM fence.register('{}', '{}', {}, '{}', {})",
-            self.namespace,
-            fence.lock,
-            fence.presented.token,
-            fence.presented.lease,
-            pid.map_or_else(|| "NULL".to_owned(), |pid| pid.to_string()),
+            "SELECT verdict, mark, lease FROM fence.register('{}', '{}', {}, '{}', {pid})",
+            self.namespace, fence.lock, fence.presented.token, fence.presented.lease,
         );
         let rows = self.query(&sql).await?;
         let row = rows.first().ok_or_else(|| foreign("no row"))?;
@@ -186,18 +189,32 @@ impl Registry {
         }
     }
 
-    async fn abort(&self, lock: &LockName) -> Result<u64, NotAdmitted> {
-        let sql = format!("SELECT fence.abort('{}', '{lock}', {END_WITHIN_MS})", self.namespace);
-        let rows = self.query(&sql).await?;
-        let count = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
-        count.ok_or_else(|| foreign("no number"))
+    /// Raises the mark, and ends what has to end first, without registering a session.
+    pub(super) async fn seal(&self, fence: &Fence) -> Result<(), NotAdmitted> {
+        let Fence { lock, presented: Mark { token, lease } } = fence;
+        let sql = format!("SELECT fence.seal('{lock}', {token}, '{lease}', '{}')", self.namespace);
+        let error = match self.query(&sql).await {
+            Ok(_) => return Ok(()),
+            Err(error) => error,
+        };
+        let sqlstate = match &error {
+            ServerError::Refused(frame) => frame.sqlstate(),
+            ServerError::Broken(_) => "",
+        };
+        match (sqlstate, self.show(lock).await) {
+            (sqlstate::STALE, Ok(Some(mark))) => Err(NotAdmitted::Stale(mark)),
+            (sqlstate::COLLISION, Ok(Some(mark))) => Err(NotAdmitted::Collision(mark)),
+            _ => Err(NotAdmitted::Failed(error)),
+        }
     }
 
-    /// Returns the mark of a lock.
+    /// Returns the mark of a lock, an announced one if it is higher.
     pub(super) async fn show(&self, lock: &LockName) -> Result<Option<Mark>, ServerError> {
+        let of_lock = format!("WHERE namespace = '{}' AND lock = '{lock}'", self.namespace);
         let sql = format!(
-            "SELECT token, lease FROM fence.marks WHERE namespace = '{}' AND lock = '{lock}'",
-            self.namespace
+            "SELECT token, lease FROM fence.marks {of_lock} UNION ALL \
+             SELECT token, lease FROM fence.seals {of_lock} AND token > 0 \
+             ORDER BY token DESC LIMIT 1"
         );
         Ok(self.query(&sql).await?.first().and_then(|row| mark_of(row)))
     }

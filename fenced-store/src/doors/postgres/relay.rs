@@ -49,6 +49,7 @@ enum Stopped {
     /// Shutdown found nothing under way.
     Drained,
     ClientFrame(BadLength),
+    ServerFrame,
 }
 
 /// A client and its session.
@@ -122,7 +123,7 @@ impl Relay {
                 bad.len,
                 char::from(bad.tag)
             )),
-            Stopped::ServerFrame(_) => self.lost("the server sent a message without a length"),
+            Stopped::ServerFrame => self.lost("the server sent a message without a length"),
             Stopped::Server => match (self.preempted().await, self.traffic.fatal()) {
                 (Some(refusal), _) => refusal,
                 (None, Some(fatal)) => Refusal::OfServer(fatal.clone()),
@@ -227,8 +228,8 @@ impl Relay {
             Ok(_) => {}
         }
         out.clear();
-        if let Err(bad) = self.traffic.received(read, out) {
-            return Poll::Ready(Err(Stopped::ServerFrame(bad)));
+        if self.traffic.received(read, out).is_err() {
+            return Poll::Ready(Err(Stopped::ServerFrame));
         }
         let sent = send(&self.to_client, out, &mut self.for_client);
         Poll::Ready(sent.map_err(|_| Stopped::Client))

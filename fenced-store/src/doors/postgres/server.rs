@@ -166,10 +166,6 @@ impl ServerSession {
             let mut out = BytesMut::new();
             match body.get_i32() {
                 0 => return Ok(()),
-                3 => {
-                    let password = password.ok_or_else(missing)?;
-                    frontend::password_message(password, &mut out).map_err(broken)?;
-                }
                 5 => {
                     let salt = body.first_chunk().ok_or_else(|| unexpected(b'R'))?;
                     let password = password.ok_or_else(missing)?;
