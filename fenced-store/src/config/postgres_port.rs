@@ -64,9 +64,11 @@ impl PostgresPortFlags {
              postgres://guard@HOST:PORT/DATABASE"
                 .to_owned()
         })?;
-        let user = self.postgres_writer.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
-            "--postgres-listen needs --postgres-writer, the role of clients with a token".to_owned()
-        })?;
+        let user =
+            self.postgres_writer.clone().filter(|name| !name.is_empty()).ok_or_else(|| {
+                "--postgres-listen needs --postgres-writer, the role of clients with a token"
+                    .to_owned()
+            })?;
         if user == upstream.login.user || self.postgres_reader.as_ref() == Some(&user) {
             let text = "--postgres-writer must be a role of its own: neither the guard's nor that \
                         of --postgres-reader";

@@ -15,13 +15,13 @@ use service_kit::socket;
 use service_kit::tasks::Tasks;
 use service_kit::tls::ServerTls;
 use tokio::io::AsyncReadExt;
-use tokio::net::{TcpListener, TcpStream};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
 
+use tls::{TlsReader, TlsSession, TlsWriter};
 use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
-use tls::{TlsReader, TlsSession, TlsWriter};
 
 mod tls;
 

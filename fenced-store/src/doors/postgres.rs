@@ -104,7 +104,8 @@ pub(crate) async fn open_marks(
     let upstream = settings.upstream.clone();
     let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
     let probed = probe::probe(&registry, settings).await?;
-    let registry = Registry::new(settings.upstream.clone(), namespace.clone(), settings.fail_points);
+    let registry =
+        Registry::new(settings.upstream.clone(), namespace.clone(), settings.fail_points);
     Ok(Arc::new(DatabaseMarks::new(registry, probed)))
 }
 

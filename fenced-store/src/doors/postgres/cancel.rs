@@ -58,8 +58,7 @@ impl CancelKeys {
             // The server closes the connection once it has sent the signal.
             stream.read(&mut [0]).await
         };
-        let done: Result<std::io::Result<usize>, _> =
-            tokio::time::timeout(WITHIN, request).await;
+        let done: Result<std::io::Result<usize>, _> = tokio::time::timeout(WITHIN, request).await;
         match done {
             Ok(Ok(_)) => {
                 port.counters.cancels.inc();

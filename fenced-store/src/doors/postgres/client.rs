@@ -329,9 +329,8 @@ async fn authenticate(
         Some(credential) => credential.clone(),
         None => password(client).await?,
     };
-    let fences = policy.credential(credential.as_bytes()).map_err(|reject| {
-        Refusal::of_reject(&reject)
-    })?;
+    let fences =
+        policy.credential(credential.as_bytes()).map_err(|reject| Refusal::of_reject(&reject))?;
     if let Some(lock) = lock
         && !fences.iter().any(|fence| fence.lock == lock)
     {

@@ -6,9 +6,7 @@ use fence_protocol::{LockName, Token};
 
 use super::registry::{NotAdmitted, Registry, mark_of};
 use super::server::ServerError;
-use crate::store::{
-    Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport,
-};
+use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
 use crate::verdict::{Fence, Mark};
 
 /// Marks in the database behind the port, which the probe has shown to be sound.

@@ -31,10 +31,7 @@ const RIGHTS: &str = "SELECT r.rolsuper OR r.rolcreaterole OR r.rolreplication \
 ///
 /// # Errors
 /// A sentence on the deviation.
-pub(super) async fn probe(
-    registry: &Registry,
-    settings: &PortSettings,
-) -> Result<String, String> {
+pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Result<String, String> {
     let run = async {
         check_roles(registry, settings).await?;
         for _ in 0..TRIES {

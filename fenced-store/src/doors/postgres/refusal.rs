@@ -104,8 +104,7 @@ impl Refusal {
 
     /// The error of a session that a higher token ended.
     pub(super) fn preempted(fence: &Fence, mark: Token, is_unknown: bool) -> Self {
-        let message =
-            format!("a newer holder of lock {} ended this session", fence.lock);
+        let message = format!("a newer holder of lock {} ended this session", fence.lock);
         let outcome = match is_unknown {
             true => "the outcome of the statement under way is unknown",
             false => "no statement was under way; an open transaction was rolled back",

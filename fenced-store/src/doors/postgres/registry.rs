@@ -102,7 +102,10 @@ impl Registry {
         let parameters = [
             ("database", database.as_str()),
             ("application_name", "fenced-store"),
-            ("options", "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s"),
+            (
+                "options",
+                "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s",
+            ),
         ];
         let mut session = ServerSession::open(address, login, &parameters).await?;
         let rows = session.query(

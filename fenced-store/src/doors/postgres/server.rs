@@ -152,7 +152,8 @@ impl ServerSession {
 
     async fn authenticate(&mut self, login: &ServerLogin) -> Result<(), ServerError> {
         let missing = || {
-            let text = format!("the server wants a password of user {}, and none is set", login.user);
+            let text =
+                format!("the server wants a password of user {}, and none is set", login.user);
             ServerError::Broken(text)
         };
         let password = login.password.as_ref().map(|password| password.expose().as_bytes());

@@ -84,7 +84,14 @@ mod tests {
         assert_eq!(url.login.password.as_ref().map(Password::expose), Some("se@cret"));
         assert!(!url.is_loopback());
         assert!("postgresql://g@[::1]:1/o".parse::<UpstreamUrl>().unwrap().is_loopback());
-        for bad in ["redis://a@b/c", "postgres://b/c", "postgres://a@b", "postgres://a:pw@b/", "postgres://a@b,c/d", "postgres://a@b/c?x=y"] {
+        for bad in [
+            "redis://a@b/c",
+            "postgres://b/c",
+            "postgres://a@b",
+            "postgres://a:pw@b/",
+            "postgres://a@b,c/d",
+            "postgres://a@b/c?x=y",
+        ] {
             let error = bad.parse::<UpstreamUrl>().unwrap_err();
             assert!(!error.contains("pw"), "{error}");
         }

@@ -13,9 +13,9 @@ use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
 
 use super::client::Client;
-use crate::doors::client_socket::{self, ClientSocket};
 use super::hub::Hub;
 use super::{Port, PortSettings};
+use crate::doors::client_socket::{self, ClientSocket};
 
 /// Interval of the search for unused connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(20);
