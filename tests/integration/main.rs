@@ -27,6 +27,7 @@ mod https;
 mod locks;
 mod many_servers;
 mod observability;
+mod postgres;
 mod postgres_port;
 mod quorum;
 mod redis;

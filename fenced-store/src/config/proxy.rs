@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 use fence_protocol::duration::{parse, parse_positive};
+use http::StatusCode;
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
 use super::{ElectionFlags, ReportFlags};
 use crate::doors::http_proxy::{
-    Upstream, UpstreamHttp, UpstreamTlsFlags, probe_folder, upstream_url,
+    Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
 };
 use crate::key::ObjectKey;
 
@@ -47,6 +48,10 @@ pub struct ProxyFlags {
     /// being closed has an unknown outcome.
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse)]
     pub upstream_idle: Duration,
+    /// Statuses, with commas between them, that leave the outcome of a write unknown, beside 202,
+    /// 502, 504 and 520 to 527. Envoy, for one, replies 503 after it has sent a request.
+    #[arg(long, value_name = "STATUS", value_delimiter = ',', value_parser = error_status)]
+    pub upstream_unknown_status: Vec<StatusCode>,
     /// Longest wait of a request for lower ones, then 503.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
     pub drain_wait: Duration,
@@ -106,6 +111,7 @@ impl ProxyFlags {
                 state: state.clone(),
                 timeout: self.upstream_timeout,
                 idle: self.upstream_idle,
+                unknown_statuses: self.upstream_unknown_status.clone(),
                 drain_wait: self.drain_wait,
                 etag_probe: self.etag_probe.clone(),
             }),

@@ -45,7 +45,7 @@ mod upstream;
 pub use election::ElectionOptions;
 pub use service::LaneService;
 pub use upstream::{
-    LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, probe_folder, upstream_url,
+    LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
 };
 
 /// A state that cannot be used.

@@ -100,7 +100,7 @@ pub fn without_password(url: &str) -> String {
 }
 
 /// First part of the schemes of URLs that may hold a password.
-const SCHEMES: [&str; 3] = ["redis", "etcd", "http"];
+const SCHEMES: [&str; 4] = ["redis", "etcd", "http", "postgres"];
 
 #[cfg(test)]
 mod tests {

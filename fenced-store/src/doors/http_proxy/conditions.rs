@@ -12,8 +12,10 @@
 //!   quarantine either, as long as everything that is out is conditional.
 //! - *An unknown outcome of a write under `If-Match` can be settled at once*: the same write is
 //!   sent again. 2xx: it was applied once, and the first one is dead, for it would have changed the
-//!   tag. 412: the tag has changed, so that it was applied or never will be. Reading the tag would
-//!   not settle it: a read may be answered by a cache or a replica, a condition is not.
+//!   tag. 412, and a read then shows another version: it was applied or never will be. Neither would
+//!   settle it alone: a read may be answered by a cache or a replica, and an upstream has other
+//!   reasons for a 412, such as a lease on the object. So writes with
+//!   [conditions of its own](has_vendor_condition) are sent as they are.
 //! - *Absence is not a version.* A resource can be missing, made and missing again. A creation with
 //!   an unknown outcome is not settled by the next one: it quarantines the lane, and no DELETE goes
 //!   before the lifetime has passed. A DELETE is `bounded`, and so are reads, which leave no tag
@@ -31,7 +33,27 @@ mod versions;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::versions::Versions;
+use http::HeaderMap;
+
 use crate::counters::Counters;
+
+/// Beginnings of the names of headers with conditions of one vendor: Azure, Google Cloud, S3.
+const VENDOR_CONDITIONS: [&str; 7] = [
+    "x-amz-if-",
+    "x-goog-if-",
+    "x-ms-blob-condition-",
+    "x-ms-if-",
+    "x-ms-lease-id",
+    "x-ms-proposed-lease-id",
+    "x-ms-source-if-",
+];
+
+/// Returns `true` if a request has a condition beside those of HTTP. A 412 to it shows nothing of
+/// the tag.
+pub(super) fn has_vendor_condition(headers: &HeaderMap) -> bool {
+    let mut names = headers.keys().map(http::HeaderName::as_str);
+    names.any(|name| VENDOR_CONDITIONS.iter().any(|begin| name.starts_with(begin)))
+}
 
 /// Reason for a write without a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,7 +26,7 @@ use super::body::StreamedReply;
 use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain};
 use super::headers;
 use super::received::{ReceivedReply, ReplyLimits};
-use super::upstream::Upstream;
+use super::upstream::{Upstream, is_unknown};
 use crate::key::ObjectKey;
 use crate::rules::Resource;
 use crate::service::UNKNOWN_HINT;
@@ -134,6 +134,7 @@ pub(super) struct Forwarder {
     /// Name of the upstream, for its Host header.
     pub(super) host: HeaderValue,
     pub(super) timeout: Duration,
+    unknown_statuses: Vec<StatusCode>,
     pub(super) reply_limits: ReplyLimits,
 }
 
@@ -158,6 +159,7 @@ impl Forwarder {
                 .unwrap_or(HeaderValue::from_static("upstream")),
             url: upstream.url.clone(),
             timeout: upstream.timeout,
+            unknown_statuses: upstream.unknown_statuses.clone(),
             reply_limits,
         }
     }
@@ -246,10 +248,7 @@ impl Forwarder {
         head: http::response::Parts,
         received: ReceivedReply,
     ) -> Forwarded {
-        // A gateway replied; the request may still be on its way behind it.
-        if matches!(head.status, StatusCode::BAD_GATEWAY | StatusCode::GATEWAY_TIMEOUT)
-            || head.status.is_informational()
-        {
+        if is_unknown(head.status) || self.unknown_statuses.contains(&head.status) {
             return self.unknown(what, &format!("it replied {}", head.status));
         }
         // 202: accepted, and not yet applied.

@@ -9,7 +9,7 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
 use http::header::{CONNECTION, CONTENT_LENGTH};
 use http::request::Parts;
-use http::{HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
@@ -19,7 +19,7 @@ use service_kit::{clock, trace};
 
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
-use super::conditions::Conditions;
+use super::conditions::{Conditions, has_vendor_condition};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
 use super::lane::Kind;
@@ -76,9 +76,9 @@ impl Proxy {
 
     /// Returns the form of a write of a protected resource. With a query it may concern a part of
     /// the resource, or a property, for which the upstream checks no version.
-    fn kind(&self, method: &Method, uri: &Uri) -> Kind {
+    fn kind(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Kind {
         match *method {
-            _ if uri.query().is_some() => Kind::Write,
+            _ if uri.query().is_some() || has_vendor_condition(headers) => Kind::Write,
             Method::PUT if self.conditions().is_some() => Kind::ConditionalPut,
             Method::DELETE if self.conditions().is_some() => Kind::ConditionalDelete,
             _ => Kind::Write,
@@ -179,7 +179,7 @@ fn check(
     let owner = owner(headers)?;
     let kind = match intent {
         Intent::Read => Kind::Read,
-        Intent::Write if fence.is_some() => proxy.kind(method, &head.uri),
+        Intent::Write if fence.is_some() => proxy.kind(method, uri, headers),
         Intent::Write => Kind::Write,
     };
     Ok((RequestSummary { fence, kind: "forward", text, owner }, key, kind))

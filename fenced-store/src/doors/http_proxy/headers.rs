@@ -55,10 +55,11 @@ pub(super) fn check_request(headers: &HeaderMap) -> Result<(), Reject> {
         }
     }
     for name in headers.keys().map(HeaderName::as_str).filter(|name| !COMMON.contains(name)) {
-        if name.contains('_') {
+        if !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-') {
             return refuse(format!(
-                "header {name} is refused: many servers read an underscore as a hyphen, so that it \
-                 would be a second spelling of another header"
+                "header {name} is refused: many servers read an underscore, and some every sign, as \
+                 a hyphen, so that it would be a second spelling of another header; use letters, \
+                 digits and hyphens"
             ));
         }
         if second_name::is_one(name) {
@@ -191,6 +192,10 @@ mod tests {
             &[("upgrade", "websocket"), ("connection", "upgrade")],
             &[("x-http-method-override", "DELETE")],
             &[("x_original_url", "/other")],
+            &[("x!original!url", "/other")],
+            &[("x.http.method.override", "DELETE")],
+            &[("x-original-http-method", "DELETE")],
+            &[("x-waws-unencoded-url", "/other")],
             &[("fencing_token", "34")],
         ] {
             assert!(check_request(&headers(bad)).is_err(), "{bad:?}");

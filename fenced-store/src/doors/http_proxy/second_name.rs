@@ -14,7 +14,7 @@ use service_kit::problem::Reject;
 use crate::rules::METHODS;
 
 /// Names of headers, whole.
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 15] = [
     "content-location",
     "destination",
     "destination-account",
@@ -28,17 +28,19 @@ const NAMES: [&str; 14] = [
     "x-http-method",
     "x-script-name",
     "x-symlink-target-account",
+    "x-waws-unencoded-url",
     "script-name",
 ];
 
 /// Parts of headers' names: `x-amz-copy-source`, `x-amz-copy-source-range`, `x-ms-copy-source`,
 /// `x-http-method-override`, `x-rewrite-url`, `x-accel-redirect`, …
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 19] = [
     "copy-from",
     "copy-source",
     "method-override",
     "move-source",
     "object-manifest",
+    "original-http-method",
     "original-method",
     "original-path",
     "original-uri",

@@ -136,6 +136,7 @@ async fn app_with(
         timeout: Duration::from_secs(20),
         idle,
         http: UpstreamHttp::H1,
+        unknown_statuses: vec![StatusCode::SERVICE_UNAVAILABLE],
         drain_wait: Duration::from_secs(5),
         etag_probe: None,
     };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use fence_protocol::Invalid;
+use http::StatusCode;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
 use super::election::ElectionOptions;
@@ -31,6 +32,8 @@ pub struct Upstream {
     pub timeout: Duration,
     /// Longest rest after which a connection is used again; zero for a new one each time.
     pub idle: Duration,
+    /// Statuses that leave the outcome of a write unknown, beside those of [`is_unknown`].
+    pub unknown_statuses: Vec<StatusCode>,
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
     /// Folder of the probe that must show that writes can be conditional; `None` if they are not.
@@ -47,6 +50,22 @@ pub enum UpstreamHttp {
     H2,
     /// HTTP/2 if an https:// datastore chooses it, otherwise HTTP/1.1.
     Auto,
+}
+
+/// Returns `true` for the replies of a gateway that does not know what became of a request: it may
+/// still be on its way behind it. 520 to 527 are a content delivery network's.
+pub(super) fn is_unknown(status: StatusCode) -> bool {
+    status.is_informational() || matches!(status.as_u16(), 502 | 504 | 520..=527)
+}
+
+/// Reads a status for [`Upstream::unknown_statuses`].
+///
+/// # Errors
+/// A sentence, unless it is from 400 to 599.
+pub fn error_status(text: &str) -> Result<StatusCode, String> {
+    let status = text.parse::<u16>().ok().filter(|status| (400..600).contains(status));
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    status.ok_or_else(|| "write a status from 400 to 599, such as 503".to_owned())
 }
 
 /// Longest time for which the upstream may leave bytes unacknowledged, where a standby may take

@@ -131,6 +131,41 @@ async fn a_lost_reply_is_unknown_to_the_client_and_settled_for_the_lane() {
     assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 2);
 }
 
+/// The origin refuses the second sending for a reason of its own, and the first one still finds its
+/// version: the outcome is not settled.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_refusal_for_another_reason_settles_nothing() {
+    let world = Versions::new().await;
+    let old = token(33);
+    world.put(&old, "made").await.expect(201);
+    let mut held = world.origin.hold("33");
+    let late = world.put_later(&old, "33");
+    held.arrived().await;
+    world.origin.lie(Lie::RefusesAll);
+    soon("a reply", late).await.unwrap().unwrap().problem(Code::OutcomeUnknown);
+    world.origin.lie(Lie::None);
+    let newer = token(34);
+    world.send(Method::GET, &newer, "").await.problem(Code::Quarantined);
+    assert_eq!(guarantee(world.put(&newer, "34").await, 204), Guarantee::Atomic.as_str());
+    held.release();
+    world.refused("33").await;
+    assert_eq!(world.applied(), ["made", "34"]);
+    assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 0);
+}
+
+/// A 412 to a condition that only this upstream knows shows nothing of the tag.
+#[tokio::test]
+async fn writes_with_conditions_of_a_vendor_are_bounded() {
+    let world = Versions::new().await;
+    let own = token(33);
+    for name in ["x-ms-lease-id", "x-goog-if-metageneration-match", "x-amz-if-match-size"] {
+        let headers = [("fencing-token", own.as_str()), (name, "1")];
+        let reply = world.api.send(Method::PUT, "/doc", &headers, name).await;
+        assert_eq!(reply.header("fencing-guarantee"), Guarantee::Bounded.as_str(), "{name}");
+    }
+    assert!(world.origin.log("/doc").iter().all(|write| !write.is_conditional));
+}
+
 /// A resource can be missing twice: nothing that leaves it missing goes before a creation is dead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_creation_of_unknown_outcome_quarantines_all_but_puts() {

@@ -189,6 +189,8 @@ pub(in crate::doors::http_proxy) struct Attempt {
     sent: Option<Precondition>,
     /// One of the writes that were sent has an unknown outcome.
     is_unknown: bool,
+    /// That one was sent again, and refused.
+    is_refused_again: bool,
     sends_left: u32,
     doubt: Option<Doubt>,
     end: Option<End>,
@@ -211,6 +213,7 @@ impl Attempt {
             is_fresh: false,
             sent: None,
             is_unknown: false,
+            is_refused_again: false,
             sends_left: if is_repeatable { SENDS } else { 1 },
             doubt: None,
             end: None,
@@ -261,6 +264,7 @@ impl Attempt {
 
     fn settle(&self) -> AttemptStep {
         match &self.sent {
+            Some(_) if self.is_refused_again => AttemptStep::Look,
             Some(sent) if sent.is_once() && self.sends_left > 0 => AttemptStep::Send(sent.clone()),
             _ => AttemptStep::End(End::Unsettled),
         }
@@ -269,6 +273,10 @@ impl Attempt {
     /// Handles the reply to [`AttemptStep::Look`].
     pub(in crate::doors::http_proxy) fn looked(&mut self, seen: Seen) {
         self.is_fresh = true;
+        if self.is_unknown {
+            self.looked_again(seen);
+            return;
+        }
         match seen {
             Seen::Nothing => self.end = Some(End::Looked),
             Seen::Untagged => self.distrust(Doubt::Untagged),
@@ -278,6 +286,19 @@ impl Attempt {
             }
             Seen::Version(version) => self.version = Some(version),
         }
+    }
+
+    /// Handles the version behind the 412 to a write that was sent again. Upstreams reply 412 for
+    /// reasons of their own too (a lease on the object, say), while the tag stays and the first
+    /// write may still find it.
+    fn looked_again(&mut self, seen: Seen) {
+        self.end = Some(match seen {
+            Seen::Version(version) if !self.was_refused(&version) => {
+                self.version = Some(version);
+                End::Settled
+            }
+            _ => End::Unsettled,
+        });
     }
 
     /// Returns `true` if the upstream refused a write under this version, and still shows it.
@@ -319,7 +340,7 @@ impl Attempt {
                 self.doubt = Some(Doubt::Deferred);
                 self.end = Some(End::Unsettled);
             }
-            Written::Refused if self.is_unknown => self.end = Some(End::Settled),
+            Written::Refused if self.is_unknown => self.is_refused_again = true,
             // Some upstreams reply 404 to a condition on what is missing.
             Written::Refused => {}
             Written::Missing if !self.is_unknown && !self.is_delete && sent.is_once() => {}

@@ -35,6 +35,8 @@ enum ModelStep {
     Rest,
     /// A write is checked and takes effect at the upstream.
     Land(usize),
+    /// A write is refused for another reason than its version.
+    Deny(usize),
     Answer(usize),
     Break(usize),
     Pass(u64),
@@ -253,7 +255,8 @@ impl World {
                 }
             }
             ModelStep::Rest => self.feed(Event::Rest),
-            ModelStep::Land(at) => self.land(at),
+            ModelStep::Land(at) => self.land(at, true),
+            ModelStep::Deny(at) => self.land(at, false),
             ModelStep::Answer(at) => self.reply(at),
             ModelStep::Break(at) => self.break_off(at),
             ModelStep::Pass(ms) => {
@@ -277,15 +280,16 @@ impl World {
         last
     }
 
-    /// A request is checked and takes effect. G1 for each resource, at any time; G2 for the lock,
-    /// within the stated lifetime.
-    fn land(&mut self, at: usize) {
+    /// A request is checked and, if it is permitted, takes effect. G1 for each resource, at any
+    /// time; G2 for the lock, within the stated lifetime.
+    fn land(&mut self, at: usize, is_permitted: bool) {
         let waits = |flight: &Flight| flight.result.is_none() && flight.kind.is_write();
         let Some(id) = self.pick(at, waits) else { return };
         let flight = self.flights.get_mut(&id).unwrap();
         let Flight { token, resource, .. } = *flight;
         let origin = &self.origin[resource];
-        flight.result = Some(if !origin.holds(flight.precondition.as_ref()) {
+        let holds = origin.holds(flight.precondition.as_ref());
+        flight.result = Some(if !holds || !is_permitted && flight.precondition.is_some() {
             Written::Refused
         } else if flight.body.is_none() && origin.version() == Version::Absent {
             Written::Missing
@@ -412,6 +416,7 @@ fn step() -> impl Strategy<Value = ModelStep> {
         8 => (0usize..3).prop_map(ModelStep::Persist),
         1 => Just(ModelStep::Rest),
         6 => (0usize..4).prop_map(ModelStep::Land),
+        1 => (0usize..4).prop_map(ModelStep::Deny),
         6 => (0usize..4).prop_map(ModelStep::Answer),
         3 => (0usize..4).prop_map(ModelStep::Break),
         2 => (1u64..6).prop_map(ModelStep::Pass),

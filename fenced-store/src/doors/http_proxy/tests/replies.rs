@@ -42,6 +42,21 @@ async fn heads_of_replies_are_bounded() {
     leaves_an_unknown_outcome(format!("{head}{}\r\n", "x-more: 1\r\n".repeat(5_000))).await;
 }
 
+/// The origin did not make them. 503 is in the test's settings, 500 and 429 are its own.
+#[tokio::test]
+async fn replies_of_gateways_leave_an_unknown_outcome() {
+    for status in [502, 503, 504, 520, 524, 527] {
+        let head = format!("HTTP/1.1 {status} From the gateway\r\n");
+        leaves_an_unknown_outcome(head + "content-length: 0\r\n\r\n").await;
+    }
+    let mut world = World::new(60_000).await;
+    for status in ["429 Slow down", "500 Oops", "519 Own", "528 Own"] {
+        let answer = world.send(Method::PUT, "/a", 33);
+        world.seen().await.reply(status);
+        assert_eq!(answer.await.unwrap().status.as_str(), &status[..3]);
+    }
+}
+
 /// These replies end with their heads.
 #[tokio::test]
 async fn bytes_behind_a_reply_belong_to_no_request() {

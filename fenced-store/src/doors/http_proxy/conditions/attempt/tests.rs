@@ -87,9 +87,21 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
     let mut attempt = unknown();
     attempt.replied(Written::Applied(Some(tag("2"))));
     assert_eq!(attempt.step(), AttemptStep::End(End::Replied));
-    let mut attempt = unknown();
-    attempt.replied(Written::Refused);
-    assert_eq!(attempt.step(), AttemptStep::End(End::Settled));
+    for (seen, end) in [
+        (Seen::Version(at("2")), End::Settled),
+        (Seen::Version(Version::Absent), End::Settled),
+        // It was refused for another reason than the tag.
+        (Seen::Version(at("1")), End::Unsettled),
+        (Seen::Untagged, End::Unsettled),
+        (Seen::Refused, End::Unsettled),
+        (Seen::Nothing, End::Unsettled),
+    ] {
+        let mut attempt = unknown();
+        attempt.replied(Written::Refused);
+        assert_eq!(attempt.step(), AttemptStep::Look);
+        attempt.looked(seen.clone());
+        assert_eq!(attempt.step(), AttemptStep::End(end), "{seen:?}");
+    }
     // A tag that stays shows that the first one is not dead.
     let mut attempt = unknown();
     attempt.replied(Written::Applied(Some(tag("1"))));
@@ -109,6 +121,7 @@ fn an_unknown_outcome_is_settled_by_the_same_write() {
     attempt.replied(Written::Missing);
     assert_eq!(attempt.step(), under("1"), "a gateway may have replied 404");
     attempt.replied(Written::Refused);
+    attempt.looked(Seen::Version(Version::Absent));
     assert_eq!(attempt.step(), AttemptStep::End(End::Settled));
 }
 
@@ -274,11 +287,16 @@ proptest! {
         let mut seen = seen.into_iter();
         let mut unknown: Option<Precondition> = None;
         let mut sends = 0;
+        let mut is_shown_dead = false;
         let end = loop {
             match attempt.step() {
                 AttemptStep::Look => {
-                    prop_assert!(unknown.is_none());
-                    attempt.looked(seen.next().expect("it ends"));
+                    let version = seen.next().expect("it ends");
+                    if let Some(unknown) = &unknown {
+                        is_shown_dead = matches!(&version, Seen::Version(version)
+                            if version.precondition() != *unknown);
+                    }
+                    attempt.looked(version);
                 }
                 AttemptStep::Send(sent) => {
                     sends += 1;
@@ -296,7 +314,7 @@ proptest! {
         let is_unknown = matches!(end, End::Settled | End::Unsettled);
         prop_assert_eq!(is_unknown, unknown.is_some() && end != End::Replied);
         if end == End::Settled {
-            prop_assert!(matches!(unknown, Some(Precondition::Match(_))));
+            prop_assert!(matches!(unknown, Some(Precondition::Match(_))) && is_shown_dead);
         }
     }
 }

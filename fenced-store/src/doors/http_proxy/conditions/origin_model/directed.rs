@@ -39,6 +39,19 @@ fn a_late_write_finds_its_content_again_and_not_its_version() {
     assert_eq!((world.landed, world.flights.len()), (4, 0), "it was refused");
 }
 
+/// The second sending is refused, and not because of the tag: the first one may still find it.
+#[test]
+fn a_refusal_for_another_reason_settles_nothing() {
+    let mut world = World::new(false);
+    run(&mut world, &done(1, 0, What::Put(0)));
+    run(&mut world, &[arrive(1, 0, What::Put(1)), ModelStep::Break(0)]);
+    run(&mut world, &[ModelStep::Deny(1), ModelStep::Answer(0)]);
+    run(&mut world, &[arrive(2, 0, What::Read), ModelStep::Persist(2), ModelStep::Answer(0)]);
+    assert!(world.lane.quarantine().is_some(), "{:?}", world.lane);
+    run(&mut world, &[ModelStep::Land(0)]);
+    assert_eq!(world.landed, 2, "within the lifetime, before anything higher was answered");
+}
+
 /// Control: what the probe keeps out.
 #[test]
 #[should_panic = "was applied after"]

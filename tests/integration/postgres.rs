@@ -1,0 +1,3 @@
+//! PostgreSQL as a store: connections, records and locks.
+
+mod link;

@@ -1,0 +1,97 @@
+//! The connection to PostgreSQL: verified, replaced, never replayed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fence_tests::postgres_server::Postgres;
+use fence_tests::wait::until;
+use postgres_link::{
+    ConnectOptions, LinkError, LinkOptions, LinkState, PostgresConnection, PostgresLink,
+    PostgresTarget, Verifier,
+};
+use service_kit::tasks::Tasks;
+
+#[derive(Debug, Default)]
+struct Counting(AtomicU32);
+
+#[async_trait]
+impl Verifier for Counting {
+    async fn verify(&self, _connection: &PostgresConnection) -> Result<(), String> {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+async fn select(link: &PostgresLink, statement: &str) -> Result<(), LinkError> {
+    let run = async |connection: &PostgresConnection| {
+        connection.client().simple_query(statement).await.map(drop)
+    };
+    link.run(run).await
+}
+
+#[tokio::test]
+async fn a_broken_connection_is_replaced_after_a_verification() {
+    let mut server = Postgres::start().await;
+    let tasks = Tasks::new();
+    let verifier = Arc::new(Counting::default());
+    let target: PostgresTarget = server.url().parse().unwrap();
+    let options = LinkOptions::default();
+    let link = PostgresLink::start(target, options, verifier.clone(), &tasks).await.unwrap();
+    select(&link, "SELECT 1").await.unwrap();
+    let refused = select(&link, "SELECT 1/0").await.unwrap_err();
+    assert!(matches!(refused, LinkError::Server { ref code, .. } if code == "22012"), "{refused}");
+    // A FATAL error in reply to a statement proves nothing.
+    let ended = "SELECT pg_terminate_backend(pg_backend_pid())";
+    let lost = select(&link, ended).await.unwrap_err();
+    assert!(matches!(lost, LinkError::Unknown(_)), "{lost}");
+    until("another connection", || async { select(&link, "SELECT 1").await.ok() }).await;
+    assert_eq!(verifier.0.load(Ordering::Relaxed), 2);
+    server.kill();
+    until("a link that is down", || async {
+        matches!(link.state(), LinkState::Down(_)).then_some(())
+    })
+    .await;
+    let down = select(&link, "SELECT 1").await.unwrap_err();
+    assert!(matches!(down, LinkError::Down(_)), "{down}");
+    server.start_again().await;
+    until("a third connection", || async { select(&link, "SELECT 1").await.ok() }).await;
+    tasks.begin_shutdown();
+}
+
+#[tokio::test]
+async fn a_paused_server_leaves_the_outcome_unknown() {
+    let server = Postgres::start().await;
+    let tasks = Tasks::new();
+    let target: PostgresTarget = server.url().parse().unwrap();
+    let options =
+        LinkOptions { reply_timeout: Duration::from_millis(300), ..LinkOptions::default() };
+    let verifier = Arc::new(Counting::default());
+    let link = PostgresLink::start(target, options, verifier, &tasks).await.unwrap();
+    server.pause();
+    let lost = select(&link, "SELECT 1").await.unwrap_err();
+    assert!(matches!(lost, LinkError::Unknown(_)), "{lost}");
+    server.resume();
+    until("a new connection", || async { select(&link, "SELECT 1").await.ok() }).await;
+    tasks.begin_shutdown();
+}
+
+#[tokio::test]
+async fn of_several_hosts_the_one_is_used_that_accepts_writes() {
+    let primary = Postgres::start().await;
+    let replica = Postgres::replica_of(&primary, "replica").await;
+    let tasks = Tasks::new();
+    let url = format!("postgres://postgres@{},{}/postgres", replica.address(), primary.address());
+    let target: PostgresTarget = url.parse().unwrap();
+    let connection = target.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    assert_eq!(connection.address(), primary.address());
+    assert!(connection.version() >= 130_000);
+    let alone: PostgresTarget = replica.url().parse().unwrap();
+    let refused = alone.connect(&ConnectOptions::default(), &tasks).await.unwrap_err();
+    assert!(refused.contains("accepts no writes"), "{refused}");
+    replica.promote().await;
+    let promoted = alone.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    assert_eq!(promoted.address(), replica.address());
+    tasks.begin_shutdown();
+}

@@ -1,0 +1,285 @@
+//! A real PostgreSQL for one test.
+
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::ports;
+use crate::process::{Output, Process, command};
+use crate::wait::until;
+
+/// Folder of the programs of each version, in Debian.
+const PROGRAMS: &str = "/usr/lib/postgresql";
+/// The user that the server runs as where the tests run as root, which PostgreSQL refuses.
+const USER: &str = "postgres";
+
+/// A PostgreSQL of its own: own port, own data folder, gone when dropped. Its superuser is
+/// `postgres`, without a password from this machine.
+#[derive(Debug)]
+pub struct Postgres {
+    port: u16,
+    folder: TempDir,
+    options: Vec<(String, String)>,
+    process: Process,
+}
+
+impl Postgres {
+    /// One that keeps nothing through a crash of the machine (`fsync=off`), as most tests need it:
+    /// a kill of the process loses nothing all the same.
+    pub async fn start() -> Self {
+        Self::with(&[]).await
+    }
+
+    /// One with other settings: `[("fsync", "on")]`.
+    pub async fn with(options: &[(&str, &str)]) -> Self {
+        let folder = new_folder();
+        copy(template(), &folder.path().join("data"));
+        Self::started(folder, options).await
+    }
+
+    /// One on a copy of another's data folder, as it is at this moment: a restored backup. The
+    /// other one must not be running.
+    ///
+    /// # Panics
+    /// If it runs.
+    pub async fn copy_of(other: &mut Self, options: &[(&str, &str)]) -> Self {
+        assert!(!other.process.is_running(), "a running server's folder is no backup");
+        let folder = new_folder();
+        copy(&other.data(), &folder.path().join("data"));
+        Self::started(folder, options).await
+    }
+
+    /// A streaming replica of `primary`, which [`promote`](Self::promote) makes a primary.
+    ///
+    /// # Panics
+    /// If the copy cannot be made.
+    pub async fn replica_of(primary: &Self, name: &str) -> Self {
+        let folder = new_folder();
+        let mut base = program("pg_basebackup");
+        base.args(["-h", "127.0.0.1", "-U", USER, "-X", "stream", "-c", "fast", "-D"]);
+        base.arg(folder.path().join("data")).arg("-p").arg(primary.port.to_string());
+        let ended = Process::spawn("pg_basebackup", base).ended().await;
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        std::fs::write(folder.path().join("data/standby.signal"), "").expect("standby.signal");
+        own(&folder.path().join("data/standby.signal"));
+        let from =
+            format!("host=127.0.0.1 port={} user={USER} application_name={name}", primary.port);
+        Self::started(folder, &[("primary_conninfo", &format!("'{from}'")), ("hot_standby", "on")])
+            .await
+    }
+
+    async fn started(folder: TempDir, options: &[(&str, &str)]) -> Self {
+        let port = ports::unused();
+        let options: Vec<(String, String)> =
+            options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+        let process = spawn(port, &folder, &options);
+        let mut server = Self { port, folder, options, process };
+        server.ready().await;
+        server
+    }
+
+    /// `postgres://postgres@127.0.0.1:PORT/postgres`.
+    pub fn url(&self) -> String {
+        format!("postgres://{USER}@{}/postgres", self.address())
+    }
+
+    /// `127.0.0.1:PORT`.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// TCP port, on 127.0.0.1.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The data folder.
+    pub fn data(&self) -> PathBuf {
+        self.folder.path().join("data")
+    }
+
+    /// The postmaster, to stop and continue it; its back ends are processes of their own, see
+    /// [`pause`](Self::pause).
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// SIGSTOP to the postmaster and every back end.
+    pub fn pause(&self) {
+        self.signal_all("-STOP");
+    }
+
+    /// SIGCONT to the postmaster and every back end.
+    pub fn resume(&self) {
+        self.signal_all("-CONT");
+    }
+
+    /// SIGKILL to every process of the server at once: a crash.
+    pub fn kill(&mut self) {
+        self.signal_all("-KILL");
+        self.process.kill();
+    }
+
+    /// Sets settings for every start from now on.
+    pub fn set(&mut self, options: &[(&str, &str)]) {
+        for (name, value) in options {
+            self.options.retain(|(known, _)| known != name);
+            self.options.push(((*name).to_owned(), (*value).to_owned()));
+        }
+    }
+
+    /// Starts it again on the same port and folder, and waits until it answers.
+    pub async fn start_again(&mut self) {
+        if self.process.is_running() {
+            self.kill();
+        }
+        self.process = spawn(self.port, &self.folder, &self.options);
+        self.ready().await;
+    }
+
+    /// Ends it in its fast mode (sessions are ended, nothing is lost).
+    pub async fn stop(&mut self) {
+        self.process.signal(rustix::process::Signal::INT);
+        self.process.ended().await;
+    }
+
+    /// Ends it in its fast mode, and starts it again.
+    pub async fn restart(&mut self) {
+        self.stop().await;
+        self.start_again().await;
+    }
+
+    /// Makes a replica a primary, on a new timeline.
+    pub async fn promote(&self) {
+        self.sql("SELECT pg_promote(true, 60)").await;
+    }
+
+    /// Runs statements by psql as the superuser; returns the rows, fields separated by `|`.
+    ///
+    /// # Panics
+    /// If they fail.
+    pub async fn sql(&self, statements: &str) -> String {
+        let ended = self.try_sql(statements).await;
+        assert_eq!(ended.code, 0, "{statements}\n{}", ended.stderr);
+        ended.stdout.trim_end().to_owned()
+    }
+
+    /// Runs statements by psql as the superuser.
+    pub async fn try_sql(&self, statements: &str) -> Output {
+        let mut psql = command("psql");
+        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url());
+        psql.arg("-c").arg(statements);
+        Process::spawn("psql", psql).ended().await
+    }
+
+    async fn ready(&mut self) {
+        let port = self.port.to_string();
+        until("PostgreSQL to answer", || {
+            assert!(self.process.is_running(), "PostgreSQL ended\n{}", self.process.tail());
+            let mut asked = program("pg_isready");
+            asked.args(["-q", "-h", "127.0.0.1", "-p", &port]);
+            let mut asked = Process::spawn("pg_isready", asked);
+            async move { (asked.ended().await.code == 0).then_some(()) }
+        })
+        .await;
+    }
+
+    /// Back ends are in sessions of their own: they are found as children of the postmaster.
+    fn signal_all(&self, signal: &str) {
+        let parent = self.process.pid();
+        let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
+        let children = listed.unwrap_or_default();
+        let pids = std::iter::once(parent.to_string());
+        let pids = pids.chain(children.split_whitespace().map(str::to_owned));
+        let status = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
+        // A back end may have ended by itself meanwhile.
+        let _ = status.expect("kill");
+    }
+}
+
+impl Drop for Postgres {
+    fn drop(&mut self) {
+        if self.process.is_running() {
+            self.signal_all("-KILL");
+        }
+    }
+}
+
+/// A program of the newest PostgreSQL that is installed.
+///
+/// # Panics
+/// If none is.
+pub fn program(name: &str) -> Command {
+    let versions = std::fs::read_dir(PROGRAMS).expect("the Debian package postgresql");
+    let versions = versions.flatten().map(|entry| entry.path().join("bin").join(name));
+    let mut found: Vec<PathBuf> = versions.filter(|path| path.exists()).collect();
+    found.sort();
+    let mut command = command(found.pop().expect("the Debian package postgresql"));
+    let (uid, gid) = owner();
+    if rustix::process::geteuid().is_root() {
+        command.uid(uid).gid(gid);
+    }
+    // The folder of the tests need not be open to that user.
+    command.current_dir("/");
+    command
+}
+
+/// The id of the user that the server runs as, and of its group.
+fn owner() -> (u32, u32) {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let line = users.lines().find(|line| line.split(':').next() == Some(USER));
+    let mut ids = line.unwrap_or_default().split(':').skip(2).map(|id| id.parse().unwrap_or(65534));
+    (ids.next().unwrap_or(65534), ids.next().unwrap_or(65534))
+}
+
+fn own(path: &Path) {
+    if rustix::process::geteuid().is_root() {
+        let (uid, gid) = owner();
+        std::os::unix::fs::chown(path, Some(uid), Some(gid)).expect("chown");
+    }
+}
+
+fn new_folder() -> TempDir {
+    let folder = TempDir::new().expect("a folder for PostgreSQL");
+    own(folder.path());
+    folder
+}
+
+/// The folder of a new cluster, made once for this process.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
+    let folder = TEMPLATE.get_or_init(|| {
+        let folder = new_folder();
+        let mut init = program("initdb");
+        init.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]);
+        init.arg(folder.path().join("data"));
+        let output = init.output().expect("initdb");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        folder
+    });
+    static DATA: OnceLock<PathBuf> = OnceLock::new();
+    DATA.get_or_init(|| folder.path().join("data"))
+}
+
+fn copy(from: &Path, to: &Path) {
+    let mut copy = Command::new("cp");
+    let status = copy.arg("-a").arg("--reflink=auto").arg(from).arg(to).status().expect("cp");
+    assert!(status.success(), "the folder of PostgreSQL could not be copied");
+    // A server that was killed left it.
+    let _ = std::fs::remove_file(to.join("postmaster.pid"));
+}
+
+fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
+    let mut server = program("postgres");
+    server.arg("-D").arg(folder.path().join("data")).arg("-p").arg(port.to_string());
+    server.arg("-k").arg(folder.path());
+    let fixed = [("listen_addresses", "127.0.0.1"), ("fsync", "off"), ("shared_buffers", "16MB")];
+    let fixed = fixed.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    for (name, value) in fixed.iter().chain(options) {
+        server.arg("-c").arg(format!("{name}={}", value.trim_matches('\'')));
+    }
+    Process::spawn("postgres", server)
+}
