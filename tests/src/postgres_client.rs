@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fence_protocol::credential;
+use fence_protocol::{FencingToken, credential};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
@@ -55,7 +55,10 @@ pub struct PostgresClient {
 /// Credential of an unsigned token; each lease number is another lease.
 pub fn credential_of(lock: &str, token: u64, lease: u64) -> String {
     let lease = format!("67e55044-10b1-426f-9247-{lease:012x}");
-    credential::of_header(&format!("{token};lock=\"{lock}\";lease=\"{lease}\""))
+    let header = format!("{token};lock=\"{lock}\";lease=\"{lease}\"");
+    // What is no token is sent as it is.
+    let token = header.parse::<FencingToken>();
+    token.map_or_else(|_| credential::of_header(&header), |token| token.credential())
 }
 
 /// A frame's bytes.

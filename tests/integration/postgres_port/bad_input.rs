@@ -26,7 +26,7 @@ async fn first_packets_that_are_none() {
         (with_length(0x4745_5420, b"/ HTTP/1.1\r\n\r\n"), "08P01"),
         (with_length(10_001, b"abcd"), "08P01"),
         (startup(2 << 16, &[("user", "a")]), "0A000"),
-        (startup(VERSION, &[]), "28000"),
+        (startup(VERSION, &[]), "08P01"),
         (startup(VERSION, &[("database", "shop")]), "28000"),
         (startup(VERSION, &[("user", "a"), ("database", "other")]), "3D000"),
         (startup(VERSION, &[("user", "a"), ("replication", "true")]), "0A000"),
@@ -98,7 +98,7 @@ async fn credentials_are_refused_before_the_server_is_asked() {
         (&credential_of("shop", 0, 1), "FE400"),
         (&credential_of("shop", 999_999_999_999_999, 1), "FE401"),
         (&credential_of("other", 5, 1), "FE403"),
-        (&other_namespace, "FE400"),
+        (&other_namespace, "FE403"),
         (&huge, "08P01"),
     ] {
         let refused = PostgresClient::log_in(&port.address, "a", "shop", password).await;
