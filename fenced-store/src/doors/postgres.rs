@@ -122,7 +122,7 @@ impl Port {
     }
 
     /// Counts a refusal by the fence in the guard's account.
-    fn note(&self, fence: &Fence, refused: &NotAdmitted, refusal: &Refusal) {
+    fn record_refusal(&self, fence: &Fence, refused: &NotAdmitted, refusal: &Refusal) {
         let (code, outcome) = match refused {
             NotAdmitted::Stale(mark) => (Code::StaleToken, FenceOutcome::Stale { mark: *mark }),
             NotAdmitted::Collision(mark) => {
@@ -134,15 +134,15 @@ impl Port {
             }
         };
         self.guard.observer.passes(code, CONNECTION, &refusal.text());
-        self.count(fence, outcome);
+        self.record_outcome(fence, outcome);
     }
 
     /// Counts a session that a higher token ended.
-    fn note_stale(&self, fence: &Fence, mark: Mark) {
-        self.count(fence, FenceOutcome::Stale { mark });
+    fn record_preempted(&self, fence: &Fence, mark: Mark) {
+        self.record_outcome(fence, FenceOutcome::Stale { mark });
     }
 
-    fn count(&self, fence: &Fence, outcome: FenceOutcome) {
+    fn record_outcome(&self, fence: &Fence, outcome: FenceOutcome) {
         let text = "a session of the PostgreSQL port".to_owned();
         let summary =
             RequestSummary { fence: Some(fence.clone()), kind: "postgres", text, owner: None };

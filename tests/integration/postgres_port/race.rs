@@ -16,7 +16,8 @@ async fn a_commit_races_the_seal() {
     let port = port(&setup(&postgres)).await;
     let mut landed = 0;
     for round in 1..=rounds() {
-        let (old_token, new_token) = (2 * round, 2 * round + 1);
+        let old_token = 2 * round;
+        let new_token = 2 * round + 1;
         let mut old = port.log_in(old_token).await.unwrap();
         old.query("BEGIN").await.unwrap();
         old.query(&format!("INSERT INTO journal VALUES ({old_token}, 1)")).await.unwrap();

@@ -261,7 +261,7 @@ async fn log_in(
     for fence in &fences {
         if let Err(refused) = thread.registry.admit(fence, server.pid).await {
             let refusal = refused.refusal(fence);
-            port.note(fence, &refused, &refusal);
+            port.record_refusal(fence, &refused, &refusal);
             return Err(refusal.into());
         }
     }

@@ -93,7 +93,10 @@ mod tests {
     proptest! {
         #[test]
         fn frames_are_found_however_they_are_cut(
-            frames in prop::collection::vec((any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)), 0..20),
+            frames in prop::collection::vec(
+                (any::<u8>(), prop::collection::vec(any::<u8>(), 0..40)),
+                0..20,
+            ),
             cuts in prop::collection::vec(1_usize..30, 1..60),
         ) {
             let bytes: Vec<u8> =

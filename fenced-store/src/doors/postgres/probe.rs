@@ -16,7 +16,7 @@ const LOCK: &str = "fencepost/probe";
 const TRIES: usize = 8;
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// What a role must not be able to do. The guard's own role owns the schema.
+/// Query for rights that a client's role must not have. The guard's own role owns the schema.
 const RIGHTS: &str = "SELECT r.rolsuper OR r.rolcreaterole OR r.rolreplication \
     OR has_schema_privilege(r.oid, 'fence', 'CREATE') OR has_function_privilege(r.oid, \
     'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
@@ -72,7 +72,8 @@ async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<Str
     let lock = LockName::new(LOCK).map_err(|error| error.to_string())?;
     let mark = registry.show(&lock).await.map_err(text)?;
     let next = mark.map_or(1, |mark| mark.token.get() + 1);
-    let (low, high) = (fence(&lock, next)?, fence(&lock, next + 1)?);
+    let low = fence(&lock, next)?;
+    let high = fence(&lock, next + 1)?;
     let upstream = &settings.upstream;
     let parameters = [("database", upstream.database.as_str())];
     let opened = ServerSession::open(&upstream.address, &settings.writer, &parameters).await;

@@ -64,8 +64,12 @@ impl Refusal {
         detail: impl Into<String>,
         hint: impl Into<String>,
     ) -> Self {
-        let (message, detail, hint) = (message.into(), detail.into(), hint.into());
-        Self::Own(Fields { sqlstate, message, detail, hint })
+        Self::Own(Fields {
+            sqlstate,
+            message: message.into(),
+            detail: detail.into(),
+            hint: hint.into(),
+        })
     }
 
     pub(super) fn protocol(message: impl Into<String>) -> Self {
@@ -135,7 +139,7 @@ impl Refusal {
         }
     }
 
-    /// The frame.
+    /// Encodes an ErrorResponse, tag and length included.
     pub(super) fn frame(&self) -> Bytes {
         let fields = match self {
             Self::OfServer(frame) => return frame.clone(),

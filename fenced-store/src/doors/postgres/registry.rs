@@ -1,7 +1,7 @@
 //! Registry of sessions and marks in the database, over the guard's own connections.
 //!
-//! A client's back end is registered by its process id, from outside: the client's role has no right
-//! on the registry, so that it cannot present a token by itself.
+//! A client's back end is registered by its process id, from outside: the client's role has no
+//! right on the registry, so that it cannot present a token by itself.
 
 use std::sync::{Mutex, PoisonError};
 

@@ -156,7 +156,7 @@ impl Relay {
                 let is_unknown = self.traffic.is_unknown();
                 let refusal = Refusal::preempted(fence, mark.token, is_unknown);
                 port.counters.preempted.inc();
-                port.note_stale(fence, mark);
+                port.record_preempted(fence, mark);
                 return Some(refusal);
             }
         }

@@ -114,7 +114,8 @@ impl ServerSession {
                 ServerError::Broken(format!("cannot connect to {address}: {error}"))
             })?;
             socket::tune_to_store(&stream);
-            let (inbox, greeting) = (BytesMut::new(), BytesMut::new());
+            let inbox = BytesMut::new();
+            let greeting = BytesMut::new();
             let mut session = Self { stream, inbox, greeting, pid: 0, secret: 0 };
             session.log_in(login, parameters).await?;
             Ok(session)

@@ -1,4 +1,4 @@
-//! What a session has under way, by the frames that pass. Pure.
+//! Requests that a session has under way, by the frames that pass. Pure.
 
 use bytes::{Bytes, BytesMut};
 
@@ -44,8 +44,8 @@ impl Traffic {
     /// # Errors
     /// [`BadLength`]: the client does not speak the protocol.
     pub(super) fn sent(&mut self, bytes: &[u8]) -> Result<(), BadLength> {
-        // Query, FunctionCall and Sync: the server replies to each with ReadyForQuery, but to a Sync
-        // during COPY. So this is never too low.
+        // Query, FunctionCall and Sync: the server replies to each with ReadyForQuery, but not to
+        // a Sync during COPY. So this is never too low.
         let under_way = &mut self.under_way;
         self.of_client.scan(bytes, |tag| *under_way += u64::from(matches!(tag, b'Q' | b'F' | b'S')))
     }
