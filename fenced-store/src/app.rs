@@ -93,36 +93,13 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         otlp::export(collector, kit);
     }
     let counters = Counters::new(&kit.metrics);
+    let Opened { fences, objects, lanes, redis } = open(&settings, &counters, kit).await?;
     let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),
         keys: settings.keys,
         rules: settings.rules,
         allow_unfenced_reads: settings.allow_unfenced_reads,
         clock: Arc::clone(&kit.clock),
-    };
-    let mut redis = None;
-    let (fences, objects, lanes) = match &settings.backend {
-        Backend::Store(url) => {
-            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
-            redis = opened.redis;
-            if let Some(earlier) = &settings.marks_from {
-                let store = opened.store.as_ref();
-                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
-                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
-            }
-            let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
-            (fences, Some(opened.store as Arc<dyn FenceStore>), None)
-        }
-        Backend::Postgres(port) => {
-            let marks = postgres::open_marks(port, &settings.namespace).await;
-            (marks.map_err(StartError::PostgresPort)?, None, None)
-        }
-        Backend::Proxy(upstream) => {
-            let namespace = &settings.namespace;
-            let lanes = http_proxy::open(upstream, namespace, settings.redis, &counters, kit);
-            let lanes = lanes.await?;
-            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
-        }
     };
     let observer = Observer::new(settings.mode, counters.clone(), Arc::clone(&kit.clock));
     let guard = Arc::new(Guard {
@@ -176,6 +153,42 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         options,
         kit,
     })
+}
+
+/// Backend of the guard, opened and probed.
+struct Opened {
+    fences: Arc<dyn Fences>,
+    objects: Option<Arc<dyn FenceStore>>,
+    lanes: Option<(http_proxy::Upstream, Arc<http_proxy::LaneService>)>,
+    redis: Option<store::Behind>,
+}
+
+async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Opened, StartError> {
+    let mut redis = None;
+    let (fences, objects, lanes) = match &settings.backend {
+        Backend::Store(url) => {
+            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
+            redis = opened.redis;
+            if let Some(earlier) = &settings.marks_from {
+                let store = opened.store.as_ref();
+                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
+                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
+            }
+            let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
+            (fences, Some(opened.store as Arc<dyn FenceStore>), None)
+        }
+        Backend::Postgres(port) => {
+            let marks = postgres::open_marks(port, &settings.namespace).await;
+            (marks.map_err(StartError::PostgresPort)?, None, None)
+        }
+        Backend::Proxy(upstream) => {
+            let namespace = &settings.namespace;
+            let lanes = http_proxy::open(upstream, namespace, settings.redis, counters, kit);
+            let lanes = lanes.await?;
+            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
+        }
+    };
+    Ok(Opened { fences, objects, lanes, redis })
 }
 
 async fn open_port(
