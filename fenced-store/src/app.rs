@@ -17,6 +17,7 @@ use crate::doors::http_proxy::{self, Proxy, ProxyError};
 use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::need;
 use crate::doors::objects::router::routes;
+use crate::doors::postgres;
 use crate::doors::redis::{Front, Listening, PortSettings};
 use crate::fencing::FencingPolicy;
 use crate::observe::Observer;
@@ -41,6 +42,9 @@ pub enum StartError {
     /// The Redis port cannot be opened.
     #[error("the Redis port cannot start: {0}")]
     RedisPort(String),
+    /// The PostgreSQL port cannot be opened.
+    #[error("the PostgreSQL port cannot start: {0}")]
+    PostgresPort(String),
     /// An address cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
@@ -59,6 +63,7 @@ pub struct App {
     /// Guarantee of the guard.
     pub guarantee: Guarantee,
     redis_port: Option<Front>,
+    postgres_port: Option<Arc<postgres::Port>>,
     guard: Arc<Guard>,
     listen: SocketAddr,
     exposure: Exposure,
@@ -76,6 +81,7 @@ pub struct Bound {
     /// API hashes and stores its bodies.
     proxy_threads: HttpThreads,
     redis_port: Option<Listening>,
+    postgres_port: Option<postgres::Listening>,
 }
 
 /// Opens the store (or the proxy's state), probes it and makes the routes.
@@ -87,32 +93,13 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         otlp::export(collector, kit);
     }
     let counters = Counters::new(&kit.metrics);
+    let Opened { fences, objects, lanes, redis } = open(&settings, &counters, kit).await?;
     let fencing = FencingPolicy {
         namespace: settings.namespace.clone(),
         keys: settings.keys,
         rules: settings.rules,
         allow_unfenced_reads: settings.allow_unfenced_reads,
         clock: Arc::clone(&kit.clock),
-    };
-    let mut redis = None;
-    let (fences, objects, lanes) = match &settings.backend {
-        Backend::Store(url) => {
-            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
-            redis = opened.redis;
-            if let Some(earlier) = &settings.marks_from {
-                let store = opened.store.as_ref();
-                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
-                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
-            }
-            let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
-            (fences, Some(opened.store as Arc<dyn FenceStore>), None)
-        }
-        Backend::Proxy(upstream) => {
-            let namespace = &settings.namespace;
-            let lanes = http_proxy::open(upstream, namespace, settings.redis, &counters, kit);
-            let lanes = lanes.await?;
-            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
-        }
     };
     let observer = Observer::new(settings.mode, counters.clone(), Arc::clone(&kit.clock));
     let guard = Arc::new(Guard {
@@ -129,6 +116,10 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let guarantee = guard.guarantee();
     announce(&guard);
     let redis_port = open_port(settings.redis_port, redis, &guard).await?;
+    let postgres_port = match settings.backend {
+        Backend::Postgres(port) => Some(postgres::Port::new(Arc::clone(&guard), port, kit)),
+        Backend::Store(_) | Backend::Proxy(_) => None,
+    };
     let max_body_bytes = settings.max_object_bytes;
     let shared =
         HandlerState::new(Arc::clone(&guard), max_body_bytes, settings.max_body_bytes_in_all);
@@ -150,7 +141,54 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let exposure = settings.exposure;
     exposure.start(kit);
     let kit = kit.clone();
-    Ok(App { router, proxy, guarantee, redis_port, guard, listen, exposure, options, kit })
+    Ok(App {
+        router,
+        proxy,
+        guarantee,
+        redis_port,
+        postgres_port,
+        guard,
+        listen,
+        exposure,
+        options,
+        kit,
+    })
+}
+
+/// Backend of the guard, opened and probed.
+struct Opened {
+    fences: Arc<dyn Fences>,
+    objects: Option<Arc<dyn FenceStore>>,
+    lanes: Option<(http_proxy::Upstream, Arc<http_proxy::LaneService>)>,
+    redis: Option<store::Behind>,
+}
+
+async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Opened, StartError> {
+    let mut redis = None;
+    let (fences, objects, lanes) = match &settings.backend {
+        Backend::Store(url) => {
+            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
+            redis = opened.redis;
+            if let Some(earlier) = &settings.marks_from {
+                let store = opened.store.as_ref();
+                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
+                tracing::info!(count, %earlier, "marks of the earlier store were carried over");
+            }
+            let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
+            (fences, Some(opened.store as Arc<dyn FenceStore>), None)
+        }
+        Backend::Postgres(port) => {
+            let marks = postgres::open_marks(port, &settings.namespace).await;
+            (marks.map_err(StartError::PostgresPort)?, None, None)
+        }
+        Backend::Proxy(upstream) => {
+            let namespace = &settings.namespace;
+            let lanes = http_proxy::open(upstream, namespace, settings.redis, counters, kit);
+            let lanes = lanes.await?;
+            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((upstream.clone(), lanes)))
+        }
+    };
+    Ok(Opened { fences, objects, lanes, redis })
 }
 
 async fn open_port(
@@ -209,13 +247,20 @@ impl App {
         if let Some(addr) = redis_port.as_ref().and_then(Listening::addr) {
             self.guard.opened("redis-port", addr);
         }
+        let postgres_port = match &self.postgres_port {
+            Some(port) => Some(postgres::listen(Arc::clone(port)).await?),
+            None => None,
+        };
+        if let Some(addr) = postgres_port.as_ref().and_then(postgres::Listening::addr) {
+            self.guard.opened("postgres-port", addr);
+        }
         let opened = [("objects", Some(&listener)), ("reverse-proxy", proxy.as_ref())];
         for (kind, listener) in opened {
             if let Some(addr) = listener.and_then(|listener| listener.local_addr().ok()) {
                 self.guard.opened(kind, addr);
             }
         }
-        Ok(Bound { app: self, listener, proxy, proxy_threads, redis_port })
+        Ok(Bound { app: self, listener, proxy, proxy_threads, redis_port, postgres_port })
     }
 }
 
@@ -245,6 +290,11 @@ impl Bound {
         self.redis_port.as_ref().and_then(Listening::url)
     }
 
+    /// URL of the PostgreSQL port, by its address.
+    pub fn postgres_url(&self) -> Option<String> {
+        self.postgres_port.as_ref().and_then(postgres::Listening::url)
+    }
+
     /// Guarantee of the guard.
     pub fn guarantee(&self) -> Guarantee {
         self.app.guarantee
@@ -254,6 +304,9 @@ impl Bound {
     pub async fn serve(self) -> DrainReport {
         let App { router, proxy, options, kit, .. } = self.app;
         if let Some(port) = self.redis_port {
+            kit.tasks.spawn(port.serve(options.drain_deadline));
+        }
+        if let Some(port) = self.postgres_port {
             kit.tasks.spawn(port.serve(options.drain_deadline));
         }
         let api = listener::serve(self.listener, router, options, kit.tasks.clone());

@@ -2,6 +2,7 @@
 
 mod election;
 mod postgres;
+mod postgres_port;
 mod proxy;
 mod redis_port;
 mod report;
@@ -20,6 +21,7 @@ use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 pub use self::election::ElectionFlags;
 pub use self::postgres::{DatabaseFlags, InstallFlags, PackAction};
+pub use self::postgres_port::PostgresPortFlags;
 pub use self::proxy::ProxyFlags;
 pub use self::redis_port::RedisPortFlags;
 pub use self::report::ReportFlags;
@@ -82,6 +84,10 @@ pub struct Config {
     /// Redis port.
     #[command(flatten)]
     pub redis: RedisPortFlags,
+
+    /// PostgreSQL port.
+    #[command(flatten)]
+    pub postgres: PostgresPortFlags,
 
     /// Largest object, and largest forwarded request.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
@@ -153,12 +159,17 @@ impl Config {
     pub fn settings(self) -> Result<Settings, SettingsError> {
         let mut problems = Vec::new();
         let backend = keep(self.backend(), &mut problems);
+        let fail_points = self.store.redis_options().fail_points;
         let is_proxy = self.proxy.is_given();
         let exposure = keep(self.exposure(), &mut problems);
         let store = self.store.store.as_ref();
         let listener = self.listener.options();
         let redis_port = self.redis.settings(store, exposure.clone(), listener, self.keys.unsigned);
         let redis_port = keep(redis_port, &mut problems);
+        let listening = self.listener.options();
+        let postgres = self.postgres.settings(exposure.clone(), listening, self.mode, fail_points);
+        let postgres = keep(postgres, &mut problems).flatten().map(Backend::Postgres);
+        let backend = backend.and_then(|backend| backend.or(postgres));
         problems.extend(self.store.unusable_marks_from());
         let keys = keep(self.keys.keys(), &mut problems);
         let access = keep(self.access.open(), &mut problems);
@@ -198,11 +209,19 @@ impl Config {
         }
     }
 
-    fn backend(&self) -> Result<Backend, String> {
+    fn backend(&self) -> Result<Option<Backend>, String> {
+        if self.postgres.is_given() {
+            return match (&self.store.store, self.proxy.is_given()) {
+                (None, false) => Ok(None),
+                _ => Err("--postgres-listen excludes --store and --proxy-listen: a lock has one \
+                          mark; run another guard with locks of its own"
+                    .to_owned()),
+            };
+        }
         if !self.proxy.is_given() {
             let text = "--store is missing: set where objects are kept: memory:, embedded:DIR or \
                         redis://HOST:PORT (or set --proxy-listen and --upstream)";
-            return self.store.url()?.map(Backend::Store).ok_or_else(|| text.to_owned());
+            return self.store.url()?.map(Backend::Store).ok_or_else(|| text.to_owned()).map(Some);
         }
         if self.store.store.is_some() {
             let text = "--store and --proxy-listen exclude each other: a lock has one mark; run \
@@ -213,7 +232,7 @@ impl Config {
         let upstream = self.proxy.upstream(&login, &self.report)?;
         // Requests are forwarded with their fencing token and their clients' credentials.
         self.report.peers.refuse_plain("--upstream", &upstream.url)?;
-        Ok(Backend::Proxy(upstream))
+        Ok(Some(Backend::Proxy(upstream)))
     }
 
     fn exposure(&self) -> Result<Exposure, String> {
@@ -221,6 +240,7 @@ impl Config {
         let addresses = [
             ("--listen", Some(self.listen), true, None),
             ("--proxy-listen", self.proxy.proxy_listen, false, None),
+            ("--postgres-listen", self.postgres.postgres_listen, false, None),
             ("--redis-listen", self.redis.redis_listen, false, redis_plain),
         ];
         let addresses: Vec<ListenAddr> = addresses

@@ -1,6 +1,8 @@
 //! The front doors of the guard: each reads requests of one protocol and passes them to
 //! [`crate::service::Guard`] or, under its registrations and scripts, to Redis.
 
+mod client_socket;
 pub mod http_proxy;
 pub mod objects;
+pub mod postgres;
 pub mod redis;

@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use fence_protocol::{Code, FENCING_TOKEN, FencingToken, Keyring, LockName, Namespace, Token};
+use fence_protocol::{
+    Code, FENCING_TOKEN, FencingToken, Keyring, LockName, Namespace, Token, credential,
+};
 use http::HeaderMap;
 use service_kit::clock::Clock;
 use service_kit::problem::Reject;
@@ -142,6 +144,19 @@ impl FencingPolicy {
             return Err(Reject::new(Code::WrongLock, detail).hint(hint));
         }
         Ok(Fence::from(&token))
+    }
+
+    /// Parses and verifies a credential, one or several tokens, as a wire port gets it in the place
+    /// of a password.
+    ///
+    /// # Errors
+    /// 400 for a malformed one, and those of [`FencingPolicy::genuine`].
+    pub(crate) fn credential(&self, text: &[u8]) -> Result<Vec<Fence>, Reject> {
+        let malformed = |detail: String| Reject::new(Code::MalformedToken, detail);
+        let text = std::str::from_utf8(text)
+            .map_err(|_| malformed("the credential is not ASCII text".to_owned()))?;
+        let tokens = credential::parse(text).map_err(|error| malformed(error.to_string()))?;
+        tokens.into_iter().map(|token| self.genuine(token)).collect()
     }
 
     /// Refuses an unsigned token above any plausible one: a mark never falls, so a forged token

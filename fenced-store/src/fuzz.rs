@@ -4,6 +4,7 @@
 
 use service_kit::tls::ServerUrl;
 
+use crate::doors::postgres::fuzz as postgres_port;
 use crate::doors::redis::fuzz as redis_port;
 use crate::fail_points::FailAt;
 use crate::store::StoreUrl;
@@ -17,6 +18,7 @@ pub const TARGETS: &[Target] = &[
     ("resp-replies", redis_port::replies),
     ("commands", redis_port::commands),
     ("cluster-replies", redis_port::cluster_replies),
+    ("postgres-frames", postgres_port::frames),
     ("rules", crate::rules::fuzz::rules),
     ("guard-records", crate::store::fuzz::records),
     ("guard-settings", settings),

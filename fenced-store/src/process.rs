@@ -98,12 +98,17 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
         println!("fenced-store redis port listening on {url}");
         tracing::info!(guarantee, "serving the Redis port on {url}");
     }
+    if let Some(url) = bound.postgres_url() {
+        println!("fenced-store postgres port listening on {url}");
+        tracing::info!(guarantee, "serving the PostgreSQL port on {url}");
+    }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 
 fn describe(backend: &Backend) -> String {
     match backend {
         Backend::Store(url) => url.to_string(),
+        Backend::Postgres(port) => port.upstream.to_string(),
         Backend::Proxy(upstream) => upstream.url.to_string(),
     }
 }

@@ -10,6 +10,7 @@ use service_kit::listener::{Exposure, ListenOptions};
 use service_kit::otlp::CollectorUrl;
 
 use crate::doors::http_proxy::Upstream;
+use crate::doors::postgres;
 use crate::doors::redis::PortSettings;
 use crate::lock_servers::LockServers;
 use crate::rules::Rules;
@@ -22,6 +23,8 @@ use crate::store::redis::RedisOptions;
 pub enum Backend {
     /// A store that checks and writes in one step, with the objects API.
     Store(StoreUrl),
+    /// One PostgreSQL database, behind the PostgreSQL port. The guard stores no objects.
+    Postgres(postgres::PortSettings),
     /// Any HTTP datastore, behind a reverse proxy that drains.
     Proxy(Upstream),
 }

@@ -29,6 +29,7 @@ mod many_servers;
 mod observability;
 mod postgres;
 mod postgres_pack;
+mod postgres_port;
 mod quorum;
 mod redis;
 mod redis_port;

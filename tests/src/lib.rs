@@ -35,6 +35,7 @@ pub mod key_file;
 pub mod load;
 pub mod openapi;
 pub mod ports;
+pub mod postgres_client;
 pub mod postgres_server;
 pub mod process;
 pub mod psql;

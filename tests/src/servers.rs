@@ -138,6 +138,11 @@ impl Server {
         self.process.line_after("fenced-store proxy listening on ").await
     }
 
+    /// URL of its PostgreSQL port without a user (fenced-store with `--postgres-listen`).
+    pub async fn postgres_port(&mut self) -> String {
+        self.process.line_after("fenced-store postgres port listening on ").await
+    }
+
     /// Address of its Redis port, `127.0.0.1:PORT`, plain or TLS (fenced-store with
     /// `--redis-listen`).
     pub async fn redis_port(&mut self) -> String {

@@ -37,7 +37,6 @@ use crate::verdict::Fence;
 mod authorize;
 mod budget;
 mod client;
-mod client_socket;
 mod cluster;
 pub(crate) mod commands;
 mod confine;

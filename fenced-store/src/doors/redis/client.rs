@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
 use super::budget::{Charge, FREE};
-use super::client_socket::{ClientReader, ClientSocket};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
@@ -27,6 +26,7 @@ use super::session::{Flow, Identity};
 use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
+use crate::doors::client_socket::{ClientReader, ClientSocket};
 use command::OwnedCommand;
 use transaction::Transaction;
 

@@ -4,38 +4,13 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
-use tokio::net::tcp::OwnedWriteHalf;
+
+use crate::doors::client_socket::Sink;
 
 /// Size from which a piece is kept as a chunk of its own instead of being copied.
 const LARGE: usize = 16 * 1024;
 /// Chunks of one system call.
 const SLICES: usize = 16;
-
-/// A socket that is written to without waiting.
-pub(super) trait Sink {
-    /// Writes the beginning of these bytes and returns its length. Bytes that were refused come
-    /// first in the next call too.
-    ///
-    /// # Errors
-    /// `WouldBlock` if the socket takes nothing now, and the socket's.
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
-
-    /// As [`Sink::try_write`], for several pieces.
-    ///
-    /// # Errors
-    /// Those of [`Sink::try_write`].
-    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
-}
-
-impl Sink for OwnedWriteHalf {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        OwnedWriteHalf::try_write(self, bytes)
-    }
-
-    fn try_write_vectored(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        OwnedWriteHalf::try_write_vectored(self, slices)
-    }
-}
 
 /// Bytes in order: small pieces gathered, large ones kept as they are.
 #[derive(Debug, Default)]

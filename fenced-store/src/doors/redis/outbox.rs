@@ -13,9 +13,9 @@ use bytes::{Bytes, BytesMut};
 use tokio::sync::Notify;
 
 use super::budget::{Budget, Charge};
-use super::client_socket::ClientWriter;
 use super::out::Out;
 use super::resp::encode;
+use crate::doors::client_socket::ClientWriter;
 
 /// Unread bytes from which on a client is not served until it reads.
 pub(super) const HIGH_WATER: usize = 1 << 20;

@@ -7,22 +7,18 @@ use std::time::Duration;
 
 use redis_link::LinkState;
 use service_kit::listener::{self, BindError};
-use service_kit::socket;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::AbortOnDropHandle;
 
 use super::client::Client;
-use super::client_socket::ClientSocket;
 use super::hub::Hub;
 use super::{Port, PortSettings};
+use crate::doors::client_socket::{self, ClientSocket};
 
 /// Interval of the search for unused connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(20);
-/// Pause of accepting when the process has no file descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A port whose address is bound.
 #[derive(Debug)]
@@ -124,11 +120,12 @@ async fn accept_all(
     loop {
         // The semaphore is never closed.
         let Ok(slot) = Arc::clone(clients).acquire_owned().await else { return };
-        let stream = accept(listener).await;
+        let stream = client_socket::accept(listener).await;
         let hub = Rc::clone(hub);
         let stop = stop.clone();
         spawn_local(async move {
-            match prepared(&hub.port, stream, &stop).await {
+            let tls = hub.port.settings.tls.clone();
+            match ClientSocket::prepared(stream, tls, &hub.port.guard.kit.tasks, &stop).await {
                 Ok(socket) => {
                     hub.port.counters.clients.inc();
                     Client::new(Rc::clone(&hub), socket).serve(stop).await;
@@ -138,49 +135,6 @@ async fn accept_all(
             }
             drop(slot);
         });
-    }
-}
-
-/// Makes a new connection ready for commands.
-///
-/// A TLS handshake is computed on the process' other threads: a thousand clients that connect at
-/// once do not delay those that are connected.
-async fn prepared(
-    port: &Port,
-    stream: TcpStream,
-    stop: &CancellationToken,
-) -> io::Result<ClientSocket> {
-    let Some(tls) = port.settings.tls.clone() else { return Ok(ClientSocket::Plain(stream)) };
-    // A socket belongs to the event queue of one runtime.
-    let stream = stream.into_std()?;
-    let handshake = port.guard.kit.tasks.spawn(async move {
-        let (stream, session) = tls.accept(TcpStream::from_std(stream)?).await?.into_inner();
-        io::Result::Ok((stream.into_std()?, session))
-    });
-    let done = tokio::select! {
-        done = AbortOnDropHandle::new(handshake) => done.map_err(io::Error::other)?,
-        () = stop.cancelled() => return Err(io::ErrorKind::ConnectionAborted.into()),
-    };
-    let (stream, session) = done?;
-    let stream = TcpStream::from_std(stream)?;
-    // Before its first event the socket takes nothing, and the handshake may have read a QUIT,
-    // whose reply would be lost.
-    stream.writable().await?;
-    Ok(ClientSocket::Tls(stream, Box::new(session)))
-}
-
-async fn accept(listener: &TcpListener) -> TcpStream {
-    loop {
-        match listener.accept().await {
-            Ok((stream, _)) => {
-                socket::tune_accepted(&stream);
-                return stream;
-            }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept; check the limit of open files (ulimit -n)");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
     }
 }
 

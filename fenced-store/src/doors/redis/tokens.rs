@@ -1,7 +1,7 @@
 //! Tokens that a connection holds: one for each lock.
 
 use bytes::BytesMut;
-use fence_protocol::{Code, LockName, Token, credential};
+use fence_protocol::{Code, LockName, Token};
 
 use super::refusal::Refusal;
 use super::resp::encode;
@@ -31,18 +31,10 @@ impl HeldTokens {
     /// # Errors
     /// Code of the refusal, and the error line.
     pub(crate) fn read(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, (Code, Refusal)> {
-        let refuse = |code, reason: String| (code, Refusal::Line(format!("WRONGTOKEN {reason}")));
-        let wrong = |reason: String| refuse(Code::MalformedToken, reason);
-        let text = std::str::from_utf8(text)
-            .map_err(|_| wrong("the credential is not ASCII text".to_owned()))?;
-        let tokens = credential::parse(text).map_err(|error| wrong(error.to_string()))?;
-        tokens
-            .into_iter()
-            .map(|token| {
-                let fence = policy.genuine(token);
-                fence.map_err(|reject| refuse(reject.code(), reject.problem().detail.clone()))
-            })
-            .collect()
+        policy.credential(text).map_err(|reject| {
+            let reason = reject.problem().detail.clone();
+            (reject.code(), Refusal::Line(format!("WRONGTOKEN {reason}")))
+        })
     }
 
     /// Returns the set with `fences`, each in place of an earlier token of its lock.

@@ -105,7 +105,7 @@ impl io::Write for Unwaiting<'_> {
 
 /// The half that receives.
 #[derive(Debug)]
-pub(in crate::doors::redis) struct TlsReader {
+pub(in crate::doors) struct TlsReader {
     tcp: OwnedReadHalf,
     session: Rc<RefCell<TlsSession>>,
 }
@@ -129,7 +129,8 @@ impl TlsReader {
         }
     }
 
-    fn poll_read_buf(
+    /// As [`super::ClientReader::poll_read_buf`].
+    pub(super) fn poll_read_buf(
         &mut self,
         cx: &mut Context<'_>,
         buf: &mut BytesMut,
@@ -158,7 +159,7 @@ impl TlsReader {
 
 /// The half that sends.
 #[derive(Debug)]
-pub(in crate::doors::redis) struct TlsWriter {
+pub(in crate::doors) struct TlsWriter {
     tcp: OwnedWriteHalf,
     session: Rc<RefCell<TlsSession>>,
 }
@@ -171,6 +172,11 @@ impl TlsWriter {
     /// Waits until the socket takes more.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.tcp.writable().await
+    }
+
+    /// As [`super::ClientWriter::poll_writable`].
+    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.tcp.as_ref().poll_write_ready(cx)
     }
 
     /// Encrypts bytes and writes them. They count as written once the socket has them all; until

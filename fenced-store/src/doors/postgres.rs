@@ -1,0 +1,152 @@
+//! The PostgreSQL port: clients keep their driver and send their token as password, and the guard
+//! relays to one database.
+//!
+//! Preempt and abort, as at the Redis port. Each client has a session of its own at the server,
+//! which is registered under the client's tokens before a byte of the client is relayed
+//! (`registry`). A higher token is admitted once every session registered below it has ended, and
+//! with it its open transaction. So statements travel unchanged, and cost no more than behind a
+//! plain proxy.
+//!
+//! ```text
+//! client --- first packets, credential (client) ---> session at the server --- PostgreSQL
+//!    ^                                                     ^
+//!    '------ bytes both ways, one task (relay) ------------'
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fence_protocol::Code;
+use service_kit::Kit;
+use service_kit::listener::Exposure;
+use service_kit::tls::ServerTls;
+
+use crate::fail_points::FailPoints;
+use crate::service::{Guard, RequestSummary};
+use crate::store::{FenceOutcome, Fences};
+use crate::verdict::{Fence, Mark};
+
+mod cancel;
+mod client;
+mod counters;
+mod fences;
+mod frames;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+mod probe;
+mod refusal;
+mod registry;
+mod relay;
+mod server;
+mod startup;
+mod target;
+mod thread;
+mod traffic;
+
+use cancel::CancelKeys;
+use counters::PortCounters;
+use fence_protocol::Namespace;
+use fences::DatabaseMarks;
+use refusal::Refusal;
+use registry::{NotAdmitted, Registry};
+pub use server::ServerLogin;
+pub use target::UpstreamUrl;
+pub(crate) use thread::{Listening, listen};
+
+/// Time that a client may take to read its last error.
+const LINGER: Duration = Duration::from_secs(2);
+/// Label in observe mode's counts where a whole connection is meant, and no rule.
+const CONNECTION: &str = "connection";
+
+/// Settings of the port.
+#[derive(Clone, Debug)]
+pub struct PortSettings {
+    /// Address; port 0 lets the system choose.
+    pub listen: SocketAddr,
+    /// Permission to listen there.
+    pub exposure: Exposure,
+    /// TLS of the port; `None` if it is plain itself.
+    pub tls: Option<ServerTls>,
+    /// The database behind the port, with the guard's own login.
+    pub upstream: UpstreamUrl,
+    /// Login of clients with a token.
+    pub writer: ServerLogin,
+    /// Role of clients without a token, who log in with its password.
+    pub reader: Option<String>,
+    /// Number of threads, at least 1.
+    pub threads: usize,
+    /// Maximum number of clients.
+    pub max_connections: usize,
+    /// Time that a client may take to log in.
+    pub login_within: Duration,
+    /// Points at which a test makes the guard stop or end.
+    pub fail_points: FailPoints,
+}
+
+/// State that all threads of the port share.
+#[derive(Debug)]
+pub(crate) struct Port {
+    guard: Arc<Guard>,
+    settings: PortSettings,
+    cancels: CancelKeys,
+    counters: PortCounters,
+}
+
+/// Probes the database behind the port, and returns its marks.
+///
+/// # Errors
+/// A sentence.
+pub(crate) async fn open_marks(
+    settings: &PortSettings,
+    namespace: &Namespace,
+) -> Result<Arc<dyn Fences>, String> {
+    let upstream = settings.upstream.clone();
+    let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
+    let probed = probe::probe(&registry, settings).await?;
+    let registry =
+        Registry::new(settings.upstream.clone(), namespace.clone(), settings.fail_points);
+    Ok(Arc::new(DatabaseMarks::new(registry, probed)))
+}
+
+impl Port {
+    /// Makes a port before a database that was probed.
+    pub(crate) fn new(guard: Arc<Guard>, settings: PortSettings, kit: &Kit) -> Arc<Self> {
+        let counters = PortCounters::new(&kit.metrics);
+        Arc::new(Self { guard, settings, cancels: CancelKeys::default(), counters })
+    }
+
+    fn registry(&self) -> Registry {
+        let PortSettings { upstream, fail_points, .. } = &self.settings;
+        Registry::new(upstream.clone(), self.guard.fencing.namespace.clone(), *fail_points)
+    }
+
+    /// Counts a refusal by the fence in the guard's account.
+    fn record_refusal(&self, fence: &Fence, refused: &NotAdmitted, refusal: &Refusal) {
+        let (code, outcome) = match refused {
+            NotAdmitted::Stale(mark) => (Code::StaleToken, FenceOutcome::Stale { mark: *mark }),
+            NotAdmitted::Collision(mark) => {
+                (Code::TokenCollision, FenceOutcome::Collision { mark: *mark })
+            }
+            NotAdmitted::Failed(error) => {
+                tracing::warn!(lock = %fence.lock, "a session was not registered: {error}");
+                return;
+            }
+        };
+        self.guard.observer.passes(code, CONNECTION, &refusal.text());
+        self.record_outcome(fence, outcome);
+    }
+
+    /// Counts a session that a higher token ended.
+    fn record_preempted(&self, fence: &Fence, mark: Mark) {
+        self.record_outcome(fence, FenceOutcome::Stale { mark });
+    }
+
+    fn record_outcome(&self, fence: &Fence, outcome: FenceOutcome) {
+        let text = "a session of the PostgreSQL port".to_owned();
+        let summary =
+            RequestSummary { fence: Some(fence.clone()), kind: "postgres", text, owner: None };
+        // The client gets the refusal in PostgreSQL's form.
+        let _ = self.guard.account(&summary, Ok(outcome));
+    }
+}

@@ -1,0 +1,117 @@
+//! Start-up probe: termination of a session is shown at this server before the port serves.
+
+use std::time::Duration;
+
+use fence_protocol::{LeaseId, LockName, Token};
+use service_kit::ids;
+
+use super::PortSettings;
+use super::registry::{NotAdmitted, Registry};
+use super::server::{ServerError, ServerSession};
+use crate::verdict::{Fence, Mark};
+
+/// Lock of the probes; its mark rises by two a probe.
+const LOCK: &str = "fencepost/probe";
+/// Attempts: other guards may probe at the same time.
+const TRIES: usize = 8;
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Query for rights that a client's role must not have. The guard's own role owns the schema.
+const RIGHTS: &str = "SELECT r.rolsuper OR r.rolcreaterole OR r.rolreplication \
+    OR has_schema_privilege(r.oid, 'fence', 'CREATE') OR has_function_privilege(r.oid, \
+    'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
+    OR pg_has_role(r.oid, n.nspowner, 'MEMBER') OR pg_has_role(r.oid, d.datdba, 'MEMBER') \
+    OR pg_has_role(r.oid, 'pg_execute_server_program', 'MEMBER') \
+    OR pg_has_role(r.oid, 'pg_write_server_files', 'MEMBER') \
+    OR pg_has_role(r.oid, 'pg_signal_backend', 'MEMBER') \
+    FROM pg_roles r, pg_namespace n, pg_database d WHERE n.nspname = 'fence' \
+    AND d.datname = current_database() AND r.rolname = ";
+
+/// Shows that sessions of this server are what they seem, and end when they are ended.
+///
+/// # Errors
+/// A sentence on the deviation.
+pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Result<String, String> {
+    let run = async {
+        check_roles(registry, settings).await?;
+        for _ in 0..TRIES {
+            if let Some(shown) = show(registry, settings).await? {
+                return Ok(shown);
+            }
+        }
+        Err("other guards probe it all the time".to_owned())
+    };
+    let result = tokio::time::timeout(WITHIN, run).await;
+    let result = result.unwrap_or_else(|_| Err(format!("no end of the probe in {WITHIN:?}")));
+    result.map_err(|reason| format!("PostgreSQL at {}: {reason}", registry.upstream))
+}
+
+async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(), String> {
+    let roles = settings.reader.iter().chain([&settings.writer.user]);
+    for role in roles {
+        let sql = format!("{RIGHTS}'{}'", role.replace('\'', "''"));
+        let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
+        match rows.first().and_then(|row| row.first()?.as_deref()) {
+            Some("f") => {}
+            Some(_) => {
+                return Err(format!(
+                    "role {role} could act on the fence: it must not be a superuser, create roles, \
+                     replicate, signal back ends, run programs or write files of the server, own \
+                     the database or be granted fence.register"
+                ));
+            }
+            None => return Err(format!("role {role} does not exist")),
+        }
+    }
+    Ok(())
+}
+
+/// Preempts a session with an open transaction; `None` if another guard probed in between.
+async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<String>, String> {
+    let text = |error: ServerError| error.to_string();
+    let lock = LockName::new(LOCK).map_err(|error| error.to_string())?;
+    let mark = registry.show(&lock).await.map_err(text)?;
+    let next = mark.map_or(1, |mark| mark.token.get() + 1);
+    let low = fence(&lock, next)?;
+    let high = fence(&lock, next + 1)?;
+    let upstream = &settings.upstream;
+    let parameters = [("database", upstream.database.as_str())];
+    let opened = ServerSession::open(&upstream.address, &settings.writer, &parameters).await;
+    let mut session = opened.map_err(text)?;
+    match registry.admit(&low, session.pid).await {
+        Ok(()) => {}
+        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
+        Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
+    }
+    session.query("BEGIN").await.map_err(text)?;
+    let rows = session.query("SELECT pg_backend_pid(), txid_current()").await.map_err(text)?;
+    let column = |index: usize| rows.first().and_then(|row| row.get(index)?.clone());
+    if column(0) != Some(session.pid.to_string()) {
+        return Err("a pooler stands between: sessions have other process ids than they were \
+                    given; name PostgreSQL itself"
+            .to_owned());
+    }
+    match registry.seal(&high).await {
+        Ok(()) => {}
+        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
+        Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
+    }
+    if session.query("COMMIT").await.is_ok() {
+        return Err("a session that was ended still replied".to_owned());
+    }
+    let xid = column(1).unwrap_or_default();
+    let xid: u64 = xid.parse().map_err(|_| "it gave no transaction id".to_owned())?;
+    let rows = registry.query(&format!("SELECT txid_status({xid})")).await.map_err(text)?;
+    match rows.first().and_then(|row| row.first()?.as_deref()) {
+        Some("aborted") => {
+            Ok(Some("a session was ended, and its open transaction rolled back".to_owned()))
+        }
+        other => Err(format!("the transaction of an ended session is {other:?}")),
+    }
+}
+
+fn fence(lock: &LockName, token: u64) -> Result<Fence, String> {
+    let token = Token::new(token).map_err(|error| error.to_string())?;
+    let lease: LeaseId = ids::lease_id();
+    Ok(Fence { lock: lock.clone(), presented: Mark { token, lease } })
+}

@@ -1,0 +1,304 @@
+//! Connections to the PostgreSQL behind the guard: login, and simple queries of the guard itself.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use postgres_protocol::authentication::md5_hash;
+use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
+use postgres_protocol::message::frontend;
+use service_kit::login::Password;
+use service_kit::socket;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+use super::frames;
+
+/// Limit of a login at the server.
+const LOGIN_WITHIN: Duration = Duration::from_secs(10);
+/// The longest frame that the guard reads for itself.
+const FRAME_MAX: usize = 1 << 20;
+
+/// A role that logs in, and its password.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerLogin {
+    /// Name of the role.
+    pub user: String,
+    /// Its password, if it has one.
+    pub password: Option<Password>,
+}
+
+/// ErrorResponse of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ErrorFrame {
+    pub(super) raw: Bytes,
+    fields: HashMap<u8, String>,
+}
+
+impl ErrorFrame {
+    /// Reads a whole frame; `None` if it is not well formed.
+    pub(super) fn read(frame: &[u8]) -> Option<Self> {
+        let body = frame.get(frames::HEADER..)?.strip_suffix(&[0])?;
+        let mut fields = HashMap::new();
+        for field in body.split(|byte| *byte == 0) {
+            if let Some((kind, text)) = field.split_first() {
+                fields.insert(*kind, String::from_utf8_lossy(text).into_owned());
+            }
+        }
+        Some(Self { raw: Bytes::copy_from_slice(frame), fields })
+    }
+
+    fn field(&self, kind: u8) -> &str {
+        self.fields.get(&kind).map_or("", String::as_str)
+    }
+
+    pub(super) fn sqlstate(&self) -> &str {
+        self.field(b'C')
+    }
+
+    pub(super) fn message(&self) -> &str {
+        self.field(b'M')
+    }
+
+    /// The field `V` is never translated.
+    pub(super) fn is_fatal(&self) -> bool {
+        matches!(self.field(b'V'), "FATAL" | "PANIC")
+    }
+}
+
+/// Failure at the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum ServerError {
+    /// The server sent this error.
+    Refused(ErrorFrame),
+    /// It could not be reached, broke, or does not speak the protocol.
+    Broken(String),
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(frame) => write!(f, "{} ({})", frame.message(), frame.sqlstate()),
+            Self::Broken(reason) => f.write_str(reason),
+        }
+    }
+}
+
+/// A row: texts of its columns.
+pub(super) type Row = Vec<Option<String>>;
+
+/// A session at the server.
+#[derive(Debug)]
+pub(super) struct ServerSession {
+    pub(super) stream: TcpStream,
+    inbox: BytesMut,
+    /// ParameterStatus frames and notices of the login.
+    pub(super) greeting: BytesMut,
+    pub(super) pid: i32,
+    pub(super) secret: i32,
+}
+
+impl ServerSession {
+    /// Connects and logs in; dropping the future closes the connection.
+    ///
+    /// # Errors
+    /// The server's own error, or what failed.
+    pub(super) async fn open(
+        address: &str,
+        login: &ServerLogin,
+        parameters: &[(&str, &str)],
+    ) -> Result<Self, ServerError> {
+        let opening = async {
+            let stream = TcpStream::connect(address).await.map_err(|error| {
+                ServerError::Broken(format!("cannot connect to {address}: {error}"))
+            })?;
+            socket::tune_to_store(&stream);
+            let inbox = BytesMut::new();
+            let greeting = BytesMut::new();
+            let mut session = Self { stream, inbox, greeting, pid: 0, secret: 0 };
+            session.log_in(login, parameters).await?;
+            Ok(session)
+        };
+        tokio::time::timeout(LOGIN_WITHIN, opening).await.unwrap_or_else(|_| {
+            let text = format!("{address} did not complete a login within {LOGIN_WITHIN:?}");
+            Err(ServerError::Broken(text))
+        })
+    }
+
+    async fn log_in(
+        &mut self,
+        login: &ServerLogin,
+        parameters: &[(&str, &str)],
+    ) -> Result<(), ServerError> {
+        let mut out = BytesMut::new();
+        let user = [("user", login.user.as_str())];
+        let all = user.iter().chain(parameters).copied();
+        frontend::startup_message(all, &mut out).map_err(broken)?;
+        self.stream.write_all(&out).await.map_err(broken)?;
+        self.authenticate(login).await?;
+        loop {
+            let frame = self.frame().await?;
+            match frame[0] {
+                b'K' if frame.len() == 13 => {
+                    let mut body = &frame[frames::HEADER..];
+                    (self.pid, self.secret) = (body.get_i32(), body.get_i32());
+                }
+                b'S' | b'N' => self.greeting.extend_from_slice(&frame),
+                b'Z' => return Ok(()),
+                tag => return Err(unexpected(tag)),
+            }
+        }
+    }
+
+    async fn authenticate(&mut self, login: &ServerLogin) -> Result<(), ServerError> {
+        let missing = || {
+            let text =
+                format!("the server wants a password of user {}, and none is set", login.user);
+            ServerError::Broken(text)
+        };
+        let password = login.password.as_ref().map(|password| password.expose().as_bytes());
+        let mut scram = None;
+        loop {
+            let frame = self.frame().await?;
+            let mut body = &frame[frames::HEADER..];
+            if frame[0] != b'R' || body.len() < 4 {
+                return Err(unexpected(frame[0]));
+            }
+            let mut out = BytesMut::new();
+            match body.get_i32() {
+                0 => return Ok(()),
+                5 => {
+                    let salt = body.first_chunk().ok_or_else(|| unexpected(b'R'))?;
+                    let password = password.ok_or_else(missing)?;
+                    let hash = md5_hash(login.user.as_bytes(), password, *salt);
+                    frontend::password_message(hash.as_bytes(), &mut out).map_err(broken)?;
+                }
+                10 => {
+                    let password = password.ok_or_else(missing)?;
+                    let begun = ScramSha256::new(password, ChannelBinding::unsupported());
+                    frontend::sasl_initial_response(SCRAM_SHA_256, begun.message(), &mut out)
+                        .map_err(broken)?;
+                    scram = Some(begun);
+                }
+                11 => {
+                    let begun = scram.as_mut().ok_or_else(|| unexpected(b'R'))?;
+                    begun.update(body).map_err(broken)?;
+                    frontend::sasl_response(begun.message(), &mut out).map_err(broken)?;
+                }
+                12 => {
+                    let begun = scram.as_mut().ok_or_else(|| unexpected(b'R'))?;
+                    begun.finish(body).map_err(broken)?;
+                }
+                kind => {
+                    let text = format!("the server wants a login of kind {kind}, use SCRAM");
+                    return Err(ServerError::Broken(text));
+                }
+            }
+            self.stream.write_all(&out).await.map_err(broken)?;
+        }
+    }
+
+    /// Runs one statement of the guard, and returns its rows. Not cancel-safe: a session whose
+    /// query was dropped must not be used again.
+    ///
+    /// # Errors
+    /// The server's error, after which the session can be used, or what broke.
+    pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Row>, ServerError> {
+        let mut out = BytesMut::new();
+        frontend::query(sql, &mut out).map_err(broken)?;
+        self.stream.write_all(&out).await.map_err(broken)?;
+        let mut rows = Vec::new();
+        let mut refused = None;
+        loop {
+            let frame = match self.frame().await {
+                Ok(frame) => frame,
+                Err(ServerError::Refused(error)) if !error.is_fatal() => {
+                    refused = Some(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            match frame[0] {
+                b'D' => rows.push(row(&frame[frames::HEADER..])?),
+                b'Z' => match refused {
+                    Some(error) => return Err(ServerError::Refused(error)),
+                    None => return Ok(rows),
+                },
+                // Row descriptions, completions, notices, changed settings.
+                _ => {}
+            }
+        }
+    }
+
+    /// Reads a frame; an ErrorResponse is an error.
+    async fn frame(&mut self) -> Result<BytesMut, ServerError> {
+        loop {
+            let header = frames::header(&self.inbox)
+                .map_err(|bad| ServerError::Broken(format!("frame of length {}", bad.len)))?;
+            if let Some((tag, len)) = header {
+                if len > FRAME_MAX {
+                    return Err(ServerError::Broken(format!("frame of {len} bytes")));
+                }
+                if self.inbox.len() >= len {
+                    let frame = self.inbox.split_to(len);
+                    return match tag {
+                        b'E' => Err(ErrorFrame::read(&frame)
+                            .map_or_else(|| unexpected(b'E'), ServerError::Refused)),
+                        _ => Ok(frame),
+                    };
+                }
+            }
+            if self.stream.read_buf(&mut self.inbox).await.map_err(broken)? == 0 {
+                return Err(ServerError::Broken("the server closed the connection".to_owned()));
+            }
+        }
+    }
+
+    /// Bytes of the server that nothing has read yet.
+    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
+        (self.stream, self.inbox)
+    }
+}
+
+fn broken(error: std::io::Error) -> ServerError {
+    ServerError::Broken(error.to_string())
+}
+
+fn unexpected(tag: u8) -> ServerError {
+    let text = format!("the server sent a message of kind {:?} out of turn", char::from(tag));
+    ServerError::Broken(text)
+}
+
+/// Reads the columns of a DataRow.
+fn row(mut body: &[u8]) -> Result<Row, ServerError> {
+    let short = || ServerError::Broken("a row of the server is cut".to_owned());
+    let count = body.try_get_i16().map_err(|_| short())?;
+    let mut columns = Vec::new();
+    for _ in 0..count {
+        let len = body.try_get_i32().map_err(|_| short())?;
+        // -1 is NULL.
+        let Ok(len) = usize::try_from(len) else {
+            columns.push(None);
+            continue;
+        };
+        let (text, rest) = body.split_at_checked(len).ok_or_else(short)?;
+        columns.push(Some(String::from_utf8_lossy(text).into_owned()));
+        body = rest;
+    }
+    Ok(columns)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_read_and_cut_ones_refused() {
+        let body = b"\0\x02\0\0\0\x02ab\xff\xff\xff\xff";
+        assert_eq!(row(body), Ok(vec![Some("ab".to_owned()), None]));
+        for end in 0..body.len() {
+            assert!(row(&body[..end]).is_err(), "{end}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Requests that a session has under way, by the frames that pass. Pure.
+
+use bytes::{Bytes, BytesMut};
+
+use super::frames::{self, BadLength, FrameScanner, HEADER};
+use super::server::ErrorFrame;
+
+/// Longest error that is held back.
+const ERROR_MAX: usize = 64 << 10;
+
+/// Frames of both directions of one session.
+#[derive(Debug)]
+pub(super) struct Traffic {
+    of_client: FrameScanner,
+    of_server: ServerFrames,
+    /// Requests that the server has not completed, or more.
+    under_way: u64,
+    /// Transaction status in the last ReadyForQuery: idle, in a transaction, in a failed one.
+    status: u8,
+}
+
+/// Frames of the server. Begun frames that have to be read whole are held back.
+#[derive(Debug, Default)]
+struct ServerFrames {
+    /// Bytes of the current frame that have not arrived, and are relayed as they come.
+    passing: usize,
+    held: BytesMut,
+    fatal: Option<Bytes>,
+}
+
+impl Traffic {
+    /// A session that the server has just declared ready.
+    pub(super) fn new() -> Self {
+        Self {
+            of_client: FrameScanner::default(),
+            of_server: ServerFrames::default(),
+            under_way: 0,
+            status: b'I',
+        }
+    }
+
+    /// Reads bytes of the client.
+    ///
+    /// # Errors
+    /// [`BadLength`]: the client does not speak the protocol.
+    pub(super) fn sent(&mut self, bytes: &[u8]) -> Result<(), BadLength> {
+        // Query, FunctionCall and Sync: the server replies to each with ReadyForQuery, but not to
+        // a Sync during COPY. So this is never too low.
+        let under_way = &mut self.under_way;
+        self.of_client.scan(bytes, |tag| *under_way += u64::from(matches!(tag, b'Q' | b'F' | b'S')))
+    }
+
+    /// Reads bytes of the server, and appends those for the client to `out`. A fatal error is kept:
+    /// the end of the connection follows it.
+    ///
+    /// # Errors
+    /// [`BadLength`]: the server does not speak the protocol.
+    pub(super) fn received(&mut self, bytes: &[u8], out: &mut BytesMut) -> Result<(), BadLength> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            if self.of_server.passing > 0 {
+                let count = self.of_server.passing.min(rest.len());
+                out.extend_from_slice(&rest[..count]);
+                self.of_server.passing -= count;
+                rest = &rest[count..];
+                continue;
+            }
+            rest = self.begin(rest, out)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the begin of a frame, and returns the bytes behind those it took.
+    fn begin<'a>(&mut self, bytes: &'a [u8], out: &mut BytesMut) -> Result<&'a [u8], BadLength> {
+        let held = &mut self.of_server.held;
+        let wanted = match frames::header(held)? {
+            Some((_, len)) => len,
+            None => HEADER,
+        };
+        let (taken, rest) = bytes.split_at(bytes.len().min(wanted - held.len()));
+        held.extend_from_slice(taken);
+        let Some((tag, len)) = frames::header(held)? else { return Ok(rest) };
+        match tag {
+            b'E' | b'Z' if len <= ERROR_MAX && held.len() < len => return Ok(rest),
+            b'E' if len <= ERROR_MAX => {
+                let error = ErrorFrame::read(held);
+                if error.is_some_and(|error| error.is_fatal()) {
+                    self.of_server.fatal = Some(held.split().freeze());
+                    return Ok(rest);
+                }
+            }
+            b'Z' if len <= ERROR_MAX => {
+                self.status = held.get(HEADER).copied().unwrap_or(b'I');
+                self.under_way = self.under_way.saturating_sub(1);
+            }
+            _ => {}
+        }
+        self.of_server.passing = len - held.len();
+        out.extend_from_slice(held);
+        held.clear();
+        Ok(rest)
+    }
+
+    /// Returns `true` if a whole frame was relayed last.
+    pub(super) fn is_at_boundary(&self) -> bool {
+        self.of_server.passing == 0
+    }
+
+    /// Returns the error with which the server ends the session.
+    pub(super) fn fatal(&self) -> Option<&Bytes> {
+        self.of_server.fatal.as_ref()
+    }
+
+    /// Returns `true` if no request is under way, and no transaction open.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way == 0 && self.status == b'I'
+    }
+
+    /// Returns `true` if a request may have been executed whose reply did not come.
+    pub(super) fn is_unknown(&self) -> bool {
+        self.under_way > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::refusal::Refusal;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn frame(tag: u8, body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![tag];
+        bytes.extend(i32::try_from(body.len() + 4).unwrap().to_be_bytes());
+        bytes.extend(body);
+        bytes
+    }
+
+    fn error(severity: &str) -> Vec<u8> {
+        frame(b'E', format!("V{severity}\0C57P01\0Mends\0\0").as_bytes())
+    }
+
+    #[test]
+    fn a_request_is_under_way_until_the_server_is_ready() {
+        let mut traffic = Traffic::new();
+        let mut out = BytesMut::new();
+        assert!(traffic.is_idle());
+        traffic.sent(&frame(b'Q', b"BEGIN\0")).unwrap();
+        assert!(traffic.is_unknown());
+        traffic.received(&frame(b'Z', b"T"), &mut out).unwrap();
+        assert!(!traffic.is_idle() && !traffic.is_unknown());
+        traffic.sent(&frame(b'P', b"")).unwrap();
+        traffic.sent(&frame(b'S', b"")).unwrap();
+        traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
+        assert!(traffic.is_idle());
+    }
+
+    #[test]
+    fn a_fatal_error_alone_is_held_back() {
+        let mut traffic = Traffic::new();
+        let mut out = BytesMut::new();
+        traffic.received(&error("ERROR"), &mut out).unwrap();
+        assert_eq!(out, error("ERROR"));
+        assert_eq!(traffic.fatal(), None);
+        let own = Refusal::protocol("x").frame();
+        for fatal in [error("FATAL"), own.to_vec()] {
+            let mut out = BytesMut::new();
+            traffic.received(&fatal, &mut out).unwrap();
+            assert_eq!(out, b""[..]);
+            assert_eq!(traffic.fatal().map(|bytes| bytes.to_vec()), Some(fatal));
+        }
+        assert!(traffic.received(b"D\0\0\0\x01", &mut out).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn all_other_bytes_are_relayed_in_order(
+            frames in prop::collection::vec(
+                (prop::sample::select(b"DCZESNG".to_vec()), prop::collection::vec(any::<u8>(), 0..40)),
+                0..20,
+            ),
+            cuts in prop::collection::vec(1_usize..30, 1..60),
+        ) {
+            let bytes: Vec<u8> = frames.iter().flat_map(|(tag, body)| frame(*tag, body)).collect();
+            let mut traffic = Traffic::new();
+            let mut out = BytesMut::new();
+            let mut rest = &bytes[..];
+            for cut in cuts.iter().cycle() {
+                let (piece, later) = rest.split_at((*cut).min(rest.len()));
+                traffic.received(piece, &mut out).unwrap();
+                rest = later;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert!(traffic.is_at_boundary());
+            prop_assert_eq!(out.to_vec(), bytes);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Start and end of the port: what it refuses to stand before, and its drain.
+
+use fence_tests::postgres_server::Postgres;
+use fence_tests::wait::until;
+
+use super::{database, port, prepare, setup, shop};
+
+async fn refused(setup: &fence_tests::servers::Setup) -> String {
+    let mut process = setup.spawn();
+    let ended = process.ended().await;
+    assert_ne!(ended.code, 0);
+    ended.stderr
+}
+
+#[tokio::test]
+async fn the_port_starts_before_a_sound_database_alone() {
+    let postgres = database().await;
+    let setup = setup(&postgres);
+    for (change, back, reason) in [
+        ("ALTER ROLE writer SUPERUSER", "ALTER ROLE writer NOSUPERUSER", "role writer could act"),
+        ("GRANT guard TO writer", "REVOKE guard FROM writer", "role writer could act"),
+        ("ALTER ROLE reader CREATEROLE", "ALTER ROLE reader NOCREATEROLE", "role reader could act"),
+        (
+            "GRANT pg_signal_backend TO writer",
+            "REVOKE pg_signal_backend FROM writer",
+            "role writer could act",
+        ),
+        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 1", "version 99"),
+        ("ALTER ROLE writer NOLOGIN", "ALTER ROLE writer LOGIN", "not permitted to log in"),
+        ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),
+    ] {
+        shop(&postgres, "postgres", change).await;
+        let text = refused(&setup).await;
+        assert!(text.contains(reason), "{change}: {text}");
+        shop(&postgres, "postgres", back).await;
+    }
+    port(&setup).await.log_in(1).await.unwrap();
+}
+
+#[tokio::test]
+async fn prepared_transactions_must_be_off() {
+    let postgres = Postgres::with(&[("max_prepared_transactions", "5")]).await;
+    prepare(&postgres).await;
+    let text = refused(&setup(&postgres)).await;
+    assert!(text.contains("max_prepared_transactions is not 0"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_that_allows_them_later_gets_no_sessions() {
+    let mut postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    port.log_in(1).await.unwrap();
+    postgres.set(&[("max_prepared_transactions", "5")]);
+    postgres.restart().await;
+    let error = port.log_in(1).await.unwrap_err();
+    assert_eq!(error.code(), "57P03");
+    assert!(error.field('M').contains("max_prepared_transactions"), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_replica_gets_no_sessions() {
+    let primary = database().await;
+    let replica = Postgres::replica_of(&primary, "one").await;
+    let text = refused(&setup(&replica)).await;
+    assert!(text.contains("in recovery"), "{text}");
+}
+
+#[tokio::test]
+async fn shutdown_ends_idle_sessions_and_waits_for_busy_ones() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut idle = port.log_in(1).await.unwrap();
+    let mut busy = port.log_in(1).await.unwrap();
+    busy.query("BEGIN").await.unwrap();
+    busy.query("INSERT INTO journal VALUES (1, 1)").await.unwrap();
+    port.server.process.terminate();
+    assert_eq!(idle.rows().await.unwrap_err().code(), "57P01");
+    busy.query("COMMIT").await.unwrap();
+    assert_eq!(busy.rows().await.unwrap_err().code(), "57P01");
+    let mut server = port.server;
+    assert_eq!(server.process.ended().await.code, 0);
+    assert_eq!(shop(&postgres, "postgres", "SELECT count(*) FROM journal").await, "1");
+    // Nothing of the guard stays at the server.
+    let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('guard', 'writer')";
+    until("the sessions to end", || async {
+        (shop(&postgres, "postgres", sql).await == "0").then_some(())
+    })
+    .await;
+}
