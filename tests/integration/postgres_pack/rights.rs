@@ -35,7 +35,8 @@ async fn clients_have_no_rights_on_tables_and_inner_functions() {
     assert_eq!(document(&server).await, "first");
 }
 
-/// A client's own functions and operators before the system's change nothing in functions of the owner.
+/// A client's own functions and operators before the system's change nothing in functions of the
+/// owner.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_s_search_path_is_not_used() {
     let server = installed().await;

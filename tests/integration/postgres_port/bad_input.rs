@@ -1,4 +1,5 @@
-//! Input that no driver sends, and credentials that are refused: an error with its SQLSTATE and a hint,
+//! Input that no driver sends, and credentials that are refused: an error with its SQLSTATE and a
+//! hint,
 //! and a port that serves the next client.
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of, frame, startup};
