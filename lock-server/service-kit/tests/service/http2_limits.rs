@@ -292,6 +292,33 @@ async fn each_head_has_the_whole_time() {
     .await;
 }
 
+/// The end of a head and the beginning of the next one arrive together.
+#[tokio::test]
+async fn a_head_behind_another_has_the_whole_time() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    let begin =
+        |stream| frame(kind::HEADERS, END_STREAM, stream, &block(&request("GET", "/hello")));
+    let end = |stream| frame(kind::CONTINUATION, END_HEADERS, stream, &[]);
+    let served = in_time("the last head", async {
+        loop {
+            let mut client = connect(&server).await;
+            client.bytes(&begin(1)).await;
+            for stream in [1, 3, 5, 7, 9] {
+                // All of them together take longer than one may.
+                tokio::time::sleep(SOON / 4).await;
+                client.bytes(&[end(stream), begin(stream + 2)].concat()).await;
+            }
+            client.bytes(&end(11)).await;
+            let reply = client.reply(11).await;
+            // A busy machine may take as long for one of them.
+            if reply.is_ok() {
+                break reply;
+            }
+        }
+    });
+    assert_eq!(served.await, ok("hello"));
+}
+
 #[tokio::test]
 async fn half_a_frame_of_a_body_is_no_head() {
     let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
