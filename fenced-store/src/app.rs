@@ -134,8 +134,11 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         HandlerState::new(Arc::clone(&guard), max_body_bytes, settings.max_body_bytes_in_all);
     let http = HttpOptions { max_body_bytes, ..HttpOptions::default() };
     let names = &settings.host_names;
+    let (listen, exposure, options) = (settings.listen, settings.exposure, settings.listener);
     let proxy = lanes.map(|(upstream, lanes)| {
-        (upstream.listen, http_proxy::router(shared.clone(), lanes, &upstream, http, names))
+        let proxy =
+            http_proxy::Proxy::new(shared.clone(), lanes, &upstream, options.max_connections);
+        (upstream.listen, http_proxy::router(proxy, http, names))
     });
     let fencing = &guard.fencing;
     let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
@@ -145,10 +148,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
-    let listen = settings.listen;
-    let exposure = settings.exposure;
     exposure.start(kit);
-    let options = settings.listener;
     let kit = kit.clone();
     Ok(App { router, proxy, guarantee, redis_port, guard, listen, exposure, options, kit })
 }

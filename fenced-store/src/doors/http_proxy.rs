@@ -17,7 +17,6 @@ use service_kit::Kit;
 use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
 use crate::counters::Counters;
-use crate::doors::objects::handler_state::HandlerState;
 use crate::store::StoreError;
 use crate::store::commit::FolderError;
 use crate::store::redis::RedisOptions;
@@ -43,6 +42,7 @@ mod ticket;
 mod upstream;
 
 pub use election::ElectionOptions;
+pub use handler::Proxy;
 pub use service::LaneService;
 pub use upstream::{
     LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
@@ -103,16 +103,10 @@ pub async fn open(
     LaneService::open(upstream, conditions, namespace, redis, counters, kit).await
 }
 
-/// Makes the handler of the proxy: every path is the upstream's.
-pub fn router(
-    shared: HandlerState,
-    lanes: Arc<LaneService>,
-    upstream: &Upstream,
-    options: HttpOptions,
-    names: &HostNames,
-) -> ApiRouter {
-    let kit = shared.guard().kit.clone();
-    let proxy = Arc::new(handler::Proxy::new(shared, lanes, upstream));
+/// Makes the routes of the proxy: every path is the upstream's.
+pub fn router(proxy: Proxy, options: HttpOptions, names: &HostNames) -> ApiRouter {
+    let kit = proxy.guard().kit.clone();
+    let proxy = Arc::new(proxy);
     let handle =
         move |request| -> HandlerFuture { Box::pin(handler::reply(Arc::clone(&proxy), request)) };
     finish_single(handle, "/{*path}", &kit, options, names)

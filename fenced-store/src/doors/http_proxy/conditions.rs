@@ -12,9 +12,9 @@
 //!   quarantine either, as long as everything that is out is conditional.
 //! - *An unknown outcome of a write under `If-Match` can be settled at once*: the same write is
 //!   sent again. 2xx: it was applied once, and the first one is dead, for it would have changed the
-//!   tag. 412, and a read then shows another version: it was applied or never will be. Neither would
-//!   settle it alone: a read may be answered by a cache or a replica, and an upstream has other
-//!   reasons for a 412, such as a lease on the object. So writes with
+//!   tag. 412, and a read then shows another version: it was applied or never will be. Neither
+//!   would settle it alone: a read may be answered by a cache or a replica, and an upstream has
+//!   other reasons for a 412, such as a lease on the object. So writes with
 //!   [conditions of its own](has_vendor_condition) are sent as they are.
 //! - *Absence is not a version.* A resource can be missing, made and missing again. A creation with
 //!   an unknown outcome is not settled by the next one: it quarantines the lane, and no DELETE goes

@@ -16,6 +16,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
 use service_kit::{clock, trace};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
@@ -41,10 +42,12 @@ use crate::verdict::Fence;
 
 /// State of the proxy's handler.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub struct Proxy {
     shared: HandlerState,
     lanes: Arc<LaneService>,
     pub(super) forwarder: Forwarder,
+    /// Permits of operations. One continues without its client, whose connection counts no more.
+    places: Arc<Semaphore>,
     guarantee: HeaderValue,
     /// Metrics of most requests: they need no look-up by labels.
     forward_seconds: Histogram,
@@ -52,7 +55,14 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    pub(super) fn new(shared: HandlerState, lanes: Arc<LaneService>, upstream: &Upstream) -> Self {
+    /// Makes a handler that has at most `operations_max` operations in its lanes and at the upstream,
+    /// those of clients that have left included.
+    pub fn new(
+        shared: HandlerState,
+        lanes: Arc<LaneService>,
+        upstream: &Upstream,
+        operations_max: usize,
+    ) -> Self {
         let bytes_max = shared.max_object_bytes();
         let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget().clone() };
         let forwarder = Forwarder::new(upstream, reply_limits);
@@ -60,7 +70,8 @@ impl Proxy {
         let counters = &shared.guard().counters;
         let forward_seconds = counters.times("forward");
         let applied = counters.operation("forward", APPLIED);
-        Self { shared, lanes, forwarder, guarantee, forward_seconds, applied }
+        let places = Arc::new(Semaphore::new(operations_max.clamp(1, Semaphore::MAX_PERMITS)));
+        Self { shared, lanes, forwarder, places, guarantee, forward_seconds, applied }
     }
 
     pub(super) fn guard(&self) -> &Arc<Guard> {
@@ -137,6 +148,7 @@ async fn forward(
     };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
+    let place = proxy.place()?;
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
             Some(proxy.enter(&term, &summary, fence, checked.resource(), kind).await?)
@@ -152,7 +164,7 @@ async fn forward(
             }
             ticket => Ok((proxy.pass(&term, &summary, checked, kind, ticket).await, false)),
         };
-        drop(upload);
+        drop((upload, place));
         passed
     });
     tasks.finish(trace::carry(work)).await
@@ -186,6 +198,17 @@ fn check(
 }
 
 impl Proxy {
+    /// Takes the permit of an operation, for as long as it may be at the upstream.
+    ///
+    /// # Errors
+    /// 429 while clients that left have all of them.
+    fn place(&self) -> Result<OwnedSemaphorePermit, Reject> {
+        Arc::clone(&self.places).try_acquire_owned().map_err(|_| {
+            let detail = "too many requests of clients that have left are at the upstream";
+            Reject::new(Code::LimitReached, detail).retry_after(1)
+        })
+    }
+
     /// Waits for the operation's turn in its lane.
     async fn enter(
         &self,

@@ -115,6 +115,9 @@ async fn upstream(kit: &Kit) -> (std::net::SocketAddr, mpsc::Receiver<Seen>) {
     (addr, seen)
 }
 
+/// Requests of all clients together.
+const PLACES: usize = 16;
+
 async fn app(addr: std::net::SocketAddr, state: &Path, lifetime_ms: u64, kit: &Kit) -> app::App {
     // Longer than any test: it never ends by itself.
     app_with(addr, state, lifetime_ms, Duration::from_secs(3600), kit).await
@@ -141,6 +144,7 @@ async fn app_with(
         etag_probe: None,
     };
     let mut settings = Settings::new(Backend::Proxy(upstream), None);
+    settings.listener.max_connections = PLACES;
     let rules =
         ["public/**=@open", "POST search/**=a,reads", "GET next/**=a,writes", "GET pages/**=@open"];
     let rules = rules.iter().map(|rule| rule.parse().unwrap()).collect();

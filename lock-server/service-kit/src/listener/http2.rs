@@ -10,6 +10,7 @@ mod request;
 mod stream;
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -20,7 +21,7 @@ use http::{Method, Request};
 use tokio::time::Instant;
 
 pub(super) use self::head_watch::HeadWatch;
-use self::stream::{OpenStream, StreamEnd};
+use self::stream::{OpenStream, Slot, StreamEnd};
 use super::handler::Handler;
 use super::stream::Stream;
 use super::{CONNECTION_BUFFER_BYTES, Shared};
@@ -34,7 +35,7 @@ const STREAM_WINDOW: u32 = CONNECTION_BUFFER_BYTES as u32;
 /// The same for all streams of a connection: none can take the window of another. Each stream that
 /// has bytes has a permit of [`Shared::slots`], so this is no further budget.
 const CONNECTION_WINDOW: u32 = MAX_STREAMS * STREAM_WINDOW;
-/// Bytes of a reply that wait for the socket.
+/// Bytes of a reply that wait for the socket. The stream's [`Slot`] is in use until they have left.
 const SEND_BUFFER_BYTES: usize = 32 * 1024;
 /// Streams that a client may open and reset before they are looked at (CVE-2023-44487).
 const MAX_PENDING_RESETS: usize = 20;
@@ -96,6 +97,8 @@ pub(super) async fn serve(stream: &mut Stream, handler: &Handler, shared: &Share
 
 async fn run(mut connection: ServerConnection<'_>, handler: &Handler, shared: &Shared) -> Ended {
     let mut streams = FuturesUnordered::new();
+    // In use while it has another owner.
+    let first = Arc::new(());
     let mut credit = RESET_CREDIT;
     let mut patience = shared.options.idle_timeout;
     let mut rest = pin!(tokio::time::sleep(patience));
@@ -121,8 +124,7 @@ async fn run(mut connection: ServerConnection<'_>, handler: &Handler, shared: &S
             }
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    let is_alone = streams.is_empty();
-                    streams.extend(begin(request, respond, is_alone, handler, shared));
+                    streams.extend(begin(request, respond, &first, handler, shared));
                 }
                 Some(Err(error)) => {
                     tracing::debug!(%error, "a connection ended");
@@ -148,18 +150,18 @@ async fn run(mut connection: ServerConnection<'_>, handler: &Handler, shared: &S
     }
 }
 
-/// Begins a request. The first one of a connection has its connection's permit.
+/// Begins a request. The first one of a connection has its connection's permit, `first`.
 fn begin(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
-    is_alone: bool,
+    first: &Arc<()>,
     handler: &Handler,
     shared: &Shared,
 ) -> Option<impl Future<Output = StreamEnd> + use<>> {
-    let slot = match is_alone {
-        true => None,
-        false => match shared.slots.clone().try_acquire_owned() {
-            Ok(slot) => Some(slot),
+    let slot = match Arc::strong_count(first) {
+        1 => Slot::of_connection(first.clone()),
+        _ => match shared.slots.clone().try_acquire_owned() {
+            Ok(permit) => Slot::of_listener(permit),
             Err(_) => {
                 respond.send_reset(Reason::REFUSED_STREAM);
                 return None;
@@ -175,12 +177,8 @@ fn begin(
         Ok((request, demand)) => {
             let reply = handler.begin(request);
             let write_timeout = shared.options.write_timeout;
-            let stream = OpenStream { respond, is_head, demand, write_timeout };
-            Some(async move {
-                let end = stream.reply(reply).await;
-                drop(slot);
-                end
-            })
+            let stream = OpenStream { respond, is_head, demand, write_timeout, slot };
+            Some(stream.reply(reply))
         }
     }
 }

@@ -59,6 +59,32 @@ fn part() -> Result<bytes::Bytes, std::io::Error> {
     Ok(bytes::Bytes::from(vec![b'x'; PART]))
 }
 
+/// What they began continues, and counts.
+#[tokio::test]
+async fn clients_that_leave_leave_no_more_than_the_limit_at_the_upstream() {
+    let mut world = World::new(60_000).await;
+    let mut under_way = Vec::new();
+    for _ in 0..PLACES {
+        let request = world.send(Method::PUT, "/public/x", 0);
+        under_way.push(world.seen().await);
+        request.abort();
+    }
+    for (path, token) in [("/public/x", 0), ("/a", 33)] {
+        let refused = world.send(Method::PUT, path, token).await.unwrap();
+        assert_eq!(refused.code(), "limit-reached");
+    }
+    assert!(world.seen.try_recv().is_err(), "it was forwarded");
+    under_way.pop().unwrap().reply("200 OK");
+    let seen = loop {
+        let mut next = world.send(Method::PUT, "/a", 33);
+        tokio::select! {
+            refused = &mut next => assert_eq!(refused.unwrap().code(), "limit-reached"),
+            seen = world.seen() => break seen,
+        }
+    };
+    assert!(seen.text.starts_with("PUT /a "), "{}", seen.text);
+}
+
 #[tokio::test]
 async fn a_long_body_is_streamed_with_the_length_that_was_stated() {
     let (listener, world) = raw_upstream().await;

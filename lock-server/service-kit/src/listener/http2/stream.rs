@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
@@ -15,9 +16,9 @@ use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING, UPGRADE}
 use http::{HeaderName, HeaderValue, StatusCode};
 use http_body::Body as _;
 use http_body_util::BodyExt as _;
+use tokio::sync::OwnedSemaphorePermit;
 
 use super::body::Demand;
-use crate::http::ApiFuture;
 
 /// Headers of a connection, which HTTP/2 does not know (RFC 9113 section 8.2.2).
 const OF_CONNECTION: [HeaderName; 5] = [
@@ -37,6 +38,39 @@ pub(super) enum StreamEnd {
     Reset,
 }
 
+/// Permit of a stream. The library keeps bytes of a reply for a client that does not read, after
+/// the stream's future has ended: they are [kept](Slot::keep) with their permit.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    _permit: Arc<dyn Send + Sync + std::fmt::Debug>,
+}
+
+impl Slot {
+    pub(super) fn of_connection(permit: Arc<()>) -> Self {
+        Self { _permit: permit }
+    }
+
+    pub(super) fn of_listener(permit: OwnedSemaphorePermit) -> Self {
+        Self { _permit: Arc::new(permit) }
+    }
+
+    /// Returns the same bytes; the permit is in use until they are dropped.
+    fn keep(&self, bytes: Bytes) -> Bytes {
+        Bytes::from_owner(Kept { bytes, _slot: self.clone() })
+    }
+}
+
+struct Kept {
+    bytes: Bytes,
+    _slot: Slot,
+}
+
+impl AsRef<[u8]> for Kept {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
 /// A stream whose request is in the hands of the router.
 #[derive(Debug)]
 pub(super) struct OpenStream {
@@ -45,7 +79,13 @@ pub(super) struct OpenStream {
     pub(super) demand: Demand,
     /// Longest time that the client may keep the window closed while bytes wait.
     pub(super) write_timeout: Duration,
+    pub(super) slot: Slot,
 }
+
+/// A handler at work.
+pub(super) trait Reply: Future<Output = Result<Response, Infallible>> {}
+
+impl<F: Future<Output = Result<Response, Infallible>>> Reply for F {}
 
 /// A stream that ended before its reply did.
 struct Broken;
@@ -53,7 +93,7 @@ struct Broken;
 impl OpenStream {
     /// Sends the reply. A client that resets the stream ends the handler, as one of HTTP/1 does
     /// that hangs up.
-    pub(super) async fn reply(mut self, reply: ApiFuture) -> StreamEnd {
+    pub(super) async fn reply(mut self, reply: impl Reply) -> StreamEnd {
         let Some(response) = self.response(reply).await else { return StreamEnd::Reset };
         // A client that is gone needs no reply; an error is of the stream, and has reset it.
         let _ = self.send(response).await;
@@ -61,7 +101,7 @@ impl OpenStream {
     }
 
     /// Awaits the handler; `None` if the client resets the stream first.
-    async fn response(&mut self, reply: ApiFuture) -> Option<Response> {
+    async fn response(&mut self, reply: impl Reply) -> Option<Response> {
         let mut reply = pin!(reply);
         poll_fn(|cx| {
             if let Poll::Ready(reply) = reply.as_mut().poll(cx) {
@@ -150,7 +190,7 @@ impl OpenStream {
             }
             let piece = data.split_to(stream.capacity().min(data.len()));
             let is_end = is_last && data.is_empty();
-            stream.send_data(piece, is_end).map_err(|_| Broken)?;
+            stream.send_data(self.slot.keep(piece), is_end).map_err(|_| Broken)?;
         }
         Ok(())
     }
@@ -169,4 +209,62 @@ fn date() -> Option<HeaderValue> {
     #[expect(clippy::disallowed_methods, reason = "for the client alone; nothing is decided by it")]
     let now = SystemTime::now();
     HeaderValue::try_from(httpdate::fmt_http_date(now)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join;
+    use h2::{client, server};
+    use http::Request;
+
+    use super::*;
+
+    const WINDOW: u32 = 1 << 20;
+
+    /// The client's windows are open and it does not read: the reply is in the library's buffer.
+    #[tokio::test]
+    async fn a_permit_is_in_use_until_the_socket_has_the_reply() {
+        let (client_end, server_end) = tokio::io::duplex(256);
+        let mut client = client::Builder::new();
+        client.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
+        let (client, server) =
+            join(client.handshake::<_, Bytes>(client_end), server::handshake(server_end)).await;
+        let ((mut client, client_connection), mut server) = (client.unwrap(), server.unwrap());
+        let mut client_connection = Box::pin(client_connection);
+        let (mut reply, _) = client.send_request(Request::new(()), true).unwrap();
+        let (request, respond) = tokio::select! {
+            accepted = server.accept() => accepted.unwrap().unwrap(),
+            _ = &mut client_connection => panic!("it ended"),
+        };
+        let permit = Arc::new(());
+        let stream = OpenStream {
+            respond,
+            is_head: false,
+            demand: Demand::new(false),
+            write_timeout: Duration::from_secs(30),
+            slot: Slot::of_connection(permit.clone()),
+        };
+        drop(request);
+        let body = Body::from("x".repeat(10_000));
+        let end = stream.reply(std::future::ready(Ok(Response::new(body)))).await;
+        assert_eq!(end, StreamEnd::Replied);
+        // The socket takes a part.
+        assert!(futures_util::poll!(Box::pin(server.accept())).is_pending());
+        assert!(Arc::strong_count(&permit) > 1, "the reply has not left");
+        let read = async {
+            let mut body = (&mut reply).await.unwrap().into_body();
+            let mut length = 0;
+            while let Some(data) = body.data().await {
+                length += data.as_ref().map(Bytes::len).unwrap();
+                let _ = body.flow_control().release_capacity(data.unwrap().len());
+            }
+            length
+        };
+        let length = tokio::select! {
+            length = read => length,
+            _ = server.accept() => panic!("the server ended"),
+            _ = &mut client_connection => panic!("the client ended"),
+        };
+        assert_eq!((length, Arc::strong_count(&permit)), (10_000, 1));
+    }
 }
