@@ -37,6 +37,10 @@ type Dial func(ctx context.Context, network, address string) (net.Conn, error)
 // The zero value is usable: it refuses connections until [Credentials.Follow] is called. For
 // drivers that ask for a password before each connection, such as a PostgreSQL driver in front of
 // a guard, [Credentials.Password] has that shape.
+//
+// A pool of these hooks presents the newest lease for every goroutine that uses it: late work of an
+// earlier lease gets the next one's credential. Where work of two leases can overlap, make a pool
+// for each lease with the hooks of [Credentials.For].
 type Credentials struct {
 	mutex  sync.Mutex
 	source CredentialSource
@@ -48,12 +52,13 @@ type Credentials struct {
 }
 
 // Follow makes source the newest grant; connections of earlier ones are closed. They are closed
-// too when source is lost or released, and no new ones are made then.
+// too when source is lost or released, and no new ones are made then. The credential of source is
+// given out only after the earlier connections are closed, so that none of them can present it.
 func (c *Credentials) Follow(source CredentialSource) {
 	watch, stop := context.WithCancel(source.Context())
 	c.mutex.Lock()
 	before := c.stop
-	c.source, c.stop = source, stop
+	c.source, c.stop = nil, stop
 	c.term++
 	term := c.term
 	open := c.take()
@@ -62,6 +67,11 @@ func (c *Credentials) Follow(source CredentialSource) {
 		before()
 	}
 	closeAll(open)
+	c.mutex.Lock()
+	if c.term == term {
+		c.source = source
+	}
+	c.mutex.Unlock()
 	go func() {
 		<-watch.Done()
 		stop()
@@ -99,8 +109,11 @@ func (c *Credentials) Redis(ctx context.Context) (username, password string, err
 // Password is the credential of the newest grant, for a hook before each connection.
 func (c *Credentials) Password(context.Context) (string, error) {
 	c.mutex.Lock()
-	source := c.source
+	source, term := c.source, c.term
 	c.mutex.Unlock()
+	if source == nil && term > 0 {
+		return "", newError(ErrUnavailable, "the lock passes on at this moment; connect again")
+	}
 	if source == nil {
 		return "", invalid("there is no lease yet to connect with; call Credentials.Follow first")
 	}
@@ -113,13 +126,21 @@ func (c *Credentials) Password(context.Context) (string, error) {
 // Dialer wraps the dialer of a driver, net.Dialer if dial is nil, so that Follow knows the
 // connections.
 func (c *Credentials) Dialer(dial Dial) Dial {
+	return c.dialer(dial, func() error { return nil })
+}
+
+// dialer is Dialer; check, which is called with the mutex, refuses to dial.
+func (c *Credentials) dialer(dial Dial, check func() error) Dial {
 	if dial == nil {
 		dial = (&net.Dialer{Timeout: connectTimeout}).DialContext
 	}
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c.mutex.Lock()
-		term := c.term
+		term, refused := c.term, check()
 		c.mutex.Unlock()
+		if refused != nil {
+			return nil, refused
+		}
 		inner, err := dial(ctx, network, address)
 		if err != nil {
 			return nil, err

@@ -3,6 +3,7 @@ package fencepost
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -157,6 +158,14 @@ func lostError(err error) *Error {
 	}
 	return nil
 }
+
+// String names the lease; its credential is left out.
+func (l *Lease) String() string {
+	return fmt.Sprintf("lease %s on %s (token %d)", l.grant.LeaseID, l.grant.Lock, l.grant.Token)
+}
+
+// GoString leaves the credential out.
+func (l *Lease) GoString() string { return "fencepost.Lease{" + l.String() + "}" }
 
 // Name is the name of the lock.
 func (l *Lease) Name() string { return l.grant.Lock }

@@ -144,7 +144,7 @@ func (c *Client) begin(
 		sentAt := now()
 		timeout := limits.timeout(sentAt, callTimeout)
 		reply, failed := post[sessionReply](ctx, c.server, "/v1/sessions", request, timeout)
-		if failed == nil && reply.SessionID != request.SessionID {
+		if failed == nil && !reply.isUsable(request.SessionID) {
 			failed = mixedUpSession(request.SessionID, reply)
 		}
 		if failed == nil {
@@ -163,9 +163,15 @@ func (c *Client) begin(
 	}
 }
 
+// isUsable reports whether the reply is about this session, with counts that can be.
+func (r *sessionReply) isUsable(id string) bool {
+	return r.SessionID == id && r.ExpiresInMs >= 0 && r.LeaseCount >= 0
+}
+
 func mixedUpSession(id string, reply *sessionReply) *failure {
 	return failedUnusable(newError(ErrInternal,
-		"the reply to a request about session %s is about %q", id, reply.SessionID))
+		"the reply to a request about session %s is about %q, or its counts are negative",
+		id, reply.SessionID))
 }
 
 // confirmSession sends heartbeats until a reply arrives within its window; the reply is nil if the
@@ -202,7 +208,7 @@ func (c *Client) heartbeat(
 ) (*sessionReply, *failure) {
 	path := "/v1/sessions/" + id + "/heartbeat"
 	reply, failed := post[sessionReply](ctx, c.server, path, struct{}{}, timeout)
-	if failed == nil && reply.SessionID != id {
+	if failed == nil && !reply.isUsable(id) {
 		return nil, mixedUpSession(id, reply)
 	}
 	return reply, failed

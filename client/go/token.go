@@ -50,6 +50,14 @@ func (t *HandedToken) FencingToken() string { return t.header }
 // Check always succeeds: this process cannot know whether the lease is live.
 func (t *HandedToken) Check() error { return nil }
 
+// String names the grant; the header with its signature is left out.
+func (t HandedToken) String() string {
+	return fmt.Sprintf("token %d of lease %s on %s", t.Token, t.LeaseID, t.Lock)
+}
+
+// GoString leaves the signature out.
+func (t HandedToken) GoString() string { return "fencepost.HandedToken{" + t.String() + "}" }
+
 // ParseToken parses the value of a Fencing-Token header. Its signature is not verified: only the
 // guard can do that. The error is of kind [ErrInvalid].
 func ParseToken(header string) (*HandedToken, error) {

@@ -37,6 +37,12 @@ type endpoint struct {
 	token string
 }
 
+// String hides the bearer token.
+func (e endpoint) String() string { return e.base }
+
+// GoString hides the bearer token.
+func (e endpoint) GoString() string { return e.base }
+
 // newHTTPClient ignores proxies of the environment and redirects: a token is sent only to the
 // servers that were configured.
 func newHTTPClient(config *tls.Config) *http.Client {

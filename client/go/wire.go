@@ -93,10 +93,19 @@ func (g *grant) check(lock, leaseID, mode string) *failure {
 		got = ""
 	}
 	if g.Lock == lock && g.LeaseID == leaseID && got == mode && checkToken(g.Token) == nil {
-		return nil
+		return g.checkFields()
 	}
 	return failedUnusable(newError(ErrInternal,
 		"the reply to a request about %s is about %q %q (token %d)", lock, g.Lock, g.LeaseID, g.Token))
+}
+
+// checkFields returns a failure if the reply lacks what the lease needs.
+func (g *grant) checkFields() *failure {
+	if g.Header != "" && g.Credential != "" && g.TTLMs >= 0 {
+		return nil
+	}
+	return failedUnusable(newError(ErrInternal,
+		"the reply to a request about %s lacks fencing_token, fencing_credential or ttl_ms", g.Lock))
 }
 
 const (

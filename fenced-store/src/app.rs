@@ -13,7 +13,7 @@ use service_kit::listener::{
 use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
-use crate::doors::http_proxy::{self, ProxyError};
+use crate::doors::http_proxy::{self, Proxy, ProxyError};
 use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::need;
 use crate::doors::objects::router::routes;
@@ -134,20 +134,20 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
         HandlerState::new(Arc::clone(&guard), max_body_bytes, settings.max_body_bytes_in_all);
     let http = HttpOptions { max_body_bytes, ..HttpOptions::default() };
     let names = &settings.host_names;
-    let (listen, exposure, options) = (settings.listen, settings.exposure, settings.listener);
+    let options = settings.listener;
     let proxy = lanes.map(|(upstream, lanes)| {
-        let proxy =
-            http_proxy::Proxy::new(shared.clone(), lanes, &upstream, options.max_connections);
+        let proxy = Proxy::new(shared.clone(), lanes, &upstream, options.max_connections);
         (upstream.listen, http_proxy::router(proxy, http, names))
     });
-    let fencing = &guard.fencing;
-    let operational = operational_routes(kit, &fencing.namespace, fencing.keys.as_ref());
-    let api = routes(shared).merge(operational);
+    let FencingPolicy { namespace, keys, .. } = &guard.fencing;
+    let api = routes(shared).merge(operational_routes(kit, namespace, keys.as_ref()));
     let guarded = Arc::clone(&guard);
     let api = access_control::protect(api, settings.access.start(kit), move |asked| {
         need(&guarded.fencing.rules, asked)
     });
     let router = http::finish(api, kit, http, names);
+    let listen = settings.listen;
+    let exposure = settings.exposure;
     exposure.start(kit);
     let kit = kit.clone();
     Ok(App { router, proxy, guarantee, redis_port, guard, listen, exposure, options, kit })

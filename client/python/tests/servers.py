@@ -85,10 +85,14 @@ def until(what: str, condition: Callable[[], Any]) -> Any:
 
 
 class Fault:
-    """What happens to requests: ``drop-reply``, ``hold-reply``, ``delay-reply`` or ``refuse``."""
+    """What happens to requests: ``drop-reply``, ``hold-reply``, ``delay-reply``, ``refuse``, or
+    ``forge-reply``, which replaces status and body."""
 
-    def __init__(self, part: str, effect: str, times: int, delay_s: float) -> None:
+    def __init__(
+        self, part: str, effect: str, times: int, delay_s: float, status: int, content: bytes
+    ) -> None:
         self.part, self.effect, self.times, self.delay_s = part, effect, times, delay_s
+        self.status, self.content = status, content
         self.healed = threading.Event()
 
 
@@ -118,9 +122,17 @@ class FaultProxy:
         threading.Thread(target=serve, args=(0.02,), daemon=True).start()
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
-    def fault(self, part: str, effect: str, times: int = 1, delay_s: float = 0) -> Fault:
+    def fault(
+        self,
+        part: str,
+        effect: str,
+        times: int = 1,
+        delay_s: float = 0,
+        status: int = 200,
+        content: bytes = b"",
+    ) -> Fault:
         """Spoils the next requests whose path contains ``part``."""
-        fault = Fault(part, effect, times, delay_s)
+        fault = Fault(part, effect, times, delay_s, status, content)
         self._faults.append(fault)
         return fault
 
@@ -158,8 +170,12 @@ class FaultProxy:
         if effect == "drop-reply":
             handler.close_connection = True
             return
+        status = reply.status
+        if fault is not None and effect == "forge-reply":
+            status, content = fault.status, fault.content
+            del reply.headers["content-length"]
         with contextlib.suppress(OSError):
-            handler.send_response(reply.status)
+            handler.send_response(status)
             for name, value in reply.getheaders():
                 if name.lower() not in ("transfer-encoding", "connection", "date"):
                     handler.send_header(name, value)

@@ -60,6 +60,25 @@ def test_the_loss_of_a_lease_cancels_the_body(site: Site, name: str) -> None:
     run(work)
 
 
+def test_the_close_of_a_client_cancels_the_blocks_of_its_leases(site: Site, name: str) -> None:
+    async def work() -> None:
+        other = client(site.server, site.guard)
+        entered = asyncio.Event()
+
+        async def body() -> None:
+            async with other.lock(name, ttl=60):
+                entered.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.ensure_future(body())
+        await entered.wait()
+        assert await other.close()
+        with pytest.raises(LeaseLost, match="released"):
+            await task
+
+    run(work)
+
+
 def test_a_cancellation_from_elsewhere_stays_one(site: Site, name: str) -> None:
     async def work() -> None:
         async with client(site.server, site.guard) as direct:

@@ -188,3 +188,53 @@ def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
         assert other.of(new).get("journal") == b"new"
         other.disconnect()
     pool.disconnect()
+
+
+def test_a_client_that_keeps_its_connection_never_gets_the_next_lease(
+    port: RedisSite, clients: tuple[Client, Client]
+) -> None:
+    first = clients[0].lock("journal", ttl=60).acquire()
+    pool = pool_of(port, first)
+    kept = pool.of(first).client()
+    kept.set("journal", "in time")
+    watching = pool.of(first).pipeline()
+    watching.watch("journal")
+    clients[1].revoke("journal", "test")
+    # The same process gets the lock again. Its write reaches the guard, which closes the others.
+    second = clients[0].lock("journal", ttl=60, wait=10).acquire()
+    pool.hold(second)
+    assert pool.of(second).set("journal", "second")
+    for _ in range(3):
+        with pytest.raises((LeaseLost, redis.RedisError)):
+            kept.set("journal", "late")
+        with pytest.raises((LeaseLost, redis.RedisError)):
+            watching.get("journal")
+    with pytest.raises(LeaseLost):
+        kept.set("journal", "late")
+    assert port.direct.get("journal") == b"second"
+    second.release()
+    pool.disconnect()
+
+
+class _Held:
+    """A lease without a server."""
+
+    fencing_credential = "credential"
+
+    def check(self) -> None:
+        pass
+
+
+def test_a_lease_that_is_held_again_gets_no_connection_of_the_one_between(
+    port: RedisSite,
+) -> None:
+    stamp = LeasePool(port=port.port).make_connection()._stamp
+    first, second = _Held(), _Held()
+    credentials = stamp._credentials
+    credentials.hold(second)
+    stamp.get_credentials()
+    credentials.hold(first)
+    assert stamp.lease is second is not credentials.lease
+    stamp.pinned = second
+    with pytest.raises(LeaseLost):
+        stamp.get_credentials()

@@ -139,7 +139,9 @@ def test_values_out_of_range_are_refused_before_anything_is_sent(
 
 
 def test_texts_and_names_of_operations_are_bounded() -> None:
-    for bad in ("", "a" * 257, "a\n", "\x85"):
+    with pytest.raises(Invalid, match="UTF-8"):
+        validation.metadata({"a": "\ud800"})
+    for bad in ("", "a" * 257, "a\n", "\x85", "\ud800"):
         with pytest.raises(Invalid):
             validation.text("owner", bad)
     for bad in ("", "a b", "a" * 129, 'a"'):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import threading
@@ -9,10 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from servers import FaultProxy, Site, until
+from servers import PATIENCE_S, FaultProxy, Site, until
 
 import fencepost
 from fencepost import Client, Invalid, LeaseLost
+from fencepost.locks import Grant
+from fencepost.transport import Unusable
 
 
 def client(server: str, guard: str, **options: Any) -> Client:
@@ -371,6 +374,107 @@ def test_a_lease_that_is_dropped_is_released(direct: Client, name: str) -> None:
     with pytest.raises(Invalid, match="closed"):
         other.lock(name).acquire()
     del kept
+
+
+def test_the_close_of_a_client_is_a_loss_to_the_work_of_its_leases(
+    site: Site, direct: Client, name: str
+) -> None:
+    other = client(site.server, site.guard, owner="other")
+    losses: list[LeaseLost] = []
+    with pytest.raises(LeaseLost) as lost:
+        with other.lock(name, ttl=60, on_lost=losses.append) as lease:
+            assert other.close() and is_free(direct, name)
+            assert lease.lost.wait(PATIENCE_S) and not lease.is_live
+    assert [loss.ended_by for loss in losses] == ["released"] == [lost.value.ended_by]
+
+
+def test_a_lease_keeps_its_session(direct: Client, name: str) -> None:
+    names = [f"{name}/a", f"{name}/b"]
+    first, second = direct.lock_all(names, ttl=60)
+    third = direct.session(ttl=60).lock(f"{name}/c")
+    gc.collect()
+    first.check(), second.check(), third.check()
+    session = third._bound_to
+    lost, trust = third.lost, third._trust
+    third._bound_to = None
+    del session
+    gc.collect()
+    assert lost.wait(PATIENCE_S), "a dropped session has ended, and its lease is lost"
+    assert trust.loss() is not None
+    first.release(), second.release()
+
+
+def test_the_handler_of_a_signal_may_ask_about_a_lease(direct: Client, name: str) -> None:
+    asked = 0
+
+    def handler(*_: object) -> None:
+        nonlocal asked
+        asked += lease.is_live
+
+    with direct.lock(name, ttl=60) as lease:
+        before = signal.signal(signal.SIGALRM, handler)
+        # The signal comes within the critical section of the thread that it interrupts.
+        with lease._trust._lock:
+            signal.raise_signal(signal.SIGALRM)
+            lease.check()
+        signal.signal(signal.SIGALRM, before)
+    assert asked == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (200, b"[" * 100_000),
+        (200, b'{"ttl_ms": 1e999}'),
+        (200, b'{"ttl_ms": 1' + b"0" * 400 + b"}"),
+        (503, b"[" * 100_000),
+        (503, b"\xff"),
+    ],
+)
+def test_an_odd_reply_to_a_renewal_is_followed_by_the_next(
+    faulty: Client, proxy: FaultProxy, name: str, status: int, content: bytes
+) -> None:
+    with faulty.lock(name, ttl=1) as lease:
+        proxy.fault("/renew", "forge-reply", status=status, content=content)
+        until("a renewal behind the odd one", lambda: len(proxy.bodies("/renew")) > 1)
+        deadline = lease._trust.window.deadline_ms
+        until("its success", lambda: lease._trust.window.deadline_ms > deadline)
+        assert lease.is_live
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"token": True},
+        {"token": 0},
+        {"token": -1},
+        {"token": 10**15},
+        {"token": "7"},
+        {"token": 7.5},
+        {"ttl_ms": -1},
+        {"ttl_ms": 1e999},
+        {"ttl_ms": "60000"},
+    ],
+)
+def test_a_grant_of_wrong_types_is_refused(changes: dict[str, object]) -> None:
+    reply = {"lock": "a", "lease_id": "b", "token": 7, "ttl_ms": 60_000, "owner": "c"}
+    reply |= {"fencing_token": "d", "fencing_credential": "e"}
+    assert Grant.of(reply, "a", "b").token == 7
+    with pytest.raises(Unusable):
+        Grant.of({**reply, **changes}, "a", "b")
+
+
+def test_no_proxy_of_the_environment_sees_a_request(
+    proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.setenv(variable, proxy.url)
+    with Client(
+        "http://locks.invalid:7420", environment={}, token="secret", insecure_http=True
+    ) as far:
+        with pytest.raises(fencepost.Unavailable, match="cannot reach"):
+            far.lock("a", patience=0).acquire()
+    assert proxy.requests == []
 
 
 def test_a_server_that_is_no_fencepost_is_one_clear_error(site: Site) -> None:

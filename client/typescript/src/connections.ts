@@ -23,7 +23,8 @@ export interface Driver<C> {
  *
  * All connections of a lease are closed, and none is used again, when it is lost, when the guard
  * refuses its token, and when the next lease takes its place. Late work of an earlier lease fails
- * on its own closed connections and never carries the token of the next one.
+ * on its own closed connections and never carries the token of the next one: {@link run} takes the
+ * lease of the work, and refuses one that is not in use.
  */
 export class LeaseConnections<C> {
   readonly #driver: Driver<C>;
@@ -35,33 +36,37 @@ export class LeaseConnections<C> {
 
   /** Closes the connections of the earlier lease and opens those of this one. */
   async use(lease: Fence): Promise<void> {
-    this.close();
     lease.check();
+    this.close();
     const connected = new Connected(this.#driver, lease);
     this.#current = connected;
     await connected.opened;
   }
 
   /**
-   * Runs `work` with the client of the newest lease. Rejects with `LeaseLostError` if the lease is
-   * lost, before anything is sent, and with `StaleError` if the guard refused its token.
+   * Runs `work` with the client of this lease. Rejects with `LeaseLostError` if the lease is lost
+   * or another one is in use, before anything is sent, and with `StaleError` if the guard refused
+   * its token.
    */
-  async run<T>(work: (client: C) => Promise<T>): Promise<T> {
+  async run<T>(lease: Fence, work: (client: C) => Promise<T>): Promise<T> {
+    lease.check();
     const connected = this.#current;
     if (connected === null) throw new TypeError("no lease is in use; call use(lease) first");
-    connected.lease.check();
+    if (connected.lease !== lease) throw supersededError(lease);
+    connected.check();
     const client = await connected.opened;
-    connected.lease.check();
+    connected.check();
     try {
       return await work(client);
     } catch (error) {
       if (!this.#driver.isRefusal(error)) throw error;
-      connected.close();
-      const { lock, token } = connected.lease;
+      const { lock, token } = lease;
       const why = error instanceof Error ? error.message : String(error);
-      throw new StaleError(`token ${token} of lock ${lock} is stale: ${why}`, {
+      const stale = new StaleError(`token ${token} of lock ${lock} is stale: ${why}`, {
         cause: error,
       });
+      connected.close(stale);
+      throw stale;
     }
   }
 
@@ -72,6 +77,12 @@ export class LeaseConnections<C> {
   }
 }
 
+/** Error of a lease whose connections were closed for those of another one. */
+function supersededError(lease: Fence): LeaseLostError {
+  const message = `the connections of ${lease.lock} were closed: another lease is in use`;
+  return new LeaseLostError(message, { reason: "ended", ended: "superseded" });
+}
+
 /** The connections of one lease. */
 class Connected<C> {
   readonly lease: Fence;
@@ -79,6 +90,7 @@ class Connected<C> {
   readonly #driver: Driver<C>;
   readonly #close = () => this.close();
   #isClosed = false;
+  #refusal: StaleError | null = null;
 
   constructor(driver: Driver<C>, lease: Fence) {
     this.lease = lease;
@@ -86,7 +98,7 @@ class Connected<C> {
     this.opened = this.#open();
     // The failure is that of `use`, and of every later `run`.
     this.opened.catch(() => {});
-    lease.signal.addEventListener("abort", this.#close, { once: true });
+    lease.ended.addEventListener("abort", this.#close, { once: true });
   }
 
   async #open(): Promise<C> {
@@ -94,19 +106,24 @@ class Connected<C> {
     const client = await this.#driver.open({ username: "fence", password });
     if (this.#isClosed) {
       this.#driver.close(client);
-      this.lease.check();
-      throw new LeaseLostError(`the connections of ${this.lease.lock} were closed`, {
-        reason: "ended",
-        ended: "superseded",
-      });
+      this.check();
     }
     return client;
   }
 
-  close(): void {
+  /** Throws if the lease or its connections have ended. */
+  check(): void {
+    this.lease.check();
+    if (this.#refusal !== null) throw this.#refusal;
+    if (this.#isClosed) throw supersededError(this.lease);
+  }
+
+  /** Closes them; `refusal` is that of the guard, if there was one. */
+  close(refusal: StaleError | null = null): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
-    this.lease.signal.removeEventListener("abort", this.#close);
+    this.#refusal = refusal;
+    this.lease.ended.removeEventListener("abort", this.#close);
     this.opened.then((client) => this.#driver.close(client)).catch(() => {});
   }
 }

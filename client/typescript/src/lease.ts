@@ -1,4 +1,5 @@
 /** A held lease: renewed in the background, watched by the local clock, released at the end. */
+import { inspect } from "node:util";
 import { nowMs } from "./clock.js";
 import { FencepostError, InvalidError, LeaseLostError, StaleError } from "./errors.js";
 import { type GrantContext, type Granted, obtain } from "./grants.js";
@@ -17,6 +18,8 @@ export interface Fence {
   readonly fencingCredential: string;
   /** Aborted when the lease is lost, with the `LeaseLostError`. */
   readonly signal: AbortSignal;
+  /** Aborted when the lease is lost or released: from then on nothing may use its credential. */
+  readonly ended: AbortSignal;
   /**
    * Throws `LeaseLostError` if the lease cannot be trusted now, and `InvalidError` (code
    * `released`) after its release. Reads the clock, so that it is right even if the event loop was
@@ -40,6 +43,18 @@ export function releasedError(what: string): InvalidError {
   return new InvalidError(message, { code: "released" });
 }
 
+/** A lease as logs show it, without its credential. */
+export interface ShownLease {
+  readonly lock: string;
+  readonly token: number;
+  readonly leaseId: string;
+}
+
+/** What logs show of a lease. */
+export function shownLease({ lock, token, leaseId }: ShownLease): ShownLease {
+  return { lock, token, leaseId };
+}
+
 /**
  * Live lease on a lock, renewed in the background until it is released.
  *
@@ -49,21 +64,21 @@ export function releasedError(what: string): InvalidError {
  * `fencingToken` to a worker thread, which cannot know whether the lease is lost.
  */
 export class Lease implements Fence, Holding, AsyncDisposable {
-  /** The grant as the server sent it. */
-  readonly grant: LeaseReply;
+  readonly #grant: LeaseReply;
   readonly #context: GrantContext;
   readonly #spec: Spec;
   readonly #trust: Trust;
   readonly #renewal = new AbortController();
+  readonly #ended = new AbortController();
   #isReleased = false;
   #isAboveMarks = false;
 
   /** @internal Starts to renew and watch a lease that was granted for `spec`. */
   constructor(context: GrantContext, { reply, window }: Granted, spec: Spec) {
-    this.grant = reply;
+    this.#grant = reply;
     this.#context = context;
     this.#spec = spec;
-    this.#trust = new Trust(reply.lock, window, spec.limits, spec.onWarning);
+    this.#trust = new Trust(reply.lock, window, spec.limits, spec.onWarning, context.log);
     const lease = {
       lock: reply.lock,
       leaseId: reply.lease_id,
@@ -71,31 +86,52 @@ export class Lease implements Fence, Holding, AsyncDisposable {
       ttlMs: spec.ttlMs,
     };
     const renewal = new LeaseRenewal(this.#trust, context.log, context.locks, lease);
+    const { signal } = this.#trust;
+    signal.addEventListener("abort", () => this.#ended.abort(signal.reason), { once: true });
     void keepExtending(renewal, this.#renewal.signal);
   }
 
+  /** The grant as the server sent it; it contains the credential. */
+  get grant(): LeaseReply {
+    return this.#grant;
+  }
+
   get lock(): string {
-    return this.grant.lock;
+    return this.#grant.lock;
   }
 
   get token(): number {
-    return this.grant.token;
+    return this.#grant.token;
   }
 
   get leaseId(): string {
-    return this.grant.lease_id;
+    return this.#grant.lease_id;
   }
 
   get fencingToken(): string {
-    return this.grant.fencing_token;
+    return this.#grant.fencing_token;
   }
 
   get fencingCredential(): string {
-    return this.grant.fencing_credential;
+    return this.#grant.fencing_credential;
   }
 
   get signal(): AbortSignal {
     return this.#trust.signal;
+  }
+
+  get ended(): AbortSignal {
+    return this.#ended.signal;
+  }
+
+  /** Names the lease in logs; its credential is left out. */
+  toJSON(): ShownLease {
+    return shownLease(this);
+  }
+
+  /** @internal */
+  [inspect.custom](): string {
+    return `Lease ${inspect(this.toJSON())}`;
   }
 
   /** Time in milliseconds for which the lease is trusted if no renewal succeeds; zero once lost. */
@@ -138,6 +174,7 @@ export class Lease implements Fence, Holding, AsyncDisposable {
     this.#isReleased = true;
     this.#renewal.abort();
     this.#trust.unwatch();
+    this.#ended.abort(releasedError(this.lock));
     return this.#context.locks.release(this.lock, this.leaseId);
   }
 

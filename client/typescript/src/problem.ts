@@ -28,29 +28,32 @@ export interface Problem {
 
 const END_REASONS = ["expired", "superseded", "released", "revoked", "session-ended"];
 
-const KINDS: Readonly<Record<string, ErrorKind>> = {
-  "lock-held": "contended",
-  "lease-lost": "lease-lost",
-  "takeover-refused": "takeover-refused",
-  // Every lease of the session has ended.
-  "session-ended": "lease-lost",
-  "session-unknown": "lease-lost",
-  // A collision calls for the same reaction as a stale token: stop, never retry.
-  "stale-token": "stale",
-  "token-collision": "stale",
-  "precondition-failed": "precondition",
-  "request-timeout": "unavailable",
-  "limit-reached": "unavailable",
-  "upstream-unavailable": "unavailable",
-  "store-unavailable": "unavailable",
-  draining: "unavailable",
-  quarantined: "unavailable",
-  "not-leader": "unavailable",
-  "guard-unsealed": "unavailable",
-  "shutting-down": "unavailable",
-  "outcome-unknown": "outcome-unknown",
-  internal: "internal",
-};
+/** A map, because a code from outside may name a member of every object. */
+const KINDS: ReadonlyMap<string, ErrorKind> = new Map<string, ErrorKind>(
+  Object.entries({
+    "lock-held": "contended",
+    "lease-lost": "lease-lost",
+    "takeover-refused": "takeover-refused",
+    // Every lease of the session has ended.
+    "session-ended": "lease-lost",
+    "session-unknown": "lease-lost",
+    // A collision calls for the same reaction as a stale token: stop, never retry.
+    "stale-token": "stale",
+    "token-collision": "stale",
+    "precondition-failed": "precondition",
+    "request-timeout": "unavailable",
+    "limit-reached": "unavailable",
+    "upstream-unavailable": "unavailable",
+    "store-unavailable": "unavailable",
+    draining: "unavailable",
+    quarantined: "unavailable",
+    "not-leader": "unavailable",
+    "guard-unsealed": "unavailable",
+    "shutting-down": "unavailable",
+    "outcome-unknown": "outcome-unknown",
+    internal: "internal",
+  }),
+);
 
 const OF_INVALID = new Set(
   (
@@ -66,12 +69,12 @@ export const UNKNOWN = "unknown";
 
 /** The code, or {@link UNKNOWN} if it is one of a newer server. */
 export function knownCode(problem: Problem): string {
-  return problem.code in KINDS || OF_INVALID.has(problem.code) ? problem.code : UNKNOWN;
+  return KINDS.has(problem.code) || OF_INVALID.has(problem.code) ? problem.code : UNKNOWN;
 }
 
 /** `true` if the server promises that a retry with this code can help and cannot harm. */
 export function isRetryableCode(problem: Problem): boolean {
-  const kind = KINDS[problem.code];
+  const kind = KINDS.get(problem.code);
   return kind === "contended" || kind === "unavailable" || kind === "outcome-unknown";
 }
 
@@ -138,7 +141,7 @@ export function errorOf(
 }
 
 function kindOf(problem: Problem): ErrorKind {
-  const kind = KINDS[problem.code];
+  const kind = KINDS.get(problem.code);
   if (kind !== undefined) return kind;
   return OF_INVALID.has(problem.code) ? "invalid" : kindByStatus(problem.status);
 }

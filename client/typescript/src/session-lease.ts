@@ -1,7 +1,15 @@
 /** A lease of a session, and several that were granted in one step. */
+import { inspect } from "node:util";
 import { nowMs } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
-import { type Fence, type Holding, releasedError, releaseOrWarn } from "./lease.js";
+import {
+  type Fence,
+  type Holding,
+  releasedError,
+  releaseOrWarn,
+  type ShownLease,
+  shownLease,
+} from "./lease.js";
 import type { SessionState } from "./session-state.js";
 import type { LeaseReply } from "./wire.js";
 
@@ -10,41 +18,61 @@ import type { LeaseReply } from "./wire.js";
  * or alone when the server ends it, which the next heartbeat shows.
  */
 export class SessionLease implements Fence, Holding, AsyncDisposable {
-  readonly grant: LeaseReply;
+  readonly #grant: LeaseReply;
   readonly #state: SessionState;
   readonly #controller = new AbortController();
+  readonly #ended = new AbortController();
   #over: LostReason | null = null;
   #isReleased = false;
 
   /** @internal */
   constructor(state: SessionState, grant: LeaseReply) {
-    this.grant = grant;
+    this.#grant = grant;
     this.#state = state;
     state.hold(this);
   }
 
+  /** The grant as the server sent it; it contains the credential. */
+  get grant(): LeaseReply {
+    return this.#grant;
+  }
+
   get lock(): string {
-    return this.grant.lock;
+    return this.#grant.lock;
   }
 
   get token(): number {
-    return this.grant.token;
+    return this.#grant.token;
   }
 
   get leaseId(): string {
-    return this.grant.lease_id;
+    return this.#grant.lease_id;
   }
 
   get fencingToken(): string {
-    return this.grant.fencing_token;
+    return this.#grant.fencing_token;
   }
 
   get fencingCredential(): string {
-    return this.grant.fencing_credential;
+    return this.#grant.fencing_credential;
   }
 
   get signal(): AbortSignal {
     return this.#controller.signal;
+  }
+
+  get ended(): AbortSignal {
+    return this.#ended.signal;
+  }
+
+  /** Names the lease in logs; its credential is left out. */
+  toJSON(): ShownLease {
+    return shownLease(this);
+  }
+
+  /** @internal */
+  [inspect.custom](): string {
+    return `SessionLease ${inspect(this.toJSON())}`;
   }
 
   /** Time in milliseconds for which the lease is trusted if no heartbeat succeeds. */
@@ -68,8 +96,7 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
   async release(): Promise<void> {
     if (this.#isReleased) throw releasedError(this.lock);
     const workEnd = this.#over ? null : this.#state.trust.workEnd();
-    this.#isReleased = true;
-    this.#state.letGo(this);
+    this.endWithSession();
     try {
       await this.#state.context.locks.release(this.lock, this.leaseId);
     } catch (error) {
@@ -82,10 +109,11 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
     if (!this.#isReleased) await releaseOrWarn(this, this.#state.context.log);
   }
 
-  /** @internal Records that its holder has ended the session: a release, and no loss. */
+  /** @internal Records that its holder has ended it or the session: a release, and no loss. */
   endWithSession(): void {
     this.#isReleased = true;
     this.#state.letGo(this);
+    this.#ended.abort(releasedError(this.lock));
   }
 
   /** @internal Records that the lease has ended, alone or with its session. */
@@ -93,7 +121,9 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
     if (this.#over !== null || this.#isReleased) return;
     this.#over = why;
     this.#state.letGo(this);
-    this.#controller.abort(LeaseLostError.of(this.lock, why));
+    const lost = LeaseLostError.of(this.lock, why);
+    this.#controller.abort(lost);
+    this.#ended.abort(lost);
   }
 }
 

@@ -69,7 +69,13 @@ export class Session implements AsyncDisposable {
     this.#context = context;
     this.#identity = identity;
     const { session_id: id, owner } = reply;
-    const trust = new Trust(`session ${id}`, window, options.limits, options.onWarning);
+    const trust = new Trust(
+      `session ${id}`,
+      window,
+      options.limits,
+      options.onWarning,
+      context.log,
+    );
     this.#state = new SessionState(context, id, owner, options.ttlMs, trust);
     this.#state.onMismatch = () => void this.#probe();
     void keepExtending(new Heartbeat(context, this.#state), this.#heartbeat.signal);

@@ -162,7 +162,7 @@ function parseFile(path: string): Map<Key, string> {
       ) ?? refuse('is not of the form key = "value"');
     const key = name.replaceAll("_", "-") as Key;
     if (OF_COMMANDS.includes(key)) continue;
-    if (!(key in KEYS)) {
+    if (!Object.hasOwn(KEYS, key)) {
       refuse(`unknown key ${name}; this package reads ${Object.keys(KEYS).join(", ")}`);
     }
     if (settings.has(key)) refuse(`${name} is there twice`);

@@ -3,6 +3,7 @@ import { reading, type Reading } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
 import { WorkEnd } from "./late-release.js";
 import { Hold, type Limits, WarnedEnds, type Warning } from "./limits.js";
+import { defaultLog, type Log } from "./log.js";
 import type { Window } from "./timing.js";
 
 /** Longest time between two looks at the clock, in milliseconds: a timer may stop in a suspend. */
@@ -24,6 +25,7 @@ export class Trust {
   #watch: NodeJS.Timeout | undefined;
   readonly #controller = new AbortController();
   readonly #warned = new WarnedEnds();
+  readonly #log: Log;
   readonly #onWarning: ((warning: Warning) => void) | undefined;
 
   /** Creates the trust in a live lease; `what` names the lock or the session. */
@@ -32,11 +34,13 @@ export class Trust {
     window: Window,
     limits: Limits,
     onWarning?: (warning: Warning) => void,
+    log: Log = defaultLog,
   ) {
     this.what = what;
     this.#window = window;
     this.#hold = new Hold(limits, reading());
     this.#onWarning = onWarning;
+    this.#log = log;
     this.#arm();
   }
 
@@ -110,11 +114,20 @@ export class Trust {
     const warning = this.#hold.warnAt(this.#window, now, this.#warned);
     if (warning && warning[0] <= now.atMs) {
       this.#warned.record(warning[1]);
-      this.#onWarning?.(warning[1]);
+      this.#warn(warning[1]);
     } else if (warning) {
       next = Math.min(next, warning[0]);
     }
     const pause = Math.min(Math.max(next - now.atMs, 1), SLICE_MS);
     this.#watch = setTimeout(() => this.#arm(), pause).unref();
+  }
+
+  /** Calls the warning. An error that it throws is logged, and the watch continues. */
+  #warn(warning: Warning): void {
+    try {
+      this.#onWarning?.(warning);
+    } catch (error) {
+      this.#log("warn", `${this.what}: onWarning has thrown: ${String(error)}`);
+    }
   }
 }

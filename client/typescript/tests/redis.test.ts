@@ -79,15 +79,15 @@ async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
   };
   const first = await direct.lock(lock, { ttlMs: 60_000 });
   await ours.use(first);
-  const old = await ours.run(async (opened) => opened);
+  const old = await ours.run(first, async (opened) => opened);
   assert.deepEqual(await onEach(old, "first"), Array(SIZE).fill("fulfilled"));
 
   // Another process gets the lock; this one has not noticed.
   await direct.locks.revoke(lock, "by the test");
   const rival: Lease = await direct.lock(lock, { ttlMs: 60_000 });
   await others.use(rival);
-  await others.run((to) => journal.append(to, "other"));
-  const late = ours.run((to) => journal.append(to, "late"));
+  await others.run(rival, (to) => journal.append(to, "other"));
+  const late = ours.run(first, (to) => journal.append(to, "late"));
   await assert.rejects(late, (error) => error instanceof StaleError && error.cause !== undefined);
   assert.deepEqual(await onEach(old, "late"), Array(SIZE).fill("rejected"));
 
@@ -95,17 +95,17 @@ async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
   await rival.release();
   const next = await direct.lock(lock, { ttlMs: 3000 });
   await ours.use(next);
-  await ours.run((to) => journal.append(to, "next"));
+  await ours.run(next, (to) => journal.append(to, "next"));
   assert.deepEqual(await onEach(old, "late"), Array(SIZE).fill("rejected"));
-  const written = await ours.run((to) => journal.read(to));
+  const written = await ours.run(next, (to) => journal.read(to));
   assert.deepEqual(written, [...Array<string>(SIZE).fill("first"), "other", "next"]);
 
   // The loss of the lease closes its connections, and nothing more is sent.
-  const last = await ours.run(async (opened) => opened);
+  const last = await ours.run(next, async (opened) => opened);
   await direct.locks.revoke(lock, "by the test");
   if (!next.signal.aborted) await once(next.signal, "abort");
   await assert.rejects(
-    ours.run((to) => journal.append(to, "lost")),
+    ours.run(next, (to) => journal.append(to, "lost")),
     LeaseLostError,
   );
   assert.deepEqual(await onEach(last, "lost"), Array(SIZE).fill("rejected"));
@@ -122,15 +122,15 @@ test("the next lease closes the connections of the one before", async () => {
   const redis = ofNodeRedis.open();
   const first = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
   await redis.use(first);
-  const old = await redis.run(async (pool) => pool);
+  const old = await redis.run(first, async (pool) => pool);
   await first.release();
   const next = await direct.lock("journal/node-redis", { ttlMs: 60_000 });
   await redis.use(next);
   await assert.rejects(ofNodeRedis.append(old, "late"), /closed/i);
-  await redis.run((pool) => ofNodeRedis.append(pool, "next"));
+  await redis.run(next, (pool) => ofNodeRedis.append(pool, "next"));
   redis.close();
   await assert.rejects(
-    redis.run((pool) => ofNodeRedis.append(pool, "x")),
+    redis.run(next, (pool) => ofNodeRedis.append(pool, "x")),
     /no lease is in use/,
   );
   await next.release();

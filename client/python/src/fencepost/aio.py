@@ -61,8 +61,8 @@ class AsyncLease(LeaseView, _Block):
     loop that is blocked renews nothing: the lease is then lost, and ``check`` says so at once.
     """
 
-    def __init__(self, fence: Fence) -> None:
-        super().__init__(fence)
+    def __init__(self, fence: Fence, session: AsyncSession | None = None) -> None:
+        super().__init__(fence, session)
         self.lost = asyncio.Event()
         """Set when the lease is lost; ``await lease.lost.wait()``."""
         # The trust must not keep this object: one that is dropped ends.
@@ -267,7 +267,7 @@ class AsyncSession(Trusted, _Block):
     ) -> AsyncLease:
         """Acquires a lock that lives as long as the session, or until its release."""
         options = several([name], wait, mode, size, metadata)[0]
-        return AsyncLease(await self._held.lock(options))
+        return AsyncLease(await self._held.lock(options), self)
 
     async def lock_all(
         self,
@@ -280,7 +280,7 @@ class AsyncSession(Trusted, _Block):
     ) -> AsyncLeases:
         """Acquires all of these locks in one step, or none: 1 to 64, each once."""
         options = several(names, wait, mode, size, metadata)
-        return AsyncLeases(AsyncLease(held) for held in await self._held.lock_all(options))
+        return AsyncLeases(AsyncLease(held, self) for held in await self._held.lock_all(options))
 
     async def end(self) -> int:
         """Ends the session; returns the number of leases that ended with it.
@@ -397,7 +397,7 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
         except BaseException:
             session._held.abandon()
             raise
-        leases = AsyncLeases(AsyncLease(one) for one in held)
+        leases = AsyncLeases(AsyncLease(one, session) for one in held)
         leases._session = session
         return leases
 

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Coroutine
 from typing import Any, Callable, TypeVar
 
 from . import clock, timing
-from .errors import REPLAYED, FencepostError, OutcomeUnknown, is_known
-from .transport import Failure, NoReply, NotSent, Refused, retrieved
+from .errors import REPLAYED, FencepostError, InternalError, OutcomeUnknown, is_known
+from .transport import Failure, NoReply, NotSent, Refused, Unusable, retrieved
 
 T = TypeVar("T")
 
@@ -143,7 +143,10 @@ async def until_success(
                 failure = task.exception()
                 if failure is None:
                     return
-                if not isinstance(failure, Failure) or is_final(failure):
+                if not isinstance(failure, Failure):
+                    # Whatever a reply made of it: the next one may be read.
+                    failure = Unusable(InternalError(f"an unreadable reply: {failure!r}"))
+                elif is_final(failure):
                     raise failure
                 report(attempt, failure)
     finally:

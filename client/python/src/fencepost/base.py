@@ -71,9 +71,11 @@ class Trusted:
 class LeaseView(Trusted):
     """A lease without its I/O."""
 
-    def __init__(self, fence: Fence) -> None:
+    def __init__(self, fence: Fence, session: object = None) -> None:
         self._fence = fence
         self._trust = fence.trust
+        # A session that is dropped ends, and with it this lease.
+        self._bound_to = session
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.lock} token={self.token}>"

@@ -47,8 +47,10 @@ class Lease(LeaseView):
     its own error. In a forked child it is lost, and neither renewed nor released.
     """
 
-    def __init__(self, background: Background, fence: Fence) -> None:
-        super().__init__(fence)
+    def __init__(
+        self, background: Background, fence: Fence, session: Session | None = None
+    ) -> None:
+        super().__init__(fence, session)
         self._background = background
         self.lost = threading.Event()
         """Set when the lease is lost. ``check`` reads the clock; this follows within a second."""
@@ -291,7 +293,7 @@ class Session(Trusted):
         options = several([name], wait, mode, size, metadata)[0]
         self.check()
         held = self._background.run(lambda _: self._held.lock(options), lambda lease: lease.drop())
-        return Lease(self._background, held)
+        return Lease(self._background, held, self)
 
     def lock_all(
         self,
@@ -308,7 +310,7 @@ class Session(Trusted):
         held = self._background.run(
             lambda _: self._held.lock_all(options), lambda leases: [one.drop() for one in leases]
         )
-        return Leases(self._background, [Lease(self._background, one) for one in held])
+        return Leases(self._background, [Lease(self._background, one, self) for one in held])
 
     def end(self) -> int:
         """Ends the session; returns the number of leases that ended with it.
@@ -433,7 +435,7 @@ class Client(ClientBase[LockRequest]):
         except BaseException:
             session._held.core.soon(session._held.abandon)
             raise
-        leases = [Lease(self._background, one) for one in held]
+        leases = [Lease(self._background, one, session) for one in held]
         return Leases(self._background, leases, session)
 
     def election(self, name: str, *, ttl: Seconds = TTL_S, metadata: Any = None) -> Election:

@@ -35,6 +35,9 @@ class Fence:
 
     def check(self) -> None:
         """Raises ``LeaseLost`` if the lease cannot be trusted now, ``Invalid`` once released."""
+        loss = self.trust.loss() if self.is_released else None
+        if loss is not None:
+            raise loss
         if self.is_released:
             raise Invalid(f"the lease on {self.grant.lock} was released; acquire the lock again")
         self.trust.check()
@@ -65,7 +68,7 @@ class Fence:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Releases the lock in the background, unless it is released."""
+        """Releases the lock in the background, unless it is released; for its holder it is lost."""
         raise NotImplementedError
 
 
@@ -118,7 +121,7 @@ class HeldLease(Fence):
         if self.is_released or (reason is not None and reason.word in ("ended", "forked")):
             return
         self.is_released = True
-        self.trust.end(ended("released"))
+        self.trust.lose(ended("released"))
         release = locks.release(self.core.locks, self.grant.lock, self.grant.lease_id)
         self.core.release(best_effort(f"a dropped lease on {self.grant.lock}", release))
 

@@ -8,7 +8,9 @@ from typing import Any
 
 from . import attempts, errors
 from .errors import InternalError
+from .timing import TTL_MS_MAX
 from .transport import Endpoint, Failure, Refused, Unusable, encoded
+from .validation import TOKEN_MAX
 
 #: Longest time for which a release is retried, and time-out of each request.
 RELEASE_PATIENCE_MS = 5_000
@@ -36,13 +38,13 @@ class Grant:
             grant = cls(
                 str(reply["lock"]),
                 str(reply["lease_id"]),
-                int(reply["token"]),
-                int(reply["ttl_ms"]),
+                whole(reply["token"], 1, TOKEN_MAX),
+                whole(reply["ttl_ms"], 0, TTL_MS_MAX),
                 str(reply["owner"]),
                 str(reply["fencing_token"]),
                 str(reply["fencing_credential"]),
                 str(reply.get("mode", "exclusive")),
-                int(reply.get("waited_ms", 0)),
+                whole(reply.get("waited_ms", 0), 0, TOKEN_MAX),
             )
         except (KeyError, TypeError, ValueError):
             shown = str(reply)[:200]
@@ -56,6 +58,13 @@ class Grant:
                 )
             )
         return grant
+
+
+def whole(value: Any, least: int, most: int) -> int:
+    """Reads a whole number within bounds; raises ``ValueError`` for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ValueError
+    return value
 
 
 def path(lock: str, verb: str = "") -> str:

@@ -64,7 +64,7 @@ def _applied(reply: Reply) -> Applied:
     mark = reply.headers.get("fencing-mark", "")
     return Applied(
         etag=reply.headers.get("etag"),
-        mark=int(mark) if mark.isdigit() and len(mark) <= 15 else None,
+        mark=int(mark) if mark.isascii() and mark.isdigit() and len(mark) <= 15 else None,
         guarantee=reply.headers.get("fencing-guarantee"),
         replayed=reply.headers.get("idempotency-replayed") == "true",
     )

@@ -6,8 +6,7 @@ and a connection from before a hand-over is closed in place of being used again.
 
 from __future__ import annotations
 
-import threading
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
 import redis
 from redis.backoff import NoBackoff
@@ -42,26 +41,16 @@ class LeaseCredentials(redis.CredentialProvider):
     """
 
     def __init__(self, lease: Credential | None = None) -> None:
-        self._lock = threading.Lock()
         self._lease = lease
-        self._generation = 0
 
     def hold(self, lease: Credential | None) -> None:
         """Replaces the lease; ``None`` after a release. Connections of earlier ones are stale."""
-        with self._lock:
-            if lease is not self._lease:
-                self._lease = lease
-                self._generation += 1
+        self._lease = lease
 
     @property
     def lease(self) -> Credential | None:
         """The lease that was given last."""
         return self._lease
-
-    @property
-    def generation(self) -> int:
-        """Number of hand-overs so far."""
-        return self._generation
 
     def check(self) -> Credential:
         """The lease; raises ``LeaseLost`` if it is lost, and ``Invalid`` if there is none."""
@@ -79,14 +68,34 @@ class LeaseCredentials(redis.CredentialProvider):
 class _Stamped(redis.CredentialProvider):
     """Remembers under which lease a connection has authenticated."""
 
-    def __init__(self, credentials: LeaseCredentials) -> None:
+    def __init__(self, credentials: LeaseCredentials, disconnect: Callable[[], Any]) -> None:
         self._credentials = credentials
-        self.generation = -1
+        self._disconnect = disconnect
+        self.lease: Credential | None = None
+        #: The only lease under which it may authenticate, while a client of that lease has it.
+        self.pinned: Credential | None = None
 
     def get_credentials(self) -> tuple[str, str]:
-        # Read first: a hand-over in between makes the connection stale, and never fresh.
-        self.generation = self._credentials.generation
-        return self._credentials.get_credentials()
+        try:
+            if self._is_superseded(self._credentials.lease):
+                raise _superseded()
+            lease = self._credentials.check()
+            if self._is_superseded(lease):
+                raise _superseded()
+        except BaseException:
+            # The socket is open, and nothing may be sent on it without a credential.
+            self._disconnect()
+            raise
+        self.lease = lease
+        return "fence", lease.fencing_credential
+
+    def _is_superseded(self, lease: Credential | None) -> bool:
+        return self.pinned is not None and self.pinned is not lease
+
+
+def _superseded() -> LeaseLost:
+    reason = ended("superseded")
+    return LeaseLost("the pool holds another lease by now; stop this work", reason=reason)
 
 
 class _Fenced:
@@ -94,14 +103,18 @@ class _Fenced:
 
     def __init__(self, *args: Any, credential_provider: LeaseCredentials, **kwargs: Any) -> None:
         self._credentials = credential_provider
-        self._stamp = _Stamped(credential_provider)
+        self._stamp = _Stamped(credential_provider, self.disconnect)  # type: ignore[attr-defined]
         self._is_refused = False
         kwargs["credential_provider"] = self._stamp
         super().__init__(*args, **kwargs)
 
     def is_retired(self) -> bool:
         """``True`` for a connection of an earlier lease, or whose token was refused."""
-        return self._is_refused or self._stamp.generation != self._credentials.generation
+        return self._is_refused or self._stamp.lease is not self._credentials.lease
+
+    def pin(self, lease: Credential | None) -> None:
+        """Reconnects under this lease alone from now on; ``None`` for the present one."""
+        self._stamp.pinned = lease
 
     def connect(self) -> Any:
         """Connects under the present lease, if it is not connected."""
@@ -172,6 +185,7 @@ class LeasePool(redis.ConnectionPool):
 
     def release(self, connection: Any) -> None:
         """Returns a connection; one from before a hand-over is closed."""
+        connection.pin(None)
         if connection.is_retired():
             connection.disconnect()
         super().release(connection)
@@ -187,11 +201,12 @@ class _OfLease:
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         self._lease.check()
         connection = self._pool.get_connection(*args, **kwargs)
+        # A client may keep it, and reconnect.
+        connection.pin(self._lease)
         # Checked behind it: a connection of the next lease goes back unused.
-        if self._pool.credentials.lease is not self._lease:
+        if self._pool.credentials.lease is not self._lease or connection.is_retired():
             self._pool.release(connection)
-            reason = ended("superseded")
-            raise LeaseLost("the pool holds another lease by now; stop this work", reason=reason)
+            raise _superseded()
         return connection
 
     def __getattr__(self, name: str) -> Any:

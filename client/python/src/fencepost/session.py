@@ -201,6 +201,9 @@ class HeldSession:
 
     def check(self) -> None:
         """Raises ``LeaseLost`` if the session cannot be trusted now, ``Invalid`` once ended."""
+        loss = self.trust.loss() if self.is_ended else None
+        if loss is not None:
+            raise loss
         if self.is_ended:
             raise Invalid(f"the session {self.session_id} was ended; begin another one")
         self.trust.check()
@@ -211,8 +214,11 @@ class HeldSession:
         if self.is_ended or (reason is not None and reason.word == "forked"):
             self.check()
         work_end = WorkEnd(self.trust)
-        count = len(self._leases)
+        leases = list(self._leases.values())
+        count = len(leases)
         self._stop()
+        for trust in [self.trust, *(lease.trust for lease in leases)]:
+            trust.end(_ENDED)
         return int(await shielded(self.core.release(self._send_end(work_end, count))))
 
     async def _send_end(self, work_end: WorkEnd, count: int) -> int:
@@ -229,17 +235,15 @@ class HeldSession:
         self._heartbeat.cancel()
         self._watch.cancel()
         self.core.held.discard(self)
-        self.trust.end(_ENDED)
-        for lease in list(self._leases.values()):
-            lease.trust.end(_ENDED)
         self._leases.clear()
 
     def abandon(self) -> None:
-        """Ends the session in the background, unless it is ended."""
+        """Ends the session in the background, unless it is ended; for its holder it is lost."""
         reason = self.trust.lost()
         if self.is_ended or (reason is not None and reason.word == "forked"):
             return
         self._stop()
+        self.trust.lose(_ENDED)
         end = _end(self.core, self.session_id)
         self.core.release(best_effort(f"a dropped session {self.session_id}", end))
 

@@ -8,13 +8,12 @@ import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 import httpx
 
 from . import errors
 from .errors import FencepostError, InternalError, Invalid, OutcomeUnknown, Problem, Unavailable
-from .settings import is_loopback
 
 T = TypeVar("T")
 
@@ -93,7 +92,7 @@ class Reply:
         """The body as a JSON object."""
         try:
             value = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
             raise self.foreign(f"replied {self.status} without JSON")
@@ -156,8 +155,8 @@ class Endpoint:
             # Of an http:// address nothing is verified; a context without CAs trusts no server.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls,
             follow_redirects=False,
-            # Proxies of the environment are for other machines.
-            trust_env=not is_loopback(urlsplit(url).hostname or ""),
+            # A proxy of the environment would see the bearer token and the fencing token.
+            trust_env=False,
             limits=httpx.Limits(
                 max_connections=None,
                 max_keepalive_connections=100,
@@ -245,7 +244,8 @@ class Endpoint:
     def _refusal(self, response: httpx.Response, body: bytes) -> Refused:
         """Parses an error reply; a body that is no problem becomes one made from the status."""
         retry_after = response.headers.get("retry-after", "").strip()
-        seconds = float(retry_after) if retry_after.isdigit() and len(retry_after) < 6 else None
+        is_number = retry_after.isascii() and retry_after.isdigit() and len(retry_after) < 6
+        seconds = float(retry_after) if is_number else None
         try:
             raw = json.loads(body)
             problem = Problem(
@@ -256,7 +256,7 @@ class Endpoint:
                 bool(raw["retryable"]),
                 raw,
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             start = body[:200].decode("utf-8", "replace")
             problem = Problem(
                 response.status_code,

@@ -29,7 +29,8 @@ class Trust:
         self._window = window
         self._hold = Hold.begin(limits, clock.reading())
         self._lost: LostReason | None = None
-        self._lock = threading.Lock()
+        # A signal's handler may ask about the lease while the thread that it interrupts does.
+        self._lock = threading.RLock()
         self._pid = os.getpid()
         self._callbacks: list[LossCallback] = []
         self._is_over = False
@@ -125,17 +126,23 @@ class Trust:
         Called at once if it is lost already.
         """
         with self._lock:
-            if self._lost is None:
-                self._callbacks.append(callback)
-                return lambda: self._forget(callback)
+            self._callbacks.append(callback)
             reason = self._lost
-        callback(reason)
-        return lambda: None
+        if reason is not None and self._forget(callback):
+            callback(reason)
 
-    def _forget(self, callback: LossCallback) -> None:
+        def undo() -> None:
+            self._forget(callback)
+
+        return undo
+
+    def _forget(self, callback: LossCallback) -> bool:
+        """Removes a callback; ``False`` if it was called, or removed before."""
         with self._lock:
-            if callback in self._callbacks:
+            is_there = callback in self._callbacks
+            if is_there:
                 self._callbacks.remove(callback)
+        return is_there
 
     def _notify(self, reason: LostReason) -> None:
         log.warning("the lease on %s is lost: %s", self.what, reason)

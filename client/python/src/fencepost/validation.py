@@ -76,11 +76,19 @@ def limit_ms(name: str, value: Seconds | None) -> int | None:
 
 def text(name: str, value: object) -> str:
     """Checks an owner, an incarnation or a reason."""
-    if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "replace")) <= 256:
+    if not isinstance(value, str) or not 1 <= _utf8_bytes(name, value) <= 256:
         raise refuse(name, value, "must be a text of 1 to 256 bytes")
     if any(ord(char) < 32 or 127 <= ord(char) < 160 for char in value):
         raise refuse(name, value, "must be without control characters")
     return value
+
+
+def _utf8_bytes(name: str, value: str) -> int:
+    try:
+        return len(value.encode())
+    except UnicodeEncodeError:
+        # Halves of a pair, which the bytes of a variable that are no UTF-8 become, too.
+        raise refuse(name, ascii(value), "must be text that UTF-8 can encode") from None
 
 
 def mode_of(mode: object, size: int | None) -> int | None:
@@ -103,7 +111,7 @@ def metadata(value: Any) -> Any:
         encoded = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise refuse("metadata", type(value).__name__, f"must be JSON: {error}") from None
-    if len(encoded.encode("utf-8", "replace")) > _METADATA_BYTES_MAX:
+    if _utf8_bytes("metadata", encoded) > _METADATA_BYTES_MAX:
         raise refuse("metadata", encoded, f"must have at most {_METADATA_BYTES_MAX} bytes of JSON")
     return value
 

@@ -55,7 +55,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Makes a handler that has at most `operations_max` operations in its lanes and at the upstream,
+    /// Makes a handler. At most `operations_max` operations are in its lanes and at the upstream,
     /// those of clients that have left included.
     pub fn new(
         shared: HandlerState,

@@ -32,7 +32,7 @@ pub struct Upstream {
     pub timeout: Duration,
     /// Longest rest after which a connection is used again; zero for a new one each time.
     pub idle: Duration,
-    /// Statuses that leave the outcome of a write unknown, beside those of [`is_unknown`].
+    /// Statuses that leave the outcome of a write unknown, beside those of gateways.
     pub unknown_statuses: Vec<StatusCode>,
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,

@@ -59,7 +59,7 @@ fn part() -> Result<bytes::Bytes, std::io::Error> {
     Ok(bytes::Bytes::from(vec![b'x'; PART]))
 }
 
-/// What they began continues, and counts.
+/// The operations that they began continue, and count.
 #[tokio::test]
 async fn clients_that_leave_leave_no_more_than_the_limit_at_the_upstream() {
     let mut world = World::new(60_000).await;

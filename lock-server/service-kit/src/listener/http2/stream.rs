@@ -229,7 +229,8 @@ mod tests {
         client.initial_window_size(WINDOW).initial_connection_window_size(WINDOW);
         let (client, server) =
             join(client.handshake::<_, Bytes>(client_end), server::handshake(server_end)).await;
-        let ((mut client, client_connection), mut server) = (client.unwrap(), server.unwrap());
+        let (mut client, client_connection) = client.unwrap();
+        let mut server = server.unwrap();
         let mut client_connection = Box::pin(client_connection);
         let (mut reply, _) = client.send_request(Request::new(()), true).unwrap();
         let (request, respond) = tokio::select! {
