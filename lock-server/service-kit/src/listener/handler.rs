@@ -36,6 +36,11 @@ impl Handler {
     ) -> Self {
         Self { router: shared.router.clone(), options: shared.options, activity, names }
     }
+
+    /// Activity of the connection.
+    pub(super) fn activity(&self) -> &Activity {
+        &self.activity
+    }
 }
 
 impl hyper::service::Service<Request<Incoming>> for Handler {

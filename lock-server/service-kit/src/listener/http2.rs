@@ -5,6 +5,7 @@
 //! limits are in [`builder`].
 
 mod body;
+mod head_watch;
 mod request;
 mod stream;
 
@@ -19,6 +20,7 @@ use h2::{Reason, RecvStream};
 use http::{Method, Request};
 use tokio::time::Instant;
 
+pub(super) use self::head_watch::HeadWatch;
 use self::stream::{OpenStream, Slot, StreamEnd};
 use super::handler::Handler;
 use super::stream::Stream;
@@ -115,6 +117,10 @@ async fn run(mut connection: ServerConnection<'_>, handler: &Handler, shared: &S
                     connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                 }
                 rest.as_mut().reset(Instant::from_std(clock::now() + patience));
+            }
+            () = handler.activity().late_head() => {
+                tracing::debug!("the head of a request did not arrive in time");
+                connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
             }
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {

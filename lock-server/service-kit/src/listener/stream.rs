@@ -14,15 +14,17 @@ use std::time::Duration;
 use bytes::Bytes;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::sync::Notify;
 use tokio::time::{Instant, Sleep};
 
+use super::http2::HeadWatch;
 use super::transport::Transport;
 use super::{ListenOptions, early_reply};
 
 const RESTING: u8 = 0;
 const HEAD: u8 = 1;
 const IN_FLIGHT: u8 = 2;
-/// HTTP/2: `http2` knows its requests, and has the timers of heads and rest.
+/// HTTP/2: `http2` knows its requests, and has the timer of rest.
 const STREAMS: u8 = 3;
 
 /// First bytes of HTTP/2.
@@ -43,6 +45,7 @@ pub(super) struct Activity {
     requests: AtomicU32,
     /// The handler of the request in flight waits.
     waits: AtomicBool,
+    late_head: Notify,
 }
 
 impl Activity {
@@ -52,6 +55,7 @@ impl Activity {
             phase: AtomicU8::new(HEAD),
             requests: AtomicU32::new(0),
             waits: AtomicBool::new(false),
+            late_head: Notify::new(),
         }
     }
 
@@ -71,6 +75,11 @@ impl Activity {
     /// The connection speaks HTTP/2 from now on.
     pub(super) fn streams_begin(&self) {
         self.phase.store(STREAMS, Ordering::Relaxed);
+    }
+
+    /// Awaits a head of HTTP/2 that is not complete in time.
+    pub(super) async fn late_head(&self) {
+        self.late_head.notified().await;
     }
 
     fn phase(&self) -> u8 {
@@ -94,6 +103,8 @@ pub(super) struct Stream {
     hang_up: HangUp,
     /// Some of the head that is awaited has arrived.
     head_begun: bool,
+    /// Heads of HTTP/2.
+    heads: HeadWatch,
     /// Bytes that were read to look for HTTP/2, and are read again.
     early: Bytes,
 }
@@ -132,6 +143,7 @@ impl Stream {
             is_watched: false,
             hang_up: HangUp::Watched,
             head_begun: false,
+            heads: HeadWatch::new(PREFACE.len()),
             early: Bytes::new(),
         }
     }
@@ -204,16 +216,34 @@ impl Stream {
 
     /// Nothing to read: is it time to close the connection?
     fn poll_patience(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.activity.phase() {
+        let phase = self.activity.phase();
+        match phase {
             HEAD => {}
+            STREAMS if self.heads.is_open() => {}
             STREAMS => return Poll::Pending,
             _ => return self.poll_rest(cx),
         }
         let timeout = self.header_timeout;
         let timer = self.head_timer.get_or_insert_with(|| sleep(timeout));
         ready!(timer.as_mut().poll(cx));
+        if phase == STREAMS {
+            // An error here would end the connection without GOAWAY.
+            self.activity.late_head.notify_one();
+            return Poll::Pending;
+        }
         self.refuse_late_head(cx);
         Poll::Ready(Err(timed_out("the head of a request did not arrive in time")))
+    }
+
+    /// Follows bytes that are about to be read. Each head of HTTP/2 has the whole time.
+    fn follow_heads(&mut self, bytes: &[u8]) {
+        if self.activity.phase() == STREAMS {
+            let was_open = self.heads.is_open();
+            let has_ended = self.heads.follow(bytes);
+            if has_ended || !was_open {
+                self.head_timer = None;
+            }
+        }
     }
 
     /// Sends 408 to a client that began a head. While a reply before it is not wholly in the socket
@@ -285,7 +315,9 @@ impl AsyncRead for Stream {
         let this = &mut *self;
         if !this.early.is_empty() {
             let count = this.early.len().min(buf.remaining());
-            buf.put_slice(&this.early.split_to(count));
+            let early = this.early.split_to(count);
+            this.follow_heads(&early);
+            buf.put_slice(&early);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
@@ -298,6 +330,7 @@ impl AsyncRead for Stream {
             this.peer_closed = true;
             return Poll::Ready(result);
         }
+        this.follow_heads(&buf.filled()[before..]);
         if this.activity.phase() == RESTING {
             this.activity.phase.store(HEAD, Ordering::Relaxed);
             this.head_timer = None;

@@ -7,7 +7,9 @@ use axum::routing::get;
 use service_kit::listener::{DrainReport, ListenOptions};
 use tokio::sync::Semaphore;
 
-use crate::frames::{END_HEADERS, END_STREAM, Http2Client, block, code, frame, kind, request};
+use crate::frames::{
+    END_HEADERS, END_STREAM, Http2Client, PREFACE, block, code, frame, kind, request,
+};
 use crate::harness::{SOON, in_time, start, start_with};
 use crate::http2::{connect, ok, options, status};
 
@@ -204,6 +206,133 @@ async fn an_unfinished_head_is_no_request() {
     let mut client = connect(&server).await;
     client.send(kind::HEADERS, END_STREAM, 1, &block(&request("GET", "/hello"))).await;
     assert_eq!(client.next(kind::HEADERS).await, None);
+}
+
+/// A head whose end does not come, in every form.
+fn unfinished_heads() -> [Vec<u8>; 4] {
+    let bytes = block(&request("GET", "/hello"));
+    let whole = frame(kind::HEADERS, END_HEADERS | END_STREAM, 3, &bytes);
+    let open = frame(kind::HEADERS, END_STREAM, 3, &bytes);
+    let continued = [&open[..], &frame(kind::CONTINUATION, 0, 3, &[])].concat();
+    [whole[..4].to_vec(), whole[..whole.len() - 1].to_vec(), open, continued]
+}
+
+#[tokio::test]
+async fn an_unfinished_head_ends_the_connection_in_the_time_for_heads() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    for part in unfinished_heads() {
+        // Behind a request in flight: the head keeps its client from sending anything else.
+        let mut client = connect(&server).await;
+        client.request(1, "GET", "/wait").await;
+        in_time("the request", server.arrived.notified()).await;
+        client.bytes(&part).await;
+        assert_eq!(goodbye(&mut client).await, Some(code::ENHANCE_YOUR_CALM), "{part:?}");
+        assert_eq!(client.frame().await, None);
+        // With the preface, in one piece.
+        let mut client = Http2Client::silent(server.addr).await;
+        let settings = frame(kind::SETTINGS, 0, 0, &[]);
+        client.bytes(&[PREFACE, &settings[..], &part[..]].concat()).await;
+        assert_eq!(goodbye(&mut client).await, Some(code::ENHANCE_YOUR_CALM), "{part:?}");
+    }
+}
+
+/// Bytes that arrive one by one earn no time.
+#[tokio::test]
+async fn a_head_that_trickles_is_cut() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    let mut client = connect(&server).await;
+    client.send(kind::HEADERS, 0, 1, &block(&request("GET", "/hello"))).await;
+    let long = frame(kind::CONTINUATION, 0, 1, &block(&[("x", &"a".repeat(8000))]));
+    let mut bytes = long.iter();
+    let end = in_time("a GOAWAY", async {
+        loop {
+            client.bytes(&[*bytes.next().expect("it is cut before its end")]).await;
+            tokio::select! {
+                frame = client.next(kind::GOAWAY) => break frame,
+                () = tokio::time::sleep(SOON / 10) => {}
+            }
+        }
+    });
+    // The end may be a reset, because the client has sent more.
+    let code = end.await.map(|frame| frame.code());
+    assert!(matches!(code, Some(code::ENHANCE_YOUR_CALM) | None), "{code:?}");
+}
+
+/// Neither rest nor an earlier head counts as a part of a head.
+#[tokio::test]
+async fn each_head_has_the_whole_time() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    let bytes = block(&request("GET", "/hello"));
+    let ping = frame(kind::PING, 0, 0, &[1; 8]);
+    in_time("a head in time", async {
+        loop {
+            // The wait for the rest of the preface is timed too.
+            let mut client = Http2Client::silent(server.addr).await;
+            client.bytes(&PREFACE[..9]).await;
+            assert_eq!(server.get("/hello").await.status, 200, "the server has had its turn");
+            client.bytes(&[&PREFACE[9..], &frame(kind::SETTINGS, 0, 0, &[])].concat()).await;
+            let mut is_served = true;
+            for stream in [1, 3] {
+                // Longer than the time for a head: another connection is cut for its own.
+                let mut other = Http2Client::silent(server.addr).await;
+                assert_eq!(other.next(kind::GOAWAY).await, None);
+                // The reply to the PING shows that the bytes behind it have been read.
+                let part = frame(kind::HEADERS, END_STREAM, stream, &bytes);
+                client.bytes(&[&ping[..], &part].concat()).await;
+                is_served &= client.next(kind::PING).await.is_some();
+                client.send(kind::CONTINUATION, END_HEADERS, stream, &[]).await;
+                is_served &= client.reply(stream).await == ok("hello");
+            }
+            // A busy machine may take as long for the parts of one head.
+            if is_served {
+                break;
+            }
+        }
+    })
+    .await;
+}
+
+/// The end of a head and the beginning of the next one arrive together.
+#[tokio::test]
+async fn a_head_behind_another_has_the_whole_time() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    let begin =
+        |stream| frame(kind::HEADERS, END_STREAM, stream, &block(&request("GET", "/hello")));
+    let end = |stream| frame(kind::CONTINUATION, END_HEADERS, stream, &[]);
+    let served = in_time("the last head", async {
+        loop {
+            let mut client = connect(&server).await;
+            client.bytes(&begin(1)).await;
+            for stream in [1, 3, 5, 7, 9] {
+                // All of them together take longer than one may.
+                tokio::time::sleep(SOON / 4).await;
+                client.bytes(&[end(stream), begin(stream + 2)].concat()).await;
+            }
+            client.bytes(&end(11)).await;
+            let reply = client.reply(11).await;
+            // A busy machine may take as long for one of them.
+            if reply.is_ok() {
+                break reply;
+            }
+        }
+    });
+    assert_eq!(served.await, ok("hello"));
+}
+
+#[tokio::test]
+async fn half_a_frame_of_a_body_is_no_head() {
+    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
+    let mut client = connect(&server).await;
+    client.head(1, 0, &request("POST", "/bytes")).await;
+    let data = frame(kind::DATA, END_STREAM, 1, b"12345");
+    let (first, rest) = data.split_at(11);
+    client.bytes(&[&frame(kind::PING, 0, 0, &[1; 8]), first].concat()).await;
+    assert!(client.next(kind::PING).await.is_some(), "the bytes have been read");
+    let mut other = connect(&server).await;
+    other.send(kind::HEADERS, 0, 1, &[]).await;
+    assert_eq!(goodbye(&mut other).await, Some(code::ENHANCE_YOUR_CALM));
+    client.bytes(rest).await;
+    assert_eq!(client.reply(1).await, ok("5"));
 }
 
 #[tokio::test]
