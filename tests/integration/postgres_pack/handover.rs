@@ -68,9 +68,9 @@ async fn holders_of_one_token_work_at_once() {
     assert_eq!(one.run("commit; begin;").await, DONE);
     assert_eq!(one.run(&enter("docs/1", 3, OLD)).await, DONE);
     assert_eq!(other.run(&format!("begin; {}", enter("docs/1", 3, OLD))).await, DONE);
-    assert_eq!(other.run("update docs set v = 'b' where id = 1; commit;").await, DONE);
-    assert_eq!(one.run("update docs set v = v || 'a' where id = 1; commit;").await, DONE);
-    assert_eq!(document(&server).await, "ba");
+    assert_eq!(other.run("update docs set v = '1' where id = 1; commit;").await, DONE);
+    assert_eq!(one.run("update docs set v = v || '2' where id = 1; commit;").await, DONE);
+    assert_eq!(document(&server).await, "12");
 }
 
 /// A snapshot that is older than the seal reads what the predecessor has replaced since.

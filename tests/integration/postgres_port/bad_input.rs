@@ -1,6 +1,5 @@
 //! Input that no driver sends, and credentials that are refused: an error with its SQLSTATE and a
-//! hint,
-//! and a port that serves the next client.
+//! hint, and a port that serves the next client.
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of, frame, startup};
 
