@@ -47,31 +47,39 @@ impl From<Refusal> for Early {
     }
 }
 
-/// Serves a client until it ends.
+/// Serves a client until it ends. What only its first and last steps need is boxed: an idle client
+/// keeps little more than its relay.
 pub(super) async fn serve(thread: Rc<PortThread>, stream: TcpStream, stop: CancellationToken) {
+    let Some(mut relay) = Box::pin(admit(&thread, stream, &stop)).await else { return };
+    thread.port.counters.clients.inc();
+    let end = relay.run(&stop).await;
+    thread.port.counters.clients.dec();
+    Box::pin(finish(relay.into_client(), end)).await;
+}
+
+/// Returns the relay of a client once it is admitted; `None` if it left or was refused.
+async fn admit(
+    thread: &Rc<PortThread>,
+    stream: TcpStream,
+    stop: &CancellationToken,
+) -> Option<Relay> {
     let port = &thread.port;
     let limit = port.settings.login_within;
-    let first = tokio::time::timeout(limit, introduce(&thread, stream, &stop)).await;
-    let Ok(Ok(Some((mut client, startup)))) = first else { return };
-    let login = tokio::time::timeout(limit, log_in(&thread, &mut client, startup));
+    let first = tokio::time::timeout(limit, introduce(thread, stream, stop)).await;
+    let Ok(Ok(Some((mut client, startup)))) = first else { return None };
+    let login = tokio::time::timeout(limit, log_in(thread, &mut client, startup));
     let admitted = login.await.unwrap_or_else(|_| {
         let text = "the login did not complete in time";
         let hint = "Connect again later.";
         Err(Refusal::new(sqlstate::NOT_AUTHORIZED, text, "nothing was executed", hint).into())
     });
     match admitted {
-        Ok(admitted) => {
-            port.counters.clients.inc();
-            let relay = Relay::new(Rc::clone(&thread), client, admitted);
-            let (client, end) = relay.run(&stop).await;
-            port.counters.clients.dec();
-            finish(client, end).await;
-        }
-        Err(Early::Gone) => {}
+        Ok(admitted) => Some(Relay::new(Rc::clone(thread), client, admitted)),
+        Err(Early::Gone) => None,
         Err(Early::Refused(refusal)) => {
             port.counters.refused.inc();
-            let Client { writer, .. } = client;
-            finish(writer, RelayEnd::Refused(refusal.frame())).await;
+            finish(client.writer, RelayEnd::Refused(refusal.frame())).await;
+            None
         }
     }
 }

@@ -86,7 +86,8 @@ impl Relay {
             to_client: writer,
             from_server,
             to_server,
-            for_server: inbox,
+            // The login's buffer is given back, unless it has bytes left.
+            for_server: if inbox.is_empty() { BytesMut::new() } else { inbox },
             for_client,
             traffic,
             fences,
@@ -95,7 +96,7 @@ impl Relay {
     }
 
     /// Relays until one side ends, or shutdown finds the session idle.
-    pub(super) async fn run(mut self, stop: &CancellationToken) -> (ClientWriter, RelayEnd) {
+    pub(super) async fn run(&mut self, stop: &CancellationToken) -> RelayEnd {
         let mut stops = false;
         let stopped = loop {
             tokio::select! {
@@ -104,8 +105,13 @@ impl Relay {
                 () = stop.cancelled(), if !stops => stops = true,
             }
         };
-        let end = self.end(stopped).await;
-        (self.to_client, end)
+        // Boxed: it is large, and needed once.
+        Box::pin(self.end(stopped)).await
+    }
+
+    /// Returns the client's socket, and closes the session at the server.
+    pub(super) fn into_client(self) -> ClientWriter {
+        self.to_client
     }
 
     /// Returns the last frame for the client.
