@@ -1,12 +1,14 @@
 //! `fence bench`: speed of locks and fenced writes here, beside what they are built on.
 
 mod cpu;
+mod forwarder;
 mod guard;
 mod http;
 mod http_proxy;
 mod load;
 mod lock;
 mod objects;
+mod postgres;
 mod redis;
 mod report;
 mod resp;
@@ -33,7 +35,8 @@ Examples:
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
   fence bench guard --objects                        fenced writes beside Redis and redb
   fence bench guard --redis                          the Redis port beside Redis and twemproxy
-  fence bench guard --http                           the reverse proxy beside nginx and HAProxy")]
+  fence bench guard --http                           the reverse proxy beside nginx and HAProxy
+  fence bench guard --postgres                       the PostgreSQL port beside pgbouncer")]
 pub struct Args {
     #[command(subcommand)]
     what: What,
@@ -58,7 +61,7 @@ fn plain_address(text: &str) -> Result<String, String> {
 /// Load of both benchmarks.
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct Load {
-    /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without --redis or --http 64]
+    /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without a port 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
     /// Length of a measurement [default: 2s; with guard --redis or --http 500ms]

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use super::load::{self, Client, Counted, Side};
 use super::report::{Report, Row};
 use super::server::Server;
-use super::{Load, http, http_proxy, objects, redis};
+use super::{Load, http, http_proxy, objects, postgres, redis};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
@@ -16,13 +16,16 @@ pub(super) const VALUE: [u8; 100] = [b'x'; 100];
 /// Namespace of servers of the benchmark's own.
 pub(super) const NAMESPACE: [&str; 2] = ["--namespace", "bench"];
 
-/// Measures pairs of fenced write and read of 100 bytes; with --redis or --http, that port
+/// Measures pairs of fenced write and read of 100 bytes; with --redis, --http or --postgres, that
+/// port
 ///
 /// Without --redis every client holds a lock of its own and writes the object that it protects,
 /// over HTTP. With it, SET and GET are measured through the guard's Redis port, with a token, with
 /// a lock for each client and on open keys, beside Redis itself and beside twemproxy (nutcracker;
 /// left out where it is not installed). With --http it is PUT through the reverse proxy, with a
-/// token and with a lock for each client, beside the origin itself, nginx and HAProxy.
+/// token and with a lock for each client, beside the origin itself, nginx and HAProxy. With
+/// --postgres it is pgbench through the PostgreSQL port, beside PostgreSQL itself, pgbouncer and
+/// HAProxy.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
 Examples:
@@ -31,6 +34,7 @@ Examples:
   fence bench guard --redis                                     starts a redis-server of its own
   fence bench guard --redis redis://127.0.0.1:6379 --clients 16 --time 2s
   fence bench guard --http --clients 64
+  fence bench guard --postgres                                  starts a PostgreSQL of its own
   fence bench guard --redis --output json > redis-port.json
   fence bench guard --server http://127.0.0.1:7420 --guard http://127.0.0.1:7421")]
 pub(super) struct Args {
@@ -54,9 +58,12 @@ pub(super) struct Args {
     /// Measure PUT of 1 KiB through the reverse proxy, before an HTTP datastore in memory
     #[arg(long, conflicts_with_all = ["server", "redis"])]
     http: bool,
+    /// Measure pgbench through the PostgreSQL port, before a PostgreSQL of the benchmark's own
+    #[arg(long, conflicts_with_all = ["server", "redis", "http"])]
+    postgres: bool,
     /// Measure PUT of 100 bytes on redis and embedded, beside the same script calls at Redis and a
     /// bare redb file
-    #[arg(long, conflicts_with_all = ["server", "redis", "http"])]
+    #[arg(long, conflicts_with_all = ["server", "redis", "http", "postgres"])]
     objects: bool,
     #[command(flatten)]
     load: Load,
@@ -73,6 +80,9 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     }
     if args.http {
         return http_proxy::bench(args.load, args.output).await;
+    }
+    if args.postgres {
+        return postgres::bench(args.load, args.output).await;
     }
     if args.objects {
         return objects::bench(args.load, args.output).await;

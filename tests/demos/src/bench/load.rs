@@ -142,7 +142,7 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-fn histogram() -> Result<Histogram<u64>, Failure> {
+pub(super) fn histogram() -> Result<Histogram<u64>, Failure> {
     Histogram::new_with_bounds(1, 60_000_000, 3)
         .map_err(|error| Failure::internal(error.to_string()))
 }

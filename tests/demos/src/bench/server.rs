@@ -45,22 +45,25 @@ impl Server {
     pub(super) async fn start_proxy(origin: &str, args: &[&str]) -> Result<Self, Failure> {
         let folder = folder()?;
         let state = folder.path().join("state").display().to_string();
-        let own = [
-            "fenced-store",
-            "--listen",
-            "127.0.0.1:0",
-            "--proxy-listen",
-            "127.0.0.1:0",
-            "--unsigned",
-            "--log-filter",
-            "error",
-            "--max-request-lifetime",
-            "30s",
-            "--upstream",
-            origin,
-            "--state",
-            &state,
-        ];
+        let own = ["--proxy-listen=127.0.0.1:0", "--max-request-lifetime=30s"];
+        let before = ["--upstream", origin, "--state", &state];
+        Self::guard(&[&own[..], &before, args].concat(), folder).await
+    }
+
+    /// Starts fenced-store as a PostgreSQL port before a database; its address is the second one.
+    pub(super) async fn start_postgres_port(
+        upstream: &str,
+        writer: &str,
+        args: &[&str],
+    ) -> Result<Self, Failure> {
+        let own = ["--postgres-listen=127.0.0.1:0", "--postgres-upstream", upstream];
+        let writer = ["--postgres-writer", writer];
+        Self::guard(&[&own[..], &writer, args].concat(), folder()?).await
+    }
+
+    /// Starts fenced-store with a second listener.
+    async fn guard(args: &[&str], folder: TempDir) -> Result<Self, Failure> {
+        let own = ["fenced-store", "--listen=127.0.0.1:0", "--unsigned", "--log-filter=error"];
         let mut server = Self::role("fenced-store", &[&own, args].concat(), folder).await?;
         server.port = Some(address(&mut server.process).await?);
         Ok(server)

@@ -3,15 +3,11 @@
 
 use std::path::Path;
 
-use tempfile::TempDir;
-use tokio::net::TcpStream;
-
+use crate::bench::forwarder::{Forwarder, Started};
 use crate::bench::http;
 use crate::bench::load::Counted;
 use crate::bench::server::Server;
-use crate::own_redis::{find, free_port};
-use crate::process::{Process, awaited};
-use fence_terminal::exit::{Failure, code};
+use fence_terminal::exit::Failure;
 use fence_terminal::output::say;
 
 /// Namespace of servers of the benchmark's own.
@@ -71,7 +67,7 @@ impl Peers {
         let guard = Server::start_proxy(&origin.url, &[&NAMESPACE[..], &rules].concat()).await?;
         let mut others = Vec::new();
         let mut missing = Vec::new();
-        for start in [Forwarder::nginx, Forwarder::haproxy] {
+        for start in [nginx, haproxy] {
             match start(&origin.url)? {
                 Ok(forwarder) => {
                     forwarder.answers().await?;
@@ -103,8 +99,8 @@ impl Peers {
         }];
         columns.extend(self.others.iter().map(|other| Peer {
             name: other.name,
-            url: other.url.clone(),
-            counted: vec![origin, (other.name, other.process.pid())],
+            url: format!("http://{}", other.address),
+            counted: vec![origin, (other.name, other.pid())],
             tokens: Tokens::None,
         }));
         for (name, tokens) in [
@@ -132,81 +128,40 @@ impl Peers {
             server.end().await;
         }
         for other in self.others {
-            other.process.end().await;
+            other.end().await;
         }
     }
 }
 
-/// A plain reverse proxy on a port of its own.
-struct Forwarder {
-    name: &'static str,
-    url: String,
-    process: Process,
-    _dir: TempDir,
+/// nginx as one process, which ends when it is killed, with connections that stay open.
+fn nginx(origin: &str) -> Started {
+    let conf = |dir: &Path, port: u16| {
+        format!(
+            "daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error;\n\
+             events {{ worker_connections 4096; }}\nhttp {{\n access_log off;\n \
+             client_body_temp_path {dir}/a;\n proxy_temp_path {dir}/b;\n \
+             fastcgi_temp_path {dir}/c;\n uwsgi_temp_path {dir}/d;\n scgi_temp_path {dir}/e;\n \
+             keepalive_requests 1000000000;\n upstream origin {{ server {origin}; \
+             keepalive 256; \
+             keepalive_requests 1000000000; }}\n server {{\n  listen 127.0.0.1:{port};\n  \
+             location / {{ proxy_pass http://origin; proxy_http_version 1.1; \
+             proxy_set_header Connection \"\"; }}\n }}\n}}\n",
+            dir = dir.display(),
+            origin = origin.trim_start_matches("http://"),
+        )
+    };
+    Forwarder::start("nginx", &["-c"], conf)
 }
 
-/// A proxy that was started, or why it is not measured.
-type Started = Result<Result<Forwarder, String>, Failure>;
-
-impl Forwarder {
-    /// nginx as one process, which ends when it is killed, with connections that stay open.
-    fn nginx(origin: &str) -> Started {
-        let conf = |dir: &Path, port: u16| {
-            format!(
-                "daemon off;\nmaster_process off;\npid {dir}/pid;\nerror_log {dir}/error;\n\
-                 events {{ worker_connections 4096; }}\nhttp {{\n access_log off;\n \
-                 client_body_temp_path {dir}/a;\n proxy_temp_path {dir}/b;\n \
-                 fastcgi_temp_path {dir}/c;\n uwsgi_temp_path {dir}/d;\n scgi_temp_path {dir}/e;\n \
-                 keepalive_requests 1000000000;\n upstream origin {{ server {origin}; \
-                 keepalive 256; \
-                 keepalive_requests 1000000000; }}\n server {{\n  listen 127.0.0.1:{port};\n  \
-                 location / {{ proxy_pass http://origin; proxy_http_version 1.1; \
-                 proxy_set_header Connection \"\"; }}\n }}\n}}\n",
-                dir = dir.display(),
-                origin = origin.trim_start_matches("http://"),
-            )
-        };
-        Self::start("nginx", &["-c"], conf)
-    }
-
-    /// HAProxy with a thread a core and connections that stay open.
-    fn haproxy(origin: &str) -> Started {
-        let conf = |_: &Path, port: u16| {
-            format!(
-                "global\n maxconn 4096\ndefaults\n mode http\n timeout connect 5s\n \
-                 timeout client 60s\n timeout server 60s\n http-reuse always\nfrontend all\n \
-                 bind 127.0.0.1:{port}\n default_backend origin\nbackend origin\n server origin {}\n",
-                origin.trim_start_matches("http://"),
-            )
-        };
-        Self::start("haproxy", &["-db", "-f"], conf)
-    }
-
-    fn start(
-        name: &'static str,
-        args: &[&str],
-        conf: impl FnOnce(&Path, u16) -> String,
-    ) -> Started {
-        let Some(program) = find(name) else {
-            return Ok(Err(format!(
-                "{name}: it is not installed (Debian and Ubuntu: apt install {name})"
-            )));
-        };
-        let broken = |error: std::io::Error| Failure::new(code::UNAVAILABLE, error.to_string());
-        let dir = tempfile::Builder::new().prefix("fence-bench-").tempdir().map_err(broken)?;
-        let port = free_port().map_err(broken)?;
-        let file = dir.path().join("conf");
-        std::fs::write(&file, conf(dir.path(), port)).map_err(broken)?;
-        let mut args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
-        args.push(file.display().to_string());
-        let process = Process::start_other(name, &program, &args, dir.path())?;
-        let url = format!("http://127.0.0.1:{port}");
-        Ok(Ok(Self { name, url, process, _dir: dir }))
-    }
-
-    async fn answers(&self) -> Result<(), Failure> {
-        let at = self.url.trim_start_matches("http://");
-        let answers = async || Ok(TcpStream::connect(at).await.ok().map(drop));
-        awaited(&format!("{} that answers", self.name), answers).await
-    }
+/// HAProxy with a thread a core and connections that stay open.
+fn haproxy(origin: &str) -> Started {
+    let conf = |_: &Path, port: u16| {
+        format!(
+            "global\n maxconn 4096\ndefaults\n mode http\n timeout connect 5s\n \
+             timeout client 60s\n timeout server 60s\n http-reuse always\nfrontend all\n \
+             bind 127.0.0.1:{port}\n default_backend origin\nbackend origin\n server origin {}\n",
+            origin.trim_start_matches("http://"),
+        )
+    };
+    Forwarder::start("haproxy", &["-db", "-f"], conf)
 }
