@@ -12,7 +12,8 @@ use crate::store::redis::{LostMarks, RedisOptions};
 #[derive(Clone, Debug, Args)]
 pub struct StoreFlags {
     /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
-    /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
+    /// redis-sentinel://HOST:PORT/MASTER, redis-cluster://HOST:PORT,HOST:PORT or
+    /// postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
     /// Earlier store of this guard, for a change of --store: its marks are carried over before

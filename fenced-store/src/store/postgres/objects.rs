@@ -89,9 +89,8 @@ impl PostgresStore {
     ) -> Result<Self, String> {
         let verifier = Arc::new(ObjectsVerifier::default());
         let options = LinkOptions { reply_timeout: queue::REPLY_WITHIN, ..LinkOptions::default() };
-        let link = || {
-            PostgresLink::start(target.clone(), options.clone(), verifier.clone(), &kit.tasks)
-        };
+        let link =
+            || PostgresLink::start(target.clone(), options.clone(), verifier.clone(), &kit.tasks);
         let reads = link().await?;
         let queue = Queue::new(link().await?, namespace.clone(), kit.tasks.clone());
         let namespace = namespace.clone();

@@ -154,9 +154,8 @@ impl Decided {
     }
 
     fn known(&self, once: &Once, found: &Found) -> Option<EarlierOperation> {
-        let name = |known: &&NewRecord| {
-            known.once.scope() == once.scope() && known.once.id() == once.id()
-        };
+        let name =
+            |known: &&NewRecord| known.once.scope() == once.scope() && known.once.id() == once.id();
         let new = self.records.iter().find(name).map(|known| &known.record);
         let name = (once.scope().to_owned(), once.id().to_owned());
         let record = new.or_else(|| found.records.get(&name))?;

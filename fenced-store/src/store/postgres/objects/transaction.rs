@@ -101,11 +101,8 @@ impl Transaction<'_> {
             needs.fences.values().map(|mark| mark.token.get().cast_signed()).collect();
         let leases: Vec<String> =
             needs.fences.values().map(|mark| mark.lease.to_string()).collect();
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] = [
-            (&locks, Type::TEXT_ARRAY),
-            (&tokens, Type::INT8_ARRAY),
-            (&leases, Type::TEXT_ARRAY),
-        ];
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&locks, Type::TEXT_ARRAY), (&tokens, Type::INT8_ARRAY), (&leases, Type::TEXT_ARRAY)];
         let ((), rows) = try_join(begin, self.query(ADMIT, &parameters)).await?;
         let mut is_raised = false;
         for row in rows {
