@@ -26,8 +26,8 @@ pub struct StoreFlags {
     /// After Redis lost marks: refuse until the first token to be admitted is known, or accept.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
-    /// First token to be admitted, after Redis lost marks. As POST /v1/floor states it to a guard
-    /// that runs. A higher floor that is in force stays.
+    /// First token to be admitted, after Redis or PostgreSQL lost marks. As POST /v1/floor states
+    /// it to a guard that runs. A higher floor that is in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
     /// Point at which a test makes the guard stop or end; only in builds with debug assertions.

@@ -117,12 +117,9 @@ impl PostgresStore {
         statement: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, StoreError> {
-        let namespace = self.namespace.as_str();
-        let namespace: (&(dyn ToSql + Sync), Type) = (&namespace, Type::TEXT);
-        let all: Vec<_> = std::iter::once(namespace).chain(parameters.iter().cloned()).collect();
         let unavailable = |error: LinkError| StoreError::Unavailable(error.to_string());
         let (number, connection) = self.reads.live().map_err(unavailable)?;
-        let run = connection.client().query_typed(statement, &all);
+        let run = connection.client().query_typed(statement, parameters);
         let reason = match tokio::time::timeout(queue::REPLY_WITHIN, run).await {
             Ok(Ok(rows)) => return Ok(rows),
             Ok(Err(error)) => match postgres_link::refusal(&error) {
@@ -148,7 +145,10 @@ impl PostgresStore {
         key: &str,
     ) -> Result<Option<FenceOutcome>, StoreError> {
         let lock = fence.map_or("", |fence| fence.lock.as_str());
-        let rows = self.rows(READ, &[(&lock, Type::TEXT), (&key, Type::TEXT)]).await?;
+        let namespace = self.namespace.as_str();
+        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
+            [(&namespace, Type::TEXT), (&lock, Type::TEXT), (&key, Type::TEXT)];
+        let rows = self.rows(READ, &parameters).await?;
         let row = rows.first().ok_or_else(|| malformed("fence.meta is empty"))?;
         if let Some(fence) = fence {
             let bound: i64 = row.try_get(2).map_err(malformed)?;
@@ -200,8 +200,7 @@ impl Fences for PostgresStore {
     async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
         // In a transaction of its own, and harmless if it is done twice.
         let floor = floor.get().cast_signed();
-        let sql = "SELECT fence.set_floor($2) WHERE $1 <> ''";
-        let rows = self.rows(sql, &[(&floor, Type::INT8)]).await?;
+        let rows = self.rows("SELECT fence.set_floor($1)", &[(&floor, Type::INT8)]).await?;
         let row = rows.first().ok_or_else(|| malformed("no floor"))?;
         let floor: i64 = row.try_get(0).map_err(malformed)?;
         let floor = u64::try_from(floor).map_err(malformed)?;
@@ -209,14 +208,16 @@ impl Fences for PostgresStore {
     }
 
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
-        let rows = self.rows(HIGHEST, &[]).await?;
+        let rows = self.rows(HIGHEST, &[(&self.namespace.as_str(), Type::TEXT)]).await?;
         let row = rows.first().ok_or_else(|| malformed("no highest mark"))?;
         let highest: Option<i64> = row.try_get(0).map_err(malformed)?;
         Ok(highest.and_then(|token| Token::new(token.try_into().ok()?).ok()))
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
-        let rows = self.rows(SHOW, &[(&lock.as_str(), Type::TEXT)]).await?;
+        let parameters: [(&(dyn ToSql + Sync), Type); 2] =
+            [(&self.namespace.as_str(), Type::TEXT), (&lock.as_str(), Type::TEXT)];
+        let rows = self.rows(SHOW, &parameters).await?;
         match rows.first() {
             Some(row) => mark_of(row, 0).map_err(malformed),
             None => Ok(None),
@@ -226,8 +227,12 @@ impl Fences for PostgresStore {
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
         let after = query.after.as_ref().map_or("", LockName::as_str);
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX).saturating_add(1);
-        let parameters: [(&(dyn ToSql + Sync), Type); 3] =
-            [(&after, Type::TEXT), (&query.prefix, Type::TEXT), (&limit, Type::INT8)];
+        let parameters: [(&(dyn ToSql + Sync), Type); 4] = [
+            (&self.namespace.as_str(), Type::TEXT),
+            (&after, Type::TEXT),
+            (&query.prefix, Type::TEXT),
+            (&limit, Type::INT8),
+        ];
         let rows = self.rows(LIST, &parameters).await?;
         let mut fences = Vec::new();
         for row in rows.iter().take(query.limit) {

@@ -45,6 +45,8 @@ async fn what_was_acknowledged_survives_kills_under_load() {
         postgres.kill();
         postgres.start_again().await;
     }
+    // Its reads have a connection of their own.
+    until_true("reads", || async { server.guard().get("w/0").await.status != 503 }).await;
     let before = done.load(Ordering::Relaxed);
     until_true("writes again", || async { done.load(Ordering::Relaxed) > before + 100 }).await;
     stop.cancel();
@@ -71,7 +73,7 @@ async fn a_lost_reply_to_the_commit_is_unknown() {
     let guard = server.guard();
     let token = unsigned(33, "a", lease_id());
     guard.put("a", &token, "one").await.expect(201);
-    proxy.set(Fault::DropRepliesAfter("COMMIT"));
+    proxy.set(Fault::DropRepliesAfter("COMMIT\0"));
     let write = tokio::spawn(async move {
         let problem = guard.put("a", &token, "two").await.problem(Code::OutcomeUnknown);
         (problem.extension::<String>("outcome"), guard, token)
@@ -132,7 +134,7 @@ async fn an_unreachable_server_refuses_and_changes_nothing() {
         reply.status == 503
     })
     .await;
-    assert_eq!(guard.0.get("/readyz").await.status, 503);
+    until_true("no readiness", || async { guard.0.get("/readyz").await.status == 503 }).await;
     postgres.start_again().await;
     until_true("the guard to work again", || async {
         guard.fenced_get("a", &token).await.status == 200
@@ -151,15 +153,15 @@ async fn a_promoted_replica_has_lost_marks_with_their_objects() {
     let url = format!("postgres://postgres@{}/postgres", proxy.address());
     let server = Setup::fenced_store(&url).start().await;
     let guard = server.guard();
-    let replica = Postgres::replica_of(&primary, "one").await;
+    let mut replica = Postgres::replica_of(&primary, "one").await;
     guard.put("a", &unsigned(33, "a", lease_id()), "replicated").await.expect(201);
     let replayed = "SELECT count(*) FROM pg_stat_replication \
                     WHERE replay_lsn = pg_current_wal_lsn()";
     until_true("the replica", || async { primary.sql(replayed).await == "1" }).await;
-    replica.pause();
+    replica.stop().await;
     guard.put("a", &unsigned(34, "a", lease_id()), "lost").await.expect(204);
     primary.kill();
-    replica.resume();
+    replica.start_again().await;
     replica.promote().await;
     proxy.move_to(&replica.address());
     let late = unsigned(32, "a", lease_id());
@@ -167,6 +169,7 @@ async fn a_promoted_replica_has_lost_marks_with_their_objects() {
         guard.put("a", &late, "late").await.status == 412
     })
     .await;
+    until_true("reads", || async { guard.get("a").await.status != 503 }).await;
     let token = unsigned(35, "a", lease_id());
     assert_eq!(guard.fence("a").await.mark.map(|mark| mark.get()), Some(33));
     assert_eq!(guard.fenced_get("a", &token).await.expect(200).body.as_ref(), b"replicated");

@@ -39,7 +39,8 @@ async fn run(target: &PostgresTarget, kit: &Kit) -> Result<String, String> {
         stores.push(Arc::new(PostgresStore::connect(target.clone(), &namespace, kit).await?));
     }
     let probed = stores::probe(&stores, kit).await;
-    let forgotten = first.rows("SELECT fence.forget_probe($1)", &[] as &[(_, Type)]).await;
+    let forgotten =
+        first.rows("SELECT fence.forget_probe($1)", &[(&namespace.as_str(), Type::TEXT)]).await;
     if let Err(error) = forgotten {
         tracing::warn!(%error, %namespace, "the start-up probe left its rows behind");
     }

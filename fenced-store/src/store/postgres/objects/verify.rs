@@ -9,6 +9,7 @@ use postgres_link::{
 };
 use service_kit::Kit;
 use service_kit::health::Status;
+use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
 use crate::store::postgres::pack;
@@ -21,6 +22,8 @@ const INSTALL_WITHIN: Duration = Duration::from_secs(30);
 const INSTALL_LOCK: &str = "SELECT pg_advisory_lock(6497, 1)";
 const IS_INSTALLED: &str = "SELECT to_regclass('fence.meta') IS NOT NULL \
                             AND to_regclass('fence.objects') IS NOT NULL";
+const NO_RIGHTS: &str = "the guard's role may not use the SQL pack; have its owner run: \
+                         fenced-store postgres install --guard ROLE";
 const FACTS: &str = "SELECT version, id::text, \
     has_function_privilege('fence.admit_all(text, text[], bigint[], uuid[])', 'EXECUTE'), \
     current_setting('fsync'), current_setting('full_page_writes'), \
@@ -55,12 +58,7 @@ pub(super) async fn install(target: &PostgresTarget, kit: &Kit) -> Result<(), St
         tracing::info!(postgres = %target, version = pack::VERSION, "the SQL pack was installed");
         Ok(())
     };
-    installed.await.map_err(|error: tokio_postgres::Error| {
-        failed(match postgres_link::refusal(&error) {
-            Some(refusal) => refusal.to_string(),
-            None => error.to_string(),
-        })
-    })
+    installed.await.map_err(|error: tokio_postgres::Error| failed(reason_of(&error)))
 }
 
 fn is_true(replies: &[SimpleQueryMessage]) -> bool {
@@ -96,11 +94,7 @@ impl ObjectsVerifier {
             )));
         }
         if !row.try_get::<_, bool>(2)? {
-            return Err(Refused(
-                "the guard's role may not use the SQL pack; have its owner run: fenced-store \
-                 postgres install --guard ROLE"
-                    .to_owned(),
-            ));
+            return Err(Refused(NO_RIGHTS.to_owned()));
         }
         let id: String = row.try_get(1)?;
         if *self.database_id.get_or_init(|| id.clone()) != id {
@@ -122,11 +116,21 @@ struct Refused(String);
 
 impl From<tokio_postgres::Error> for Refused {
     fn from(error: tokio_postgres::Error) -> Self {
-        Self(match postgres_link::refusal(&error) {
-            Some(refusal) => refusal.to_string(),
-            None => error.to_string(),
+        Self(match error.code() {
+            Some(&SqlState::INSUFFICIENT_PRIVILEGE) => NO_RIGHTS.to_owned(),
+            Some(&SqlState::UNDEFINED_TABLE | &SqlState::UNDEFINED_FUNCTION) => {
+                "its database has no SQL pack, or one without objects; run fenced-store postgres \
+                 install"
+                    .to_owned()
+            }
+            _ => reason_of(&error),
         })
     }
+}
+
+/// The server's own words where it has sent some.
+fn reason_of(error: &tokio_postgres::Error) -> String {
+    postgres_link::refusal(error).map_or_else(|| error.to_string(), |refusal| refusal.to_string())
 }
 
 fn gaps(fsync: &str, full_page_writes: &str, standbys: &str) -> Vec<String> {
