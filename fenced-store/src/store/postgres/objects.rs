@@ -1,10 +1,10 @@
 //! Objects in a table of an existing PostgreSQL, in one transaction with their marks.
 //!
 //! The marks are those of the SQL pack: the PostgreSQL port and direct clients of the same database
-//! share them. A transaction holds its marks until it ends, so that a raise awaits it, and the guard
-//! keeps no state: many guards before one database are as safe as one. This covers a transaction of
-//! a connection that broke, too: whatever it still commits, it commits before a higher token is
-//! admitted; its rows are locked, or compared with the tag that it was decided on.
+//! share them. A transaction holds its marks until it ends, so that a raise awaits it, and the
+//! guard keeps no state: many guards before one database are as safe as one. This covers a
+//! transaction of a connection that broke, too: whatever it still commits, it commits before a
+//! higher token is admitted; its rows are locked, or compared with the tag that it was decided on.
 
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ async fn what_was_acknowledged_survives_kills_under_load() {
         postgres.start_again().await;
     }
     // Its reads have a connection of their own.
-    until_true("reads", || async { server.guard().get("w/0").await.status != 503 }).await;
+    until_true("reads", || async { server.guard().0.get("/v1/fences/w/0").await.status == 200 }).await;
     let before = done.load(Ordering::Relaxed);
     until_true("writes again", || async { done.load(Ordering::Relaxed) > before + 100 }).await;
     stop.cancel();
@@ -169,7 +169,7 @@ async fn a_promoted_replica_has_lost_marks_with_their_objects() {
         guard.put("a", &late, "late").await.status == 412
     })
     .await;
-    until_true("reads", || async { guard.get("a").await.status != 503 }).await;
+    until_true("reads", || async { guard.0.get("/v1/fences/a").await.status == 200 }).await;
     let token = unsigned(35, "a", lease_id());
     assert_eq!(guard.fence("a").await.mark.map(|mark| mark.get()), Some(33));
     assert_eq!(guard.fenced_get("a", &token).await.expect(200).body.as_ref(), b"replicated");

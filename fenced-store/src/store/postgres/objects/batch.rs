@@ -1,5 +1,5 @@
-//! Decision of a batch, pure: marks, objects and outcomes that the transaction read in; outcomes and
-//! changes out.
+//! Decision of a batch, pure: marks, objects and outcomes that the transaction read in; outcomes
+//! and changes out.
 //!
 //! The operations are decided one after the other, each on what those before it left, by the same
 //! [`decide`] as in the other stores. The database checks the tokens: a lock's mark is what
@@ -65,7 +65,7 @@ pub(super) struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    pub(super) fn of(steps: &'a [Step]) -> Self {
+    pub(super) fn from_steps(steps: &'a [Step]) -> Self {
         let mut needs = Self::default();
         let mut changed = HashSet::new();
         let mut read = HashSet::new();
@@ -104,7 +104,7 @@ pub(super) struct NewRecord {
     pub(super) record: String,
 }
 
-/// What a batch decided.
+/// Outcomes and changes of a batch.
 #[derive(Debug, Default)]
 pub(super) struct Decided {
     /// Outcomes in the order of the steps; `None` where the lock has to be sealed first.
@@ -116,7 +116,7 @@ pub(super) struct Decided {
 
 impl Decided {
     /// Decides `steps`.
-    pub(super) fn of(steps: &[Step], found: &Found) -> Self {
+    pub(super) fn from_steps(steps: &[Step], found: &Found) -> Self {
         let mut decided = Self::default();
         for step in steps {
             let outcome = decided.outcome(step, found);
@@ -236,10 +236,10 @@ mod tests {
             step(Some((7, 3)), put("x", "other", Condition::None)),
             step(None, put("y", "open", Condition::None)),
         ];
-        let needs = Needs::of(&steps);
+        let needs = Needs::from_steps(&steps);
         assert_eq!(needs.fences.values().copied().collect::<Vec<_>>(), [mark(7, 1)]);
         assert_eq!(needs.changed, ["x", "y"]);
-        let decided = Decided::of(&steps, &admitted(7, 1));
+        let decided = Decided::from_steps(&steps, &admitted(7, 1));
         let outcome = |at: usize| decided.outcomes[at].clone().unwrap();
         assert!(matches!(outcome(0), FenceOutcome::Applied { .. }));
         assert_eq!(outcome(1), FenceOutcome::Stale { mark: mark(7, 1) });
@@ -252,9 +252,9 @@ mod tests {
     #[test]
     fn a_lock_that_is_not_admitted_decides_nothing() {
         let steps = [step(Some((7, 1)), put("x", "seven", Condition::None))];
-        assert_eq!(Decided::of(&steps, &Found::default()).outcomes, [None]);
+        assert_eq!(Decided::from_steps(&steps, &Found::default()).outcomes, [None]);
         // A mark below the token would be a raise that the database did not make.
-        let decided = Decided::of(&steps, &admitted(6, 1));
+        let decided = Decided::from_steps(&steps, &admitted(6, 1));
         assert_eq!((decided.outcomes, decided.objects.len()), (vec![None], 0));
     }
 
@@ -268,7 +268,7 @@ mod tests {
             step(None, Operation::Delete { key: key(), condition: Condition::None }),
             step(None, Operation::Get { key: key() }),
         ];
-        let decided = Decided::of(&steps, &Found::default());
+        let decided = Decided::from_steps(&steps, &Found::default());
         let is_found = |outcome: &Option<FenceOutcome>| {
             matches!(outcome, Some(FenceOutcome::Applied { effect: Effect::Found(object), .. })
                 if object.body == "one")
@@ -288,7 +288,7 @@ mod tests {
         let operation = put("x", "one", Condition::None);
         let once = Once::new(None, "id", &operation);
         let named = Step { once: Some(once), ..step(None, operation) };
-        let decided = Decided::of(&[named.clone(), named], &Found::default());
+        let decided = Decided::from_steps(&[named.clone(), named], &Found::default());
         assert!(matches!(decided.outcomes[1], Some(FenceOutcome::Repeated { .. })));
         assert_eq!(decided.records.len(), 1);
     }

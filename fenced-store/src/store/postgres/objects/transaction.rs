@@ -1,7 +1,7 @@
 //! A batch as one transaction of the database.
 //!
-//! Three round trips: tokens, objects, changes with the COMMIT. Nothing of it depends on a setting of
-//! the session, so that a pooler in between changes nothing.
+//! Three round trips: tokens, objects, changes with the COMMIT. Nothing of it depends on a setting
+//! of the session, so that a pooler in between changes nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -62,11 +62,11 @@ impl Transaction<'_> {
         steps: &[Step],
         is_committing: &AtomicBool,
     ) -> Result<Vec<Option<FenceOutcome>>, Error> {
-        let needs = Needs::of(steps);
+        let needs = Needs::from_steps(steps);
         let mut found = Found::default();
         let is_raised = self.admit(&needs, &mut found).await?;
         self.load(&needs, &mut found).await?;
-        let decided = Decided::of(steps, &found);
+        let decided = Decided::from_steps(steps, &found);
         if is_raised || !decided.objects.is_empty() || !decided.records.is_empty() {
             is_committing.store(true, Ordering::Release);
             self.store(&decided, &found).await?;
