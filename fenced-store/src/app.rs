@@ -116,10 +116,9 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let guarantee = guard.guarantee();
     announce(&guard);
     let redis_port = open_port(settings.redis_port, redis, &guard).await?;
-    let postgres_port = match settings.backend {
-        Backend::Postgres(port) => Some(postgres::Port::new(Arc::clone(&guard), port, kit)),
-        Backend::Store(_) | Backend::Proxy(_) => None,
-    };
+    let postgres_port = settings.postgres_port;
+    let postgres_port =
+        postgres_port.map(|port| postgres::Port::new(Arc::clone(&guard), port, kit));
     let max_body_bytes = settings.max_object_bytes;
     let shared =
         HandlerState::new(Arc::clone(&guard), max_body_bytes, settings.max_body_bytes_in_all);
@@ -169,6 +168,11 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
         Backend::Store(url) => {
             let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
             redis = opened.redis;
+            if let Some(port) = &settings.postgres_port {
+                let id = opened.database_id.as_deref();
+                let checked = postgres::check_store(port, &settings.namespace, id).await;
+                checked.map_err(StartError::PostgresPort)?;
+            }
             if let Some(earlier) = &settings.marks_from {
                 let store = opened.store.as_ref();
                 let count = store::carry_marks(earlier, store, &settings.namespace).await?;
@@ -177,7 +181,9 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
-        Backend::Postgres(port) => {
+        Backend::Postgres => {
+            let missing = || StartError::PostgresPort("it has no settings".to_owned());
+            let port = settings.postgres_port.as_ref().ok_or_else(missing)?;
             let marks = postgres::open_marks(port, &settings.namespace).await;
             (marks.map_err(StartError::PostgresPort)?, None, None)
         }

@@ -28,6 +28,7 @@ pub use self::report::ReportFlags;
 pub use self::store::StoreFlags;
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
+use crate::store::StoreUrl;
 
 /// Prefix of the environment variables.
 pub const PREFIX: &str = "FENCED_STORE";
@@ -122,6 +123,8 @@ Examples:
     fenced-store --store embedded:data --unsigned
   Objects in Redis, tokens signed by the lock server with the same key file:
     fenced-store --store redis://127.0.0.1:6379 --token-key-file keys.txt
+  Objects in PostgreSQL; the tables are made in schema fence:
+    fenced-store --store postgres://guard@127.0.0.1/shop --token-key-file keys.txt
   Before an HTTP datastore that ends every request within 30 seconds:
     fenced-store --proxy-listen 127.0.0.1:7431 --upstream http://127.0.0.1:9000 \\
       --max-request-lifetime 30s --state state --token-key-file keys.txt
@@ -168,8 +171,7 @@ impl Config {
         let redis_port = keep(redis_port, &mut problems);
         let listening = self.listener.options();
         let postgres = self.postgres.settings(exposure.clone(), listening, self.mode, fail_points);
-        let postgres = keep(postgres, &mut problems).flatten().map(Backend::Postgres);
-        let backend = backend.and_then(|backend| backend.or(postgres));
+        let postgres_port = keep(postgres, &mut problems).flatten();
         problems.extend(self.store.unusable_marks_from());
         let keys = keep(self.keys.keys(), &mut problems);
         let access = keep(self.access.open(), &mut problems);
@@ -202,6 +204,7 @@ impl Config {
                 host_names: self.hosts.names(),
                 collector: self.traces.otlp_endpoint,
                 redis_port,
+                postgres_port,
                 access,
                 report,
             }),
@@ -209,19 +212,23 @@ impl Config {
         }
     }
 
-    fn backend(&self) -> Result<Option<Backend>, String> {
+    fn backend(&self) -> Result<Backend, String> {
         if self.postgres.is_given() {
-            return match (&self.store.store, self.proxy.is_given()) {
-                (None, false) => Ok(None),
-                _ => Err("--postgres-listen excludes --store and --proxy-listen: a lock has one \
-                          mark; run another guard with locks of its own"
-                    .to_owned()),
+            return match (self.store.url()?, self.proxy.is_given()) {
+                (None, false) => Ok(Backend::Postgres),
+                (Some(store @ StoreUrl::Postgres(_)), false) => Ok(Backend::Store(store)),
+                _ => {
+                    Err("--postgres-listen excludes --proxy-listen, and any --store but the same \
+                          database: a lock has one mark; run another guard with locks of its own"
+                        .to_owned())
+                }
             };
         }
         if !self.proxy.is_given() {
-            let text = "--store is missing: set where objects are kept: memory:, embedded:DIR or \
-                        redis://HOST:PORT (or set --proxy-listen and --upstream)";
-            return self.store.url()?.map(Backend::Store).ok_or_else(|| text.to_owned()).map(Some);
+            let text = "--store is missing: set where objects are kept: memory:, embedded:DIR, \
+                        redis://HOST:PORT or postgres://USER@HOST:PORT/DATABASE (or set \
+                        --proxy-listen and --upstream)";
+            return self.store.url()?.map(Backend::Store).ok_or_else(|| text.to_owned());
         }
         if self.store.store.is_some() {
             let text = "--store and --proxy-listen exclude each other: a lock has one mark; run \
@@ -232,7 +239,7 @@ impl Config {
         let upstream = self.proxy.upstream(&login, &self.report)?;
         // Requests are forwarded with their fencing token and their clients' credentials.
         self.report.peers.refuse_plain("--upstream", &upstream.url)?;
-        Ok(Some(Backend::Proxy(upstream)))
+        Ok(Backend::Proxy(upstream))
     }
 
     fn exposure(&self) -> Result<Exposure, String> {

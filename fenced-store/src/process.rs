@@ -80,7 +80,7 @@ fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCod
 
 async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let kit = Kit::new("fenced-store");
-    let backend = describe(&settings.backend);
+    let backend = describe(&settings);
     if settings.keys.is_none() {
         tracing::warn!("tokens are not verified (--unsigned): anyone on this machine can make one");
     }
@@ -105,10 +105,13 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 
-fn describe(backend: &Backend) -> String {
-    match backend {
+fn describe(settings: &Settings) -> String {
+    match &settings.backend {
         Backend::Store(url) => url.to_string(),
-        Backend::Postgres(port) => port.upstream.to_string(),
+        Backend::Postgres => {
+            let port = settings.postgres_port.as_ref();
+            port.map_or_else(String::new, |port| port.upstream.to_string())
+        }
         Backend::Proxy(upstream) => upstream.url.to_string(),
     }
 }

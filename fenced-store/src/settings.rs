@@ -23,8 +23,8 @@ use crate::store::redis::RedisOptions;
 pub enum Backend {
     /// A store that checks and writes in one step, with the objects API.
     Store(StoreUrl),
-    /// One PostgreSQL database, behind the PostgreSQL port. The guard stores no objects.
-    Postgres(postgres::PortSettings),
+    /// The database behind the PostgreSQL port. The guard stores no objects.
+    Postgres,
     /// Any HTTP datastore, behind a reverse proxy that drains.
     Proxy(Upstream),
 }
@@ -67,6 +67,8 @@ pub struct Settings {
     pub redis: RedisOptions,
     /// Settings of the Redis port; only with a Redis as store.
     pub redis_port: Option<PortSettings>,
+    /// Settings of the PostgreSQL port; beside a store only if that is the same database.
+    pub postgres_port: Option<postgres::PortSettings>,
     /// Lock servers that are notified of refusals.
     pub report: Option<LockServers>,
 }
@@ -93,6 +95,7 @@ impl Settings {
             collector: None,
             redis: RedisOptions::default(),
             redis_port: None,
+            postgres_port: None,
             report: None,
         }
     }

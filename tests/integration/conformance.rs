@@ -7,7 +7,9 @@ use fence_protocol::Namespace;
 use fence_simulation::SimRecords;
 use fence_tests::conformance::{fence_store, lock_store, record_store};
 use fence_tests::etcd_server::Etcd;
+use fence_tests::guards_in_turns::GuardsInTurns;
 use fence_tests::in_turns::InTurns;
+use fence_tests::postgres_server::Postgres;
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_sentinel::SentinelGroup;
@@ -265,6 +267,55 @@ mod fence_redis {
         let stores = [fences_at(&redis.url()).await, fences_at(&redis.url()).await];
         fence_store::race(&stores, "two-guards").await;
     }
+}
+
+mod fence_postgres {
+    use super::*;
+
+    static POSTGRES: Shared<Postgres> = Shared::new();
+
+    /// Guards in a namespace that no other case of this run has.
+    pub(super) async fn guards<const N: usize>() -> (Arc<Postgres>, [fence_store::Store; N]) {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+        let namespace: Namespace = namespace.parse().unwrap();
+        let settings = [("max_connections", "300")];
+        let postgres = POSTGRES.get(Postgres::with(&settings)).await;
+        let url = postgres.url().parse().unwrap();
+        let mut stores = Vec::new();
+        for _ in 0..N {
+            let kit = Kit::new("conformance");
+            let opened = fenced_store::store::open(&url, &namespace, Default::default(), &kit);
+            stores.push(opened.await.unwrap().store);
+        }
+        (postgres, stores.try_into().unwrap())
+    }
+
+    async fn store() -> (Arc<Postgres>, fence_store::Store) {
+        let (postgres, [store]) = guards().await;
+        (postgres, store)
+    }
+
+    fence_tests::fence_store_suite!(store().await);
+
+    /// Guards before one database at once are as safe as one.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn three_guards_race() {
+        let (_postgres, stores) = guards::<3>().await;
+        fence_store::race(&stores, "three-guards").await;
+    }
+}
+
+/// Two guards in turns: each call goes to another one than the call before.
+mod fence_postgres_guards {
+    use super::*;
+
+    async fn store() -> (Arc<Postgres>, fence_store::Store) {
+        let (postgres, guards) = fence_postgres::guards().await;
+        (postgres, Arc::new(GuardsInTurns::new(guards)))
+    }
+
+    fence_tests::fence_store_suite!(store().await);
 }
 
 /// G4, L4: what is closed in good order opens again with everything that was answered.

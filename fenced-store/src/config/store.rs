@@ -12,7 +12,8 @@ use crate::store::redis::{LostMarks, RedisOptions};
 #[derive(Clone, Debug, Args)]
 pub struct StoreFlags {
     /// Store of objects and marks. It is memory:, embedded:DIR, redis://HOST:PORT,
-    /// redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT.
+    /// redis-sentinel://HOST:PORT/MASTER, redis-cluster://HOST:PORT,HOST:PORT or
+    /// postgres://USER@HOST:PORT/DATABASE.
     #[arg(long, value_name = "URL")]
     pub store: Option<StoreUrl>,
     /// Earlier store of this guard, for a change of --store: its marks are carried over before
@@ -25,8 +26,8 @@ pub struct StoreFlags {
     /// After Redis lost marks: refuse until the first token to be admitted is known, or accept.
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = LostMarks::Refuse)]
     pub lost_marks: LostMarks,
-    /// First token to be admitted, after Redis lost marks. As POST /v1/floor states it to a guard
-    /// that runs. A higher floor that is in force stays.
+    /// First token to be admitted, after Redis or PostgreSQL lost marks. As POST /v1/floor states
+    /// it to a guard that runs. A higher floor that is in force stays.
     #[arg(long, value_name = "TOKEN")]
     pub floor: Option<Token>,
     /// Point at which a test makes the guard stop or end; only in builds with debug assertions.

@@ -109,6 +109,29 @@ pub(crate) async fn open_marks(
     Ok(Arc::new(DatabaseMarks::new(registry, probed)))
 }
 
+/// Probes the database behind the port, and checks that it is the one with the objects: a lock has
+/// one mark.
+///
+/// # Errors
+/// A sentence.
+pub(crate) async fn check_store(
+    settings: &PortSettings,
+    namespace: &Namespace,
+    database_id: Option<&str>,
+) -> Result<(), String> {
+    let upstream = settings.upstream.clone();
+    let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
+    probe::probe(&registry, settings).await?;
+    let rows = registry.query("SELECT id FROM fence.meta").await;
+    let rows = rows.map_err(|error| error.to_string())?;
+    match rows.first().and_then(|row| row.first()?.as_deref()) {
+        id if id.is_some() && id == database_id => Ok(()),
+        _ => Err("--postgres-upstream and --store name different databases: a lock has one mark; \
+                  run two guards with locks of their own"
+            .to_owned()),
+    }
+}
+
 impl Port {
     /// Makes a port before a database that was probed.
     pub(crate) fn new(guard: Arc<Guard>, settings: PortSettings, kit: &Kit) -> Arc<Self> {

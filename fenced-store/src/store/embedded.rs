@@ -103,8 +103,7 @@ impl EmbeddedStore {
 async fn try_out(scratch: &Path, kit: &Kit) -> Result<String, String> {
     let open = || EmbeddedStore::open(scratch, &Health::new()).map_err(|error| error.to_string());
     let store: Arc<dyn FenceStore> = Arc::new(open()?);
-    let words = probe::probe(&store, kit).await?;
-    drop(store);
+    let words = probe::probe(&[store], kit).await?;
     probe::remembers(&open()?).await?;
     Ok(format!("{words}; the marks were still there after the file was opened again"))
 }

@@ -84,7 +84,7 @@ impl MemoryStore {
     /// A sentence on the deviation.
     pub async fn probed(kit: &Kit) -> Result<Self, String> {
         let scratch: Arc<dyn FenceStore> = Arc::new(Self::new());
-        let words = probe::probe(&scratch, kit).await?;
+        let words = probe::probe(&[scratch], kit).await?;
         Ok(Self { shown: Shown::atomic(words), ..Self::default() })
     }
 

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use fence_protocol::{Invalid, Namespace};
+use postgres_link::PostgresTarget;
 use redis_link::{ClusterTarget, RedisTarget, TargetError};
 use service_kit::Kit;
 use service_kit::login::without_password;
@@ -14,11 +15,12 @@ use service_kit::login::{NO_LOGIN, StoreLogin};
 use super::FenceStore;
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
+use super::postgres::objects::PostgresStore;
 use super::redis::{RedisOptions, RedisStore, Shared};
 use crate::store::commit::FolderError;
 
-/// A store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master` or
-/// `redis-cluster://host:port,host:port`.
+/// A store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master`,
+/// `redis-cluster://host:port,host:port` or `postgres://user@host:port/database`.
 ///
 /// Its text hides passwords.
 #[derive(Clone, Debug)]
@@ -31,6 +33,8 @@ pub enum StoreUrl {
     Redis(RedisTarget),
     /// A Redis Cluster; the objects are in one slot of it.
     Cluster(ClusterTarget),
+    /// A database of PostgreSQL, version 13 or later.
+    Postgres(PostgresTarget),
 }
 
 impl FromStr for StoreUrl {
@@ -50,6 +54,9 @@ impl FromStr for StoreUrl {
         let unusable = |error: TargetError| {
             Invalid::new("store", "redis://…", format!("cannot be used: {error}"))
         };
+        let unreadable = |error: postgres_link::TargetError| {
+            Invalid::new("store", "postgres://…", format!("cannot be used: {error}"))
+        };
         match text.split_once("://") {
             Some(("redis" | "rediss" | "redis-sentinel" | "rediss-sentinel", _)) => {
                 text.parse().map(Self::Redis).map_err(unusable)
@@ -57,10 +64,13 @@ impl FromStr for StoreUrl {
             Some(("redis-cluster" | "rediss-cluster", _)) => {
                 text.parse().map(Self::Cluster).map_err(unusable)
             }
+            Some(("postgres" | "postgresql", _)) => {
+                text.parse().map(Self::Postgres).map_err(unreadable)
+            }
             _ => Err(refuse(
                 "is not known; write memory:, embedded:DIR, redis://HOST:PORT, \
                  redis-sentinel://HOST:PORT/MASTER or redis-cluster://HOST:PORT,HOST:PORT, and \
-                 rediss in place of redis for TLS",
+                 rediss in place of redis for TLS, or postgres://USER@HOST:PORT/DATABASE",
             )),
         }
     }
@@ -75,6 +85,7 @@ impl StoreUrl {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
             Self::Cluster(target) => target.with_login(login).map(Self::Cluster),
+            Self::Postgres(target) => target.with_login(login).map(Self::Postgres),
             Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
             local => Ok(local),
         }
@@ -86,6 +97,7 @@ impl StoreUrl {
             Self::Memory | Self::Embedded(_) => false,
             Self::Redis(target) => target.is_tls(),
             Self::Cluster(target) => target.is_tls(),
+            Self::Postgres(target) => target.is_tls(),
         }
     }
 }
@@ -97,6 +109,7 @@ impl fmt::Display for StoreUrl {
             Self::Embedded(folder) => write!(f, "embedded:{}", folder.display()),
             Self::Redis(target) => target.fmt(f),
             Self::Cluster(target) => target.fmt(f),
+            Self::Postgres(target) => target.fmt(f),
         }
     }
 }
@@ -110,6 +123,9 @@ pub enum OpenError {
     /// Redis cannot be used.
     #[error("{0}")]
     Redis(String),
+    /// PostgreSQL cannot be used.
+    #[error("{0}")]
+    Postgres(String),
     /// The memory store failed its probe.
     #[error("memory: {0}")]
     Memory(String),
@@ -133,7 +149,7 @@ pub async fn open(
             let store = RedisStore::open(target.clone(), namespace, options, kit).await;
             let store = store.map_err(OpenError::Redis)?;
             let redis = Some(Behind::One(store.shared()));
-            return Ok(Opened { store: Arc::new(store), redis });
+            return Ok(Opened { store: Arc::new(store), redis, database_id: None });
         }
         StoreUrl::Cluster(target) => {
             // All keys of the objects share a hash tag, so they have a node of their own.
@@ -141,10 +157,16 @@ pub async fn open(
             let store = RedisStore::open(owner, namespace, options, kit).await;
             let store = store.map_err(OpenError::Redis)?;
             let redis = Some(Behind::Cluster(target.clone()));
-            return Ok(Opened { store: Arc::new(store), redis });
+            return Ok(Opened { store: Arc::new(store), redis, database_id: None });
+        }
+        StoreUrl::Postgres(target) => {
+            let opened = PostgresStore::open(target.clone(), namespace, options.floor, kit).await;
+            let store = opened.map_err(OpenError::Postgres)?;
+            let database_id = store.database_id().map(str::to_owned);
+            return Ok(Opened { store: Arc::new(store), redis: None, database_id });
         }
     };
-    Ok(Opened { store, redis: None })
+    Ok(Opened { store, redis: None, database_id: None })
 }
 
 /// A store that has proved its guarantee.
@@ -154,6 +176,8 @@ pub struct Opened {
     pub store: Arc<dyn FenceStore>,
     /// Backend of a Redis port.
     pub(crate) redis: Option<Behind>,
+    /// Identity of a PostgreSQL's marks.
+    pub(crate) database_id: Option<String>,
 }
 
 /// Backend of a Redis port.
@@ -181,6 +205,7 @@ mod tests {
             "rediss://a",
             "rediss-sentinel://a:1,b:2/main",
             "rediss-cluster://a:1,b:2",
+            "postgres://localhost/shop",
         ] {
             assert_eq!(good.parse::<StoreUrl>().unwrap().to_string(), good);
         }

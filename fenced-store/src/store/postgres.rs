@@ -1,3 +1,4 @@
-//! PostgreSQL as a store of marks: the SQL pack in the database that it protects.
+//! PostgreSQL as a store: the SQL pack in the database that it protects, and objects beside it.
 
+pub mod objects;
 pub mod pack;

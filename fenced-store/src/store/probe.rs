@@ -23,14 +23,15 @@ const ROUNDS: u64 = 3;
 const LAST: u64 = 4;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Probes `store`, which should be empty, and returns a description of the result.
+/// Probes handles of one store, which should be empty, and returns a description of the result.
 ///
 /// # Errors
 /// A sentence on the deviation.
-pub(super) async fn probe(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<String, String> {
+pub(super) async fn probe(stores: &[Arc<dyn FenceStore>], kit: &Kit) -> Result<String, String> {
     let tried = async {
-        rules_hold(&**store).await?;
-        races(store, kit).await
+        let first = stores.first().ok_or("there is none")?;
+        rules_hold(&**first).await?;
+        races(stores, kit).await
     };
     tokio::time::timeout(PATIENCE, tried)
         .await
@@ -82,10 +83,10 @@ async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
     }
 }
 
-async fn races(store: &Arc<dyn FenceStore>, kit: &Kit) -> Result<(), String> {
+async fn races(stores: &[Arc<dyn FenceStore>], kit: &Kit) -> Result<(), String> {
     for token in LAST + 1..=LAST + ROUNDS {
         let mut racers = Vec::with_capacity(RACERS);
-        for _ in 0..RACERS {
+        for store in stores.iter().cycle().take(RACERS) {
             let store = Arc::clone(store);
             let fence = fence(token, ids::lease_id())?;
             racers.push(kit.tasks.spawn(async move { store.seal(fence).await }));
@@ -258,13 +259,13 @@ mod tests {
     async fn a_store_without_the_one_step_is_found_out() {
         let kit = Kit::new("test");
         let two_steps: Arc<dyn FenceStore> = Arc::new(TwoSteps::default());
-        let error = probe(&two_steps, &kit).await.unwrap_err();
+        let error = probe(&[two_steps], &kit).await.unwrap_err();
         assert!(error.contains("64 of 64 racers won"), "{error}");
         let no_fence: Arc<dyn FenceStore> = Arc::new(NoFence::default());
-        let error = probe(&no_fence, &kit).await.unwrap_err();
+        let error = probe(&[no_fence], &kit).await.unwrap_err();
         assert!(error.contains("a write with token 1"), "{error}");
         let good: Arc<dyn FenceStore> = Arc::new(MemoryStore::new());
-        assert!(probe(&good, &kit).await.is_ok());
+        assert!(probe(&[good], &kit).await.is_ok());
     }
 
     #[tokio::test]

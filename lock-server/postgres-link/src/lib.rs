@@ -12,7 +12,7 @@ mod tls;
 mod url;
 
 pub use connection::{ConnectOptions, PostgresConnection};
-pub use link::{LinkError, LinkOptions, LinkState, PostgresLink, Verifier};
+pub use link::{LinkError, LinkOptions, LinkState, PostgresLink, Verifier, refusal};
 pub use target::PostgresTarget;
 pub use tls::PostgresSocket;
 pub use url::TargetError;

@@ -287,7 +287,7 @@ impl PostgresLink {
 
 /// The server's refusal, after which its transaction is certainly rolled back. A fatal error is
 /// none: the server may send one after the commit, while it waits for a replica.
-fn refusal(error: &tokio_postgres::Error) -> Option<LinkError> {
+pub fn refusal(error: &tokio_postgres::Error) -> Option<LinkError> {
     let server = error.as_db_error()?;
     let is_certain = server.parsed_severity() == Some(Severity::Error)
         && *server.code() != SqlState::T_R_STATEMENT_COMPLETION_UNKNOWN;

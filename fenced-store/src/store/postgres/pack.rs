@@ -10,13 +10,14 @@ use fence_protocol::{KeyId, Namespace};
 pub const VERSION: i32 = 1;
 
 /// Files of the pack, in their order. Each may be run again.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     include_str!("pack/1-schema.sql"),
     include_str!("pack/2-fence.sql"),
     include_str!("pack/3-sessions.sql"),
     include_str!("pack/4-enter.sql"),
     include_str!("pack/5-triggers.sql"),
     include_str!("pack/6-status.sql"),
+    include_str!("pack/7-objects.sql"),
     include_str!("pack/9-rights.sql"),
 ];
 
@@ -25,10 +26,18 @@ const UNSIGNED: &str = "fence.enter(text, bigint, uuid, text), \
                         fence.seal(text, bigint, uuid, text, integer)";
 /// Functions that clients call with a signed header.
 const SIGNED: &str = "fence.enter(text), fence.seal(text)";
-/// Functions of a guard, which registers the sessions of its clients.
+/// Functions of a guard, which registers the sessions of its clients and keeps objects.
 const GUARD: &str = "fence.register(text, text, bigint, uuid, integer), fence.close(), \
                      fence.abort(text, text, bigint), fence.settle(text, text), \
-                     fence.set_floor(bigint), fence.status()";
+                     fence.set_floor(bigint), fence.status(), \
+                     fence.admit_all(text, text[], bigint[], uuid[]), \
+                     fence.load_objects(text, text[], text[]), \
+                     fence.load_outcomes(text, text[], text[]), \
+                     fence.store_objects(text, text[], text[], text[], text[], bytea[]), \
+                     fence.store_outcomes(text, text[], text[], text[], integer[]), \
+                     fence.forget_probe(text)";
+/// Tables that a guard reads itself.
+const READ_BY_GUARD: &str = "fence.meta, fence.marks, fence.seals, fence.objects";
 
 /// Settings of an installation.
 #[derive(Clone, Debug, Default)]
@@ -94,6 +103,7 @@ impl Installation {
         }
         for role in self.guards.iter().map(|role| name(role)) {
             add(format_args!("grant execute on function {GUARD} to {role};\n"));
+            add(format_args!("grant select on {READ_BY_GUARD} to {role};\n"));
             add(format_args!("grant execute on function {UNSIGNED} to {role};\n"));
         }
         for (table, lock) in &self.tables {

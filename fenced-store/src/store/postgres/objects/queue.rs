@@ -1,0 +1,330 @@
+//! Group commit: what waits while a transaction runs goes into the next one.
+//!
+//! A lock whose raise has to end or await something is taken out: its operations wait aside until
+//! `fence.seal` on a session of its own has returned, and the batches of the others go on.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use fence_protocol::{LockName, Namespace};
+use postgres_link::{ConnectOptions, LinkError, PostgresLink};
+use service_kit::tasks::Tasks;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio_postgres::error::SqlState;
+
+use super::batch::Step;
+use super::transaction;
+use crate::store::{FenceOutcome, StoreError};
+use crate::verdict::Mark;
+
+/// Operations that wait or run; more wait to be queued.
+const QUEUE: usize = 1024;
+/// Operations of a transaction: bounds memory and the wait of the first.
+const BATCH_STEPS: usize = 256;
+/// Approximate size at which a transaction takes no further operation, in bytes.
+const BATCH_BYTES: usize = 32 << 20;
+/// Longest wait for a transaction, or a read. After that its connection is closed.
+pub(super) const REPLY_WITHIN: Duration = Duration::from_secs(15);
+/// Attempts of a transaction that the database rolled back because of another one, and of an
+/// operation whose lock has to be sealed first.
+const TRIES: usize = 8;
+/// Locks that are sealed aside at the same time.
+const SEALS: usize = 8;
+/// Longest wait for a seal, in which lower sessions and transactions end.
+const SEAL_WITHIN: Duration = Duration::from_secs(30);
+/// Time that lower transactions have to end by themselves, in milliseconds.
+const SEAL_WAIT_MS: u64 = 1_000;
+
+type Reply = oneshot::Sender<Result<FenceOutcome, StoreError>>;
+
+/// Operation that waits for its transaction.
+struct Job {
+    step: Step,
+    reply: Reply,
+    seals: usize,
+    _permit: OwnedSemaphorePermit,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: VecDeque<Job>,
+    /// Operations of locks that are being sealed.
+    aside: BTreeMap<LockName, Vec<Job>>,
+    is_running: bool,
+}
+
+/// Operations before one database, and the task that runs their transactions.
+pub(super) struct Queue {
+    link: PostgresLink,
+    namespace: Namespace,
+    tasks: Tasks,
+    waiting: Mutex<Waiting>,
+    room: Arc<Semaphore>,
+    sealing: Semaphore,
+}
+
+impl std::fmt::Debug for Queue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Queue").field("link", &self.link).finish_non_exhaustive()
+    }
+}
+
+/// Outcome of a transaction that did not succeed.
+enum Failed {
+    /// Rolled back because of another transaction; it may be run again.
+    Contended(String),
+    /// The server refused one of the operations; nothing was applied.
+    Refused(StoreError),
+    /// Nothing was applied, and no other operation would be now.
+    Down(String),
+    /// The COMMIT was sent.
+    Unknown(String),
+}
+
+impl Queue {
+    pub(super) fn new(link: PostgresLink, namespace: Namespace, tasks: Tasks) -> Arc<Self> {
+        let waiting = Mutex::default();
+        let room = Arc::new(Semaphore::new(QUEUE));
+        let sealing = Semaphore::new(SEALS);
+        Arc::new(Self { link, namespace, tasks, waiting, room, sealing })
+    }
+
+    /// Runs a step in a transaction with others; returns once it is committed.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future cancels nothing once the step is queued.
+    pub(super) async fn submit(self: &Arc<Self>, step: Step) -> Result<FenceOutcome, StoreError> {
+        let closed = || StoreError::Unavailable("the store is shutting down".to_owned());
+        let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| closed())?;
+        let (reply, outcome) = oneshot::channel();
+        self.enqueue([Job { step, reply, seals: 0, _permit: permit }]);
+        outcome.await.unwrap_or_else(|_| {
+            Err(StoreError::Unknown("the transaction ended before it replied".to_owned()))
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // No code panics between two changes that belong together.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enqueue(self: &Arc<Self>, jobs: impl IntoIterator<Item = Job>) {
+        let mut waiting = self.lock();
+        waiting.jobs.extend(jobs);
+        if !waiting.is_running && !waiting.jobs.is_empty() {
+            waiting.is_running = true;
+            let runner = Runner(Arc::clone(self));
+            self.tasks.spawn(async move { runner.run().await });
+        }
+    }
+
+    /// Takes the jobs of the next transaction; none if no job waits, and the runner ends.
+    fn take(&self) -> Vec<Job> {
+        let mut waiting = self.lock();
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        while batch.len() < BATCH_STEPS && bytes < BATCH_BYTES {
+            let Some(job) = waiting.jobs.pop_front() else { break };
+            let lock = job.step.fence.as_ref().map(|fence| &fence.lock);
+            if let Some(aside) = lock.and_then(|lock| waiting.aside.get_mut(lock)) {
+                aside.push(job);
+                continue;
+            }
+            bytes += job.step.bytes();
+            batch.push(job);
+        }
+        waiting.is_running = !batch.is_empty();
+        batch
+    }
+
+    /// Runs a batch. If the server refuses one of several operations, each runs by itself.
+    async fn execute(self: &Arc<Self>, batch: Vec<Job>) {
+        match self.attempts(&batch).await {
+            Ok(outcomes) => self.settle(batch, outcomes),
+            Err(Failed::Refused(_)) if batch.len() > 1 => {
+                for job in batch {
+                    let alone = vec![job];
+                    match self.attempts(&alone).await {
+                        Ok(outcomes) => self.settle(alone, outcomes),
+                        Err(failed) => fail(alone, &failed.error()),
+                    }
+                }
+            }
+            Err(failed) => fail(batch, &failed.error()),
+        }
+    }
+
+    async fn attempts(&self, batch: &[Job]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
+        let steps: Vec<Step> = batch.iter().map(|job| job.step.clone()).collect();
+        let mut result = self.attempt(&steps).await;
+        for _ in 1..TRIES {
+            match &result {
+                Err(Failed::Contended(reason)) => {
+                    tracing::debug!(reason, "a batch is run again");
+                    result = self.attempt(&steps).await;
+                }
+                _ => break,
+            }
+        }
+        result
+    }
+
+    async fn attempt(&self, steps: &[Step]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
+        let (number, connection) =
+            self.link.live().map_err(|error| Failed::Down(error.to_string()))?;
+        let is_committing = AtomicBool::new(false);
+        let run = transaction::run(&connection, &self.namespace, steps, &is_committing);
+        let reason = match tokio::time::timeout(REPLY_WITHIN, run).await {
+            Ok(Ok(outcomes)) => return Ok(outcomes),
+            Ok(Err(error)) => match postgres_link::refusal(&error) {
+                Some(refusal) => return Err(refused(refusal)),
+                None => error.to_string(),
+            },
+            Err(_) => format!("no end of a transaction within {REPLY_WITHIN:?}"),
+        };
+        let reason = format!("the connection to PostgreSQL broke: {reason}");
+        connection.close();
+        self.link.replace(number, &reason);
+        Err(match is_committing.load(Ordering::Acquire) {
+            true => Failed::Unknown(reason),
+            false => Failed::Down(reason),
+        })
+    }
+
+    /// Replies, and puts aside the jobs whose locks have to be sealed first.
+    fn settle(self: &Arc<Self>, batch: Vec<Job>, outcomes: Vec<Option<FenceOutcome>>) {
+        let mut aside: HashMap<LockName, Vec<Job>> = HashMap::new();
+        for (job, outcome) in batch.into_iter().zip(outcomes) {
+            match (outcome, &job.step.fence) {
+                (Some(outcome), _) => {
+                    // The caller may have gone; the operation stays done.
+                    let _ = job.reply.send(Ok(outcome));
+                }
+                (None, Some(fence)) => aside.entry(fence.lock.clone()).or_default().push(job),
+                (None, None) => fail(vec![job], &inconsistent()),
+            }
+        }
+        for (lock, jobs) in aside {
+            self.lock().aside.entry(lock.clone()).or_default().extend(jobs);
+            let queue = Arc::clone(self);
+            self.tasks.spawn(async move { queue.seal_aside(lock).await });
+        }
+    }
+
+    /// Seals a lock, and queues its operations again, which the mark then decides.
+    async fn seal_aside(self: Arc<Self>, lock: LockName) {
+        let highest = self.lock().aside.get(&lock).and_then(|jobs| {
+            let marks = jobs.iter().filter_map(|job| job.step.fence.as_ref());
+            marks.map(|fence| fence.presented).max_by_key(|mark| mark.token)
+        });
+        let sealed = match highest {
+            Some(mark) => tokio::time::timeout(SEAL_WITHIN, self.seal(&lock, mark)).await,
+            None => Ok(Ok(())),
+        };
+        let sealed = sealed.unwrap_or_else(|_| Err(format!("no end within {SEAL_WITHIN:?}")));
+        let unavailable = |reason: &str| {
+            StoreError::Unavailable(format!(
+                "sessions or transactions with lower tokens could not be ended: {reason}"
+            ))
+        };
+        let jobs = self.lock().aside.remove(&lock).unwrap_or_default();
+        if let Err(reason) = sealed {
+            return fail(jobs, &unavailable(&reason));
+        }
+        let (tried, mut again): (Vec<Job>, Vec<Job>) =
+            jobs.into_iter().partition(|job| job.seals >= TRIES);
+        fail(tried, &unavailable("there were new ones each time"));
+        again.iter_mut().for_each(|job| job.seals += 1);
+        self.enqueue(again);
+    }
+
+    async fn seal(&self, lock: &LockName, mark: Mark) -> Result<(), String> {
+        let _permit = self.sealing.acquire().await.map_err(|error| error.to_string())?;
+        let options =
+            ConnectOptions { statement_timeout: Some(SEAL_WITHIN), ..ConnectOptions::default() };
+        let connection = self.link.target().connect(&options, &self.tasks).await?;
+        let Mark { token, lease } = mark;
+        tracing::info!(%lock, %token, "ending sessions and transactions with lower tokens");
+        // Namespaces and locks have no character that ends a literal.
+        let sql = format!(
+            "SELECT fence.seal('{lock}', {token}, '{lease}', '{}', {SEAL_WAIT_MS})",
+            self.namespace
+        );
+        match connection.client().simple_query(&sql).await {
+            Ok(_) => Ok(()),
+            Err(error) => match error.code().map(SqlState::code) {
+                // Stale or a collision by now: the next transaction finds the mark.
+                Some("FE412" | "FE409") => Ok(()),
+                _ => Err(match postgres_link::refusal(&error) {
+                    Some(refusal) => refusal.to_string(),
+                    None => error.to_string(),
+                }),
+            },
+        }
+    }
+}
+
+/// The task that runs transactions while there is work.
+struct Runner(Arc<Queue>);
+
+impl Runner {
+    async fn run(&self) {
+        loop {
+            let batch = self.0.take();
+            if batch.is_empty() {
+                return;
+            }
+            self.0.execute(batch).await;
+        }
+    }
+}
+
+impl Drop for Runner {
+    /// Lets the next job start another runner if this one panicked or was cancelled.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lock().is_running = false;
+        }
+    }
+}
+
+impl Failed {
+    fn error(self) -> StoreError {
+        match self {
+            Self::Contended(reason) => StoreError::Unavailable(format!(
+                "other transactions came in between {TRIES} times: {reason}"
+            )),
+            Self::Refused(error) => error,
+            Self::Down(reason) => StoreError::Unavailable(reason),
+            Self::Unknown(reason) => StoreError::Unknown(reason),
+        }
+    }
+}
+
+/// Sorts a refusal of the server, which has rolled the transaction back.
+fn refused(refusal: LinkError) -> Failed {
+    let text = refusal.to_string();
+    let LinkError::Server { code, .. } = refusal else { return Failed::Down(text) };
+    match code.as_str() {
+        // Serialization, deadlock, and the wait for a row.
+        "40001" | "40P01" | "55P03" => Failed::Contended(text),
+        // The disk or the memory is full, or the object is too large.
+        "53100" | "53200" | "54000" => Failed::Refused(StoreError::LimitReached(text)),
+        _ => Failed::Refused(StoreError::Unavailable(text)),
+    }
+}
+
+fn inconsistent() -> StoreError {
+    StoreError::Unavailable("the object was changed while it was read".to_owned())
+}
+
+fn fail(jobs: Vec<Job>, error: &StoreError) {
+    for job in jobs {
+        let _ = job.reply.send(Err(error.clone()));
+    }
+}

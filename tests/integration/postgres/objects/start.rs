@@ -1,0 +1,77 @@
+//! Installation and checks at the start of the guard, and at each new connection.
+
+use fence_protocol::Code;
+use fence_tests::key_file::{lease_id, unsigned};
+use fence_tests::postgres_server::Postgres;
+use fence_tests::servers::Setup;
+use fence_tests::wait::until_true;
+use fenced_store::store::postgres::pack::{self, Installation};
+
+#[tokio::test]
+async fn a_guard_installs_the_pack_in_an_empty_database() {
+    let postgres = Postgres::start().await;
+    let setup = Setup::fenced_store(&postgres.url());
+    // Both find nothing, and one installs.
+    let (one, two) = tokio::join!(setup.start(), setup.start());
+    one.guard().put("a", &unsigned(1, "a", lease_id()), "x").await.expect(201);
+    two.guard().put("b", &unsigned(1, "b", lease_id()), "x").await.expect(201);
+    let version = postgres.sql("SELECT version FROM fence.meta").await;
+    assert_eq!(version, pack::VERSION.to_string());
+}
+
+#[tokio::test]
+async fn a_role_without_rights_is_refused_with_the_command_that_helps() {
+    let postgres = Postgres::start().await;
+    postgres.sql("CREATE ROLE guard LOGIN").await;
+    let url = format!("postgres://guard@{}/postgres", postgres.address());
+    let setup = Setup::fenced_store(&url);
+    let output = setup.refused().await;
+    assert!(output.stderr.contains("postgres install --guard guard"), "{output:?}");
+    postgres.sql(&pack::sql()).await;
+    let output = setup.refused().await;
+    assert!(output.stderr.contains("--guard ROLE"), "{output:?}");
+    let installation = Installation { guards: vec!["guard".to_owned()], ..Installation::default() };
+    postgres.sql(&installation.sql(true)).await;
+    let server = setup.start().await;
+    let guard = server.guard();
+    let token = unsigned(2, "a", lease_id());
+    guard.put("a", &token, "x").await.expect(201);
+    guard.fenced_get("a", &token).await.expect(200);
+    guard.put("a", &unsigned(1, "a", lease_id()), "x").await.problem(Code::StaleToken);
+    guard.0.post("/v1/floor", &serde_json::json!({"floor": 9})).await.expect(200);
+    let denied = format!("postgres://guard@{}/postgres", postgres.address());
+    let mut client = fence_tests::psql::Psql::start(&denied);
+    assert_eq!(client.run("UPDATE fence.marks SET token = 1;").await, "42501");
+}
+
+#[tokio::test]
+async fn another_version_of_the_pack_is_refused() {
+    let postgres = Postgres::start().await;
+    postgres.sql(&pack::sql()).await;
+    postgres.sql("UPDATE fence.meta SET version = 99").await;
+    let output = Setup::fenced_store(&postgres.url()).refused().await;
+    assert!(output.stderr.contains("version 99"), "{output:?}");
+}
+
+/// A pack that was removed has taken its marks along: a guard that runs does not go on with an
+/// empty one.
+#[tokio::test]
+async fn marks_that_vanish_stop_a_running_guard() {
+    let postgres = Postgres::start().await;
+    let setup = Setup::fenced_store(&postgres.url());
+    let server = setup.start().await;
+    let guard = server.guard();
+    guard.put("a", &unsigned(34, "a", lease_id()), "x").await.expect(201);
+    postgres.sql(&pack::uninstall_sql()).await;
+    postgres.sql(&pack::sql()).await;
+    let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+                  WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
+    postgres.sql(others).await;
+    let stale = unsigned(33, "a", lease_id());
+    until_true("a refusal that names the reason", || async {
+        let reply = guard.put("a", &stale, "late").await;
+        assert!(reply.status >= 500, "{reply:?}");
+        String::from_utf8_lossy(&reply.body).contains("another database")
+    })
+    .await;
+}
