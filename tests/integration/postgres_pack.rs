@@ -3,9 +3,14 @@
 mod command;
 mod handover;
 mod mutants;
+mod plain_file;
+pub(crate) mod race;
+mod replication;
 mod rights;
 mod sessions;
+mod stalled;
 mod tables;
+mod upgrade;
 
 use fence_tests::postgres_server::Postgres;
 use fence_tests::psql::Psql;
@@ -21,7 +26,12 @@ async fn installed() -> Postgres {
 
 /// With a pack of other statements: a mutant.
 async fn installed_as(statements: &str) -> Postgres {
-    let server = Postgres::start().await;
+    installed_with(&[], statements).await
+}
+
+/// With other settings of the server.
+async fn installed_with(options: &[(&str, &str)], statements: &str) -> Postgres {
+    let server = Postgres::with(options).await;
     server.sql(statements).await;
     server
         .sql(

@@ -95,32 +95,3 @@ async fn older_snapshots_are_refused() {
         assert_eq!(old.run(&enter(lock, 34, NEW)).await, "40001");
     }
 }
-
-/// COMMIT races the seal: once the seal is answered, the number of effects is final.
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_commit_that_races_the_seal_is_before_it_or_nothing() {
-    let rounds = if std::env::var_os("FENCE_LONG").is_some() { 10_000 } else { 20 };
-    let server = installed().await;
-    server.sql("create table journal (token int); grant all on journal to app").await;
-    server.sql("select fence.guard('journal', 'journal')").await;
-    let mut new = app(&server);
-    let mut committed = 0;
-    for round in 0..rounds {
-        let token = 2 * round + 1;
-        let mut old = app(&server);
-        let writes = format!(
-            "begin; {} insert into journal values ({token});",
-            enter("journal", token, OLD)
-        );
-        assert_eq!(old.run(&writes).await, DONE);
-        old.send("commit;");
-        assert_eq!(new.run(&seal("journal", token + 1, NEW, 1)).await, DONE);
-        let count = format!("select count(*) from journal where token = {token}");
-        let sealed = server.sql(&count).await;
-        old.send("\\q");
-        old.ended().await;
-        assert_eq!(server.sql(&count).await, sealed, "round {round}");
-        committed += u64::from(sealed == "1");
-    }
-    println!("{committed} of {rounds} commits were before the seal");
-}

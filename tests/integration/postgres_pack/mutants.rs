@@ -1,6 +1,7 @@
 //! The pack broken on purpose: each probe holds for the real one and fails for its mutant.
 
 use fence_tests::psql::DONE;
+use fence_tests::wait::until_true;
 
 use super::*;
 
@@ -18,20 +19,53 @@ enum Probe {
     BothRowsOfAMoveAreChecked,
     ReplicasAreGuarded,
     ClaimsDoNotHold,
+    RaisesAreRolledBack,
+    NothingLowerOvertakesASeal,
+    SealsEndLowerSessions,
 }
 
+/// The raise, and one that commits in a transaction of its own: then it is another one than that of
+/// the effects.
+const RAISE: &str = "insert into fence.marks as m (namespace, lock, token, lease)
+    values (p_namespace, p_lock, p_token, p_lease)
+    on conflict (namespace, lock) do update
+      set token = excluded.token, lease = excluded.lease, raised_at = clock_timestamp()
+      where m.token < excluded.token;";
+const RAISE_ELSEWHERE: &str = "perform public.dblink_exec(
+    'host=127.0.0.1 user=postgres dbname=postgres port=' || current_setting('port'),
+    format('insert into fence.marks values (%L, %L, %L, %L) on conflict (namespace, lock)
+      do update set token = excluded.token, lease = excluded.lease',
+      p_namespace, p_lock, p_token, p_lease));";
+
 /// A text of the pack, what it is replaced by, and the probe that fails then.
-const MUTANTS: [(&str, &str, Probe); 12] = [
+const MUTANTS: [(&str, &str, Probe); 16] = [
     (
-        "m.lock = p_lock for share;",
-        "m.lock = p_lock for key share;",
+        "m.token = p_token for share;",
+        "m.token = p_token for key share;",
         Probe::OpenTransactionsHoldTheMark,
     ),
-    ("m.lock = p_lock for share;", "m.lock = p_lock;", Probe::OpenTransactionsHoldTheMark),
+    ("m.token = p_token for share;", "m.token = p_token;", Probe::OpenTransactionsHoldTheMark),
+    (RAISE, RAISE_ELSEWHERE, Probe::RaisesAreRolledBack),
+    ("perform fence.show_raise(p_namespace, p_lock);", "null;", Probe::NothingLowerOvertakesASeal),
+    (
+        "perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);\n    perform \
+         fence.raise_ending",
+        "perform fence.raise_ending",
+        Probe::SealsEndLowerSessions,
+    ),
+    (
+        "values (p_namespace, p_lock, p_token, p_lease, p_pid, start)",
+        "select p_namespace, p_lock, p_token, p_lease, p_pid, start where false",
+        Probe::LowerSessionsEndFirst,
+    ),
     ("before truncate on", "before update on", Probe::TruncateIsGuarded),
     ("return started = p_start;", "return true;", Probe::AnotherStartIsAnotherSession),
     ("set search_path = pg_catalog, pg_temp", "", Probe::OwnNamesAreUsed),
-    ("'hex') then\n    return '';", "'hex') then\n    null;", Probe::ClaimsAreSigned),
+    (
+        "fence.sign(substr(setting, 65)) then\n    return '';",
+        "fence.sign(substr(setting, 65)) then\n    null;",
+        Probe::ClaimsAreSigned,
+    ),
     (
         "if current_setting('transaction_isolation') <> 'read committed' then\n    perform \
          fence.refuse('FE425', format('lock",
@@ -55,8 +89,9 @@ const MUTANTS: [(&str, &str, Probe); 12] = [
         Probe::ReplicasAreGuarded,
     ),
     (
-        "perform fence.enter_checked(p_namespace, p_lock, claimed.token, claimed.lease);",
-        "null;",
+        "held := fence.hold(p_namespace, p_lock, own_token, own_lease);\n  if held.mark is distinct \
+         from own_token or",
+        "if false and",
         Probe::ClaimsDoNotHold,
     ),
 ];
@@ -120,8 +155,46 @@ impl Probe {
                 assert_eq!(client.run("set fence.claims = :'kept';").await, DONE);
                 client.run("update docs set v = 'x' where id = 1;").await == "FE412"
             }
+            Self::RaisesAreRolledBack => {
+                server.sql("create extension dblink").await;
+                let mut client = app(server);
+                let entered = format!("begin; {}", enter("docs/1", 34, NEW));
+                assert_eq!(client.run(&entered).await, DONE);
+                assert_eq!(client.run("rollback;").await, DONE);
+                client.run(&enter("docs/1", 33, OLD)).await == DONE
+            }
+            Self::NothingLowerOvertakesASeal => overtakes_no_seal(server).await,
+            Self::SealsEndLowerSessions => {
+                let mut old = Psql::start(&server.url());
+                assert_eq!(old.run(&register(33, OLD)).await, DONE);
+                assert_eq!(old.run("begin; update docs set v = v;").await, "FE428");
+                assert_eq!(app(server).run(&seal("shop", 34, NEW, 1)).await, DONE);
+                let left = server
+                    .sql(
+                        "select count(*) from pg_stat_activity a join \
+                    fence.sessions s using (pid, backend_start)",
+                    )
+                    .await;
+                left == "0"
+            }
         }
     }
+}
+
+async fn overtakes_no_seal(server: &Postgres) -> bool {
+    let mut old = app(server);
+    let mut new = app(server);
+    let mut other = app(server);
+    assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+    let waits = new.send(&seal("docs/1", 34, NEW, 10_000));
+    let waiting = "select count(*) > 0 from pg_locks where not granted";
+    until_true("the seal to wait", || async { server.sql(waiting).await == "t" }).await;
+    assert_eq!(other.run("set lock_timeout = '50ms';").await, DONE);
+    let overtaking = other.run(&enter("docs/1", 33, OLD)).await;
+    assert_eq!(old.run("commit;").await, DONE);
+    assert_eq!(new.result(waits).await, DONE);
+    overtaking == "55P03"
 }
 
 fn register(token: u64, lease: &str) -> String {

@@ -60,6 +60,19 @@ async fn a_client_s_search_path_is_not_used() {
     assert_eq!(client.run(write).await, "FE428");
 }
 
+/// Functions without a search_path of their own are for these alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_client_can_start_has_its_own_search_path() {
+    let server = installed().await;
+    let open = "select string_agg(oid::regprocedure::text, ' ') from pg_proc p
+                where p.pronamespace = 'fence'::regnamespace
+                and (p.prosecdef or p.prorettype = 'trigger'::regtype
+                  or has_function_privilege('app', p.oid, 'execute'))
+                and not exists (select from unnest(p.proconfig) c (setting)
+                  where setting = 'search_path=pg_catalog, pg_temp')";
+    assert_eq!(server.sql(open).await, "");
+}
+
 /// The setting with a transaction's claims is signed for that transaction alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn claims_cannot_be_made_or_carried_over() {

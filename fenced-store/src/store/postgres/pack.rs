@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use fence_protocol::{KeyId, Namespace};
 
 /// Version of the pack in this program, as in `fence.meta`.
-pub const VERSION: i32 = 1;
+pub const VERSION: i32 = 2;
 
 /// Files of the pack, in their order. Each may be run again.
 const FILES: [&str; 8] = [
@@ -68,6 +68,43 @@ impl std::fmt::Debug for Secret {
 #[must_use]
 pub fn sql() -> String {
     Installation::default().sql(true)
+}
+
+/// Returns the same as a file for psql, which takes a client, a key and a table as variables.
+#[must_use]
+pub fn plain_file() -> String {
+    let pack = sql();
+    let pack = pack.strip_suffix("commit;\n").unwrap_or(&pack);
+    format!(
+        "-- Fencepost's pack for PostgreSQL, version {VERSION}: docs/guides/postgresql.md. Generated.
+-- Run it as a superuser, or as the role that the guide describes; again, to upgrade or to add:
+--   psql -f fence-pack.sql
+--   psql -v client=app -v table=orders -v lock='orders/{{id}}' -f fence-pack.sql
+-- Optional: namespace=default; kid=k1 and key=HEX, of the lock server's key file: clients sign then.
+\\set ON_ERROR_STOP on
+\\if :{{?namespace}} \\else
+  \\set namespace default
+\\endif
+{pack}\\o /dev/null
+\\if :{{?key}}
+  select fence.set_key(:'kid', decode(:'key', 'hex'));
+\\endif
+\\if :{{?client}}
+  \\if :{{?key}}
+    revoke execute on function {UNSIGNED} from :\"client\";
+    grant execute on function {SIGNED} to :\"client\";
+  \\else
+    revoke execute on function {SIGNED} from :\"client\";
+    grant execute on function {UNSIGNED} to :\"client\";
+  \\endif
+\\endif
+\\if :{{?table}}
+  select fence.guard(:'table', :'lock', :'namespace');
+\\endif
+\\o
+commit;
+"
+    )
 }
 
 /// Returns the statements that remove the pack, its triggers and the marks.

@@ -2,6 +2,11 @@
 -- it. Idempotent; refuses a newer pack, and a schema that another role could have prepared.
 do $$
 begin
+  -- One installation at a time.
+  perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('fence pack', 6497));
+  if pg_catalog.current_setting('server_version_num')::integer < 140000 then
+    raise exception 'the pack needs PostgreSQL 14 or later' using errcode = '0A000';
+  end if;
   if exists (select from pg_catalog.pg_namespace n
              where n.nspname = 'fence'
              and n.nspowner <> (select oid from pg_catalog.pg_roles where rolname = current_user)) then
@@ -39,14 +44,22 @@ create table if not exists fence.meta (
 
 do $$
 declare
+  this constant integer := 2;
   installed integer;
 begin
   select version into installed from fence.meta;
-  if installed > 1 then
-    raise exception 'the pack in this database has version %, this one has 1', installed
+  if installed > this then
+    raise exception 'the pack in this database has version %, this one has %', installed, this
       using errcode = '55000', hint = 'Install with the fenced-store of that version, or a later one.';
   end if;
-  insert into fence.meta (version) values (1) on conflict (only_row) do update set version = 1;
+  -- Changes of tables and of functions' parameters, by the version that is installed, go here.
+  -- Unchanged, the row is not locked: open transactions that raised a mark hold it.
+  if installed is null then
+    insert into fence.meta (version) values (this);
+  elsif installed < this then
+    drop function if exists fence.transaction_key();
+    update fence.meta set version = this;
+  end if;
 end $$;
 
 -- The marks. A transaction that holds a token holds FOR SHARE on the row until it ends.

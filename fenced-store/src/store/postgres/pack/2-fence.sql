@@ -1,4 +1,5 @@
--- Comparison of a token with its lock's mark, and the raise.
+-- Comparison of a token with its lock's mark, and the raise. Functions without a search_path, here and
+-- below, are called by functions that set it: setting it again would cost more than the call.
 
 -- The common error. SQLSTATEs: docs/reference/postgres-pack.md.
 create or replace function fence.refuse(
@@ -26,7 +27,7 @@ $$;
 
 create or replace function fence.check_names(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
-returns void language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql immutable as $$
 begin
   if p_lock is null or length(p_lock) not between 1 and 256
      or p_lock !~ '^[A-Za-z0-9._:-]+(/[A-Za-z0-9._:-]+)*$' or p_lock ~ '(^|/)\.\.?(/|$)' then
@@ -120,22 +121,51 @@ begin
 end $$;
 
 -- Advisory locks show a transaction that enters a fence, and its token, so that a seal finds it: one
--- for the lock, one with 14 bits of the lock and the 50 of the token. They protect nothing: that is
--- the mark's row. A client that takes others makes a seal wait and fail.
+-- for the lock, one with 14 bits of the lock and the 50 of the token. A third one shows a raise that
+-- waits, so that no more lower transactions enter and it ends. They protect nothing: that is the
+-- mark's row. A client that takes others makes a seal wait and fail, or others enter more slowly.
 create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
-language sql immutable set search_path = pg_catalog, pg_temp as $$
-  select hashtextextended(p_namespace || ' ' || p_lock, 6497)
-$$;
+language plpgsql immutable as $$
+begin
+  return hashtextextended(p_namespace || ' ' || p_lock, 6497);
+end $$;
 
 create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
-returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql volatile as $$
 declare
   key bigint := fence.holder_key(p_namespace, p_lock);
   shown bit(64) := (key & 16383)::bit(14) || p_token::bit(50);
+  is_taken boolean;
 begin
-  perform pg_try_advisory_xact_lock_shared(key);
-  perform pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
+  -- Assignments cost less than PERFORM.
+  is_taken := pg_try_advisory_xact_lock_shared(key);
+  is_taken := pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
     substring(shown from 33)::integer);
+end $$;
+
+create or replace function fence.show_raise(p_namespace text, p_lock text) returns boolean
+language plpgsql volatile as $$
+begin
+  return pg_try_advisory_xact_lock(hashtextextended(p_namespace || ' ' || p_lock, 6498));
+end $$;
+
+-- True unless another transaction raises the mark.
+create or replace function fence.is_quiet(p_namespace text, p_lock text) returns boolean
+language plpgsql volatile as $$
+declare
+  key bigint := hashtextextended(p_namespace || ' ' || p_lock, 6498);
+begin
+  return pg_try_advisory_lock_shared(key) and pg_advisory_unlock_shared(key);
+end $$;
+
+-- Waits until another transaction that raises the mark has ended. Holds no lock afterwards.
+create or replace function fence.await_raise(p_namespace text, p_lock text) returns void
+language plpgsql volatile as $$
+begin
+  perform from fence.seals s where s.namespace = p_namespace and s.lock = p_lock for share;
+  raise exception using errcode = 'FE000';
+exception when sqlstate 'FE000' then
+  null;
 end $$;
 
 -- Ends the other transactions that entered the fence with a lower token.
@@ -152,6 +182,25 @@ begin
     and p_token > (select max((t.classid::bigint & 262143) << 32 | t.objid::bigint) from pg_locks t
       where t.locktype = 'advisory' and t.objsubid = 2 and t.granted and t.database = here
       and t.pid = l.pid and t.classid::bigint >> 18 = key & 16383);
+end $$;
+
+-- Raises 55P03 and names what has no session to end: prepared transactions that entered the fence.
+create or replace function fence.refuse_busy(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+  prepared text;
+begin
+  select string_agg(distinct quote_literal(x.gid), ', ') into prepared
+    from pg_locks l join pg_locks t using (virtualtransaction)
+    join pg_prepared_xacts x on x.transaction = t.transactionid and x.database = current_database()
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.pid is null
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
+  perform fence.refuse('55P03', format('an older transaction of lock %s does not end', p_lock),
+    format('namespace %s, lock %s, token %s, prepared transactions: %s', p_namespace, p_lock, p_token,
+      coalesce(prepared, 'none')),
+    'COMMIT PREPARED or ROLLBACK PREPARED what is prepared. Retry.');
 end $$;
 
 -- A mark must not be lost while the effects of its holder are kept elsewhere.
@@ -209,6 +258,9 @@ begin
     verdict := 'announced';
     mark := p_token;
     lease := p_lease;
+    if marked.token is null or p_token > marked.token then
+      perform fence.show_raise(p_namespace, p_lock);
+    end if;
     if p_token > announced.token then
       update fence.seals s set token = p_token, lease = p_lease
         where s.namespace = p_namespace and s.lock = p_lock;
@@ -241,76 +293,113 @@ begin
   perform fence.commit_durably();
 end $$;
 
--- As fence.announce and fence.raise_mark; lower transactions that do not end in time are ended.
+-- As fence.announce and fence.raise_mark; lower transactions that do not end in time are ended. One
+-- that entered just before the raise was shown may not be in the first list.
 create or replace function fence.announce_ending(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer,
   out verdict text, out mark bigint, out lease uuid)
-language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+  wait_ms integer := greatest(p_wait_ms, 1);
 begin
-  begin
-    perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
-    select a.verdict, a.mark, a.lease into verdict, mark, lease
-      from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
-  exception when lock_not_available then
-    -- One raised the mark, and its transaction is open.
-    perform fence.end_holders(p_namespace, p_lock, p_token);
-    select a.verdict, a.mark, a.lease into verdict, mark, lease
-      from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
-  end;
+  for attempt in 1..5 loop
+    begin
+      perform set_config('lock_timeout', wait_ms::text, true);
+      select a.verdict, a.mark, a.lease into verdict, mark, lease
+        from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
+      return;
+    exception when lock_not_available then
+      -- One raised the mark, and its transaction is open.
+      perform fence.end_holders(p_namespace, p_lock, p_token);
+      wait_ms := 1000;
+    end;
+  end loop;
+  perform fence.refuse_busy(p_namespace, p_lock, p_token);
 end $$;
 
 create or replace function fence.raise_ending(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer)
 returns void language plpgsql volatile
-set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+  wait_ms integer := greatest(p_wait_ms, 1);
 begin
-  perform set_config('lock_timeout', greatest(p_wait_ms, 1)::text, true);
-  perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
-exception when lock_not_available then
-  perform fence.end_holders(p_namespace, p_lock, p_token);
-  perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+  for attempt in 1..5 loop
+    begin
+      perform set_config('lock_timeout', wait_ms::text, true);
+      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+      return;
+    exception when lock_not_available then
+      perform fence.end_holders(p_namespace, p_lock, p_token);
+      wait_ms := 1000;
+    end;
+  end loop;
+  perform fence.refuse_busy(p_namespace, p_lock, p_token);
 end $$;
 
 -- Holds the mark until the transaction ends, if it is exactly this token's. FOR KEY SHARE would let
--- a raise overtake it.
+-- a raise overtake it. Returns the mark that decides; another one is not locked, because a raise
+-- takes the seal's row first.
 create or replace function fence.hold(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid, out mark bigint, out lease uuid)
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile as $$
 #variable_conflict use_column
 declare
-  announced fence.seals;
-  bound fence.meta;
+  higher record;
 begin
-  select m.token, m.lease into mark, lease from fence.marks m
-    where m.namespace = p_namespace and m.lock = p_lock for share;
-  if mark = p_token then
-    -- Nothing lower enters any more once a raise waits.
-    select * into announced from fence.seals s
-      where s.namespace = p_namespace and s.lock = p_lock and s.token > p_token;
-    if found then
-      mark := announced.token;
-      lease := announced.lease;
+  loop
+    select m.token, m.lease into mark, lease from fence.marks m
+      where m.namespace = p_namespace and m.lock = p_lock and m.token = p_token for share;
+    exit when found;
+    select m.token, m.lease into mark, lease from fence.marks m
+      where m.namespace = p_namespace and m.lock = p_lock;
+    -- Equal: raised between the two statements.
+    if mark is distinct from p_token then return; end if;
+  end loop;
+  -- Read after the lock. Nothing lower enters any more once a token is announced.
+  select s.token, s.lease, b.floor, b.floor_lease into higher from fence.meta b
+    left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock and s.token > p_token
+    where s.token > p_token or b.floor > p_token;
+  if found then
+    if higher.floor > coalesce(higher.token, 0) then
+      mark := higher.floor;
+      lease := higher.floor_lease;
+    else
+      mark := higher.token;
+      lease := higher.lease;
     end if;
-    select * into bound from fence.meta where floor > mark;
-    if found then
-      mark := bound.floor;
-      lease := bound.floor_lease;
-    end if;
+  end if;
+end $$;
+
+-- Refuses a token unless the mark that decides is its own.
+create or replace function fence.compare(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_mark bigint, p_owner uuid)
+returns void language plpgsql volatile as $$
+begin
+  if p_mark is null then
+    perform fence.refuse('FE503', format('the mark of lock %s was removed', p_lock), null, null);
+  elsif p_mark > p_token then
+    perform fence.refuse_stale(p_namespace, p_lock, p_token, p_mark);
+  elsif p_mark < p_token then
+    perform fence.refuse('FE503', format('the mark of lock %s was lowered', p_lock), null, null);
+  elsif p_owner <> p_lease then
+    perform fence.refuse_collision(p_namespace, p_lock, p_token);
   end if;
 end $$;
 
 -- Checks a token against its lock's mark, raises it, and holds it until the transaction ends.
 create or replace function fence.enter_checked(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
-returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql volatile as $$
 declare
   held record;
   announced record;
 begin
+  held := fence.hold(p_namespace, p_lock, p_token, p_lease);
+  if held.mark = p_token and held.lease = p_lease then return; end if;
+  -- A name that has a mark was checked.
   perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
-  -- Without a lock: a raise takes the seal's row first, as a registration does.
-  select m.token into held from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
-  if held.token is null or held.token < p_token then
+  if held.mark is null or held.mark < p_token then
     select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
     if announced.verdict = 'stale' then
       perform fence.refuse_stale(p_namespace, p_lock, p_token, announced.mark);
@@ -319,15 +408,7 @@ begin
     end if;
     perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
     perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+    held := fence.hold(p_namespace, p_lock, p_token, p_lease);
   end if;
-  select * into held from fence.hold(p_namespace, p_lock, p_token, p_lease);
-  if held.mark is null then
-    perform fence.refuse('FE503', format('the mark of lock %s was removed', p_lock), null, null);
-  elsif held.mark > p_token then
-    perform fence.refuse_stale(p_namespace, p_lock, p_token, held.mark);
-  elsif held.mark < p_token then
-    perform fence.refuse('FE503', format('the mark of lock %s was lowered', p_lock), null, null);
-  elsif held.lease <> p_lease then
-    perform fence.refuse_collision(p_namespace, p_lock, p_token);
-  end if;
+  perform fence.compare(p_namespace, p_lock, p_token, p_lease, held.mark, held.lease);
 end $$;

@@ -15,10 +15,13 @@ begin
 end $$;
 
 create or replace function fence.authenticate(p_kid text, p_text text) returns bytea
-language sql stable set search_path = pg_catalog, pg_temp as $$
-  select sha256(k.outer_pad || sha256(k.inner_pad || convert_to(p_text, 'UTF8')))
-  from fence.keys k where k.kid = p_kid
-$$;
+language plpgsql stable as $$
+declare
+  key fence.keys;
+begin
+  select * into key from fence.keys k where k.kid = p_kid;
+  return sha256(key.outer_pad || sha256(key.inner_pad || convert_to(p_text, 'UTF8')));
+end $$;
 
 -- Adds a key that verifies tokens, as in the lock server's key file. For the owner alone.
 create or replace function fence.set_key(p_kid text, p_key bytea) returns void
@@ -46,8 +49,11 @@ end $$;
 -- Refuses a token that this session may not claim.
 create or replace function fence.check_claimable(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
-returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql volatile as $$
 begin
+  if not exists (select from fence.sessions s where s.pid = pg_backend_pid() and s.closed) then
+    return;
+  end if;
   if exists (select from fence.sessions s
       where s.pid = pg_backend_pid() and s.closed and s.backend_start = fence.start_of(pg_backend_pid()))
     and not exists (select from fence.sessions s
@@ -59,42 +65,55 @@ begin
   end if;
 end $$;
 
--- Key of this transaction, of which a server has only one ever.
-create or replace function fence.transaction_key() returns text
-language sql volatile set search_path = pg_catalog, pg_temp as $$
-  select format('%s %s', pg_backend_pid(), pg_current_xact_id())
-$$;
+-- Signature of this transaction's claims. A server has only one transaction with its number ever.
+create or replace function fence.sign(p_claims text) returns text
+language plpgsql volatile as $$
+begin
+  return encode(fence.authenticate('',
+    pg_backend_pid()::text || ' ' || pg_current_xact_id()::text || E'\n' || p_claims), 'hex');
+end $$;
 
 -- The transaction's claims, a line each: namespace, lock, token, lease. A client can read and write
 -- the setting, but not sign it; and a claim is no more than the right to try fence.hold().
 create or replace function fence.claims() returns text
-language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile as $$
 declare
   setting text := current_setting('fence.claims', true);
-  claimed text;
 begin
   if setting is null or length(setting) < 65 or pg_current_xact_id_if_assigned() is null then
     return '';
   end if;
-  claimed := substr(setting, 65);
-  if left(setting, 64) <> encode(
-      fence.authenticate('', fence.transaction_key() || E'\n' || claimed), 'hex') then
+  if left(setting, 64) <> fence.sign(substr(setting, 65)) then
     return '';
   end if;
-  return claimed;
+  return substr(setting, 65);
 end $$;
 
+create or replace function fence.claim_line(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns text language plpgsql immutable as $$
+begin
+  return p_namespace || ' ' || p_lock || ' ' || p_token::text || ' ' || p_lease::text || E'\n';
+end $$;
+
+create or replace function fence.is_claimed(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns boolean language plpgsql volatile as $$
+begin
+  return strpos(E'\n' || fence.claims(),
+    E'\n' || fence.claim_line(p_namespace, p_lock, p_token, p_lease)) > 0;
+end $$;
+
+-- The newest claim is the first one.
 create or replace function fence.claim(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
-returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+returns void language plpgsql volatile as $$
 declare
-  line text := format(E'%s %s %s %s\n', p_namespace, p_lock, p_token, p_lease);
-  claimed text := fence.claims();
+  claimed text;
 begin
-  if strpos(E'\n' || claimed, E'\n' || line) > 0 then return; end if;
-  claimed := line || claimed;
-  perform set_config('fence.claims', encode(
-    fence.authenticate('', fence.transaction_key() || E'\n' || claimed), 'hex') || claimed, true);
+  if fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then return; end if;
+  claimed := fence.claim_line(p_namespace, p_lock, p_token, p_lease) || fence.claims();
+  claimed := set_config('fence.claims', fence.sign(claimed) || claimed, true);
 end $$;
 
 -- Enters a fence with a token: from here until the transaction ends nothing higher is admitted, and
@@ -104,9 +123,17 @@ create or replace function fence.enter(
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
 begin
+  if p_lock is null or p_token is null or p_lease is null or p_namespace is null
+      or p_token not between 1 and 999999999999999 then
+    perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
+  end if;
   perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
-  perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
   perform fence.show_token(p_namespace, p_lock, p_token);
+  -- A raise waits for those who have entered, so that these do not wait for it.
+  if not fence.is_quiet(p_namespace, p_lock)
+      and not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
+    perform fence.await_raise(p_namespace, p_lock);
+  end if;
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
   perform fence.claim(p_namespace, p_lock, p_token, p_lease);
   return p_token;
@@ -161,25 +188,34 @@ begin
 end $$;
 
 -- Checks that this session or transaction has a token for the lock which is the lock's mark, and
--- holds the mark until the transaction ends. Triggers call it as the client.
+-- holds the mark until the transaction ends: anew each time, because ROLLBACK TO may have released
+-- it. Triggers call it as the client.
 create or replace function fence.require(p_namespace text, p_lock text) returns void
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 declare
-  claimed record;
+  claimed text := E'\n' || fence.claims();
+  prefix text := E'\n' || p_namespace || ' ' || p_lock || ' ';
+  at integer := strpos(claimed, prefix);
+  own_token bigint;
+  own_lease uuid;
+  held record;
 begin
-  select split_part(c.line, ' ', 3)::bigint as token, split_part(c.line, ' ', 4)::uuid as lease
-    into claimed from regexp_split_to_table(fence.claims(), E'\n') c (line)
-    where split_part(c.line, ' ', 1) = p_namespace and split_part(c.line, ' ', 2) = p_lock
-    order by 1 desc limit 1;
-  if claimed.token is null then
-    select s.token, s.lease into claimed from fence.sessions s
+  if at > 0 then
+    claimed := split_part(substr(claimed, at + length(prefix)), E'\n', 1);
+    own_token := split_part(claimed, ' ', 1);
+    own_lease := split_part(claimed, ' ', 2);
+  else
+    select s.token, s.lease into own_token, own_lease from fence.sessions s
       where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
       and s.backend_start = fence.start_of(pg_backend_pid());
+    if not found then
+      perform fence.refuse('FE428', format('no token for lock %s', p_lock),
+        format('namespace %s, lock %s', p_namespace, p_lock),
+        'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
+    end if;
   end if;
-  if claimed.token is null then
-    perform fence.refuse('FE428', format('no token for lock %s', p_lock),
-      format('namespace %s, lock %s', p_namespace, p_lock),
-      'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
+  held := fence.hold(p_namespace, p_lock, own_token, own_lease);
+  if held.mark is distinct from own_token or held.lease <> own_lease then
+    perform fence.compare(p_namespace, p_lock, own_token, own_lease, held.mark, held.lease);
   end if;
-  perform fence.enter_checked(p_namespace, p_lock, claimed.token, claimed.lease);
 end $$;

@@ -31,12 +31,10 @@ end $$;
 create or replace function fence.check_row() returns trigger
 language plpgsql set search_path = pg_catalog, pg_temp as $$
 declare
-  parts text[];
+  parts text[] := tg_argv[1:];
   old_lock text;
   new_lock text;
 begin
-  select array_agg(a.part order by a.place) into parts
-    from unnest(tg_argv) with ordinality a (part, place) where a.place > 1;
   if tg_op <> 'INSERT' then
     old_lock := fence.row_lock(to_jsonb(old), parts);
     perform fence.require(tg_argv[0], old_lock);
@@ -112,6 +110,16 @@ begin
         and not a.attisdropped and a.attname = parts[i]) then
       perform fence.refuse('FE400', format('table %s has no column %s', p_table, parts[i]), null, null);
     end if;
+    -- Others are written as the client's settings say (TimeZone, extra_float_digits, …): it would
+    -- choose the lock.
+    if not exists (select from pg_attribute a join pg_type t on t.oid = a.atttypid
+        where a.attrelid = p_table and a.attname = parts[i] and (t.typtype = 'e' or t.typcategory = 'S'
+          or coalesce(nullif(t.typbasetype, 0), t.oid) in ('int2'::regtype, 'int4'::regtype,
+            'int8'::regtype, 'numeric'::regtype, 'uuid'::regtype, 'date'::regtype, 'bool'::regtype)))
+    then
+      perform fence.refuse('FE400', format('column %s has a type that names no lock', parts[i]),
+        null, 'A text, an integer, numeric, uuid, date, boolean or an enumeration.');
+    end if;
   end loop;
   if not exists (select from pg_class where oid = p_table and relkind in ('r', 'p'))
      or exists (select from pg_inherits i join pg_class c on c.oid = i.inhparent
@@ -145,7 +153,8 @@ begin
   delete from fence.guarded g where g.relation = p_table;
 end $$;
 
--- Guarded tables and partitions that lack a trigger, or have it switched off.
+-- Guarded tables and partitions that lack a trigger, or have it switched off; and those that are
+-- changed through another table, which runs none of their statement triggers.
 create or replace function fence.gaps() returns table (relation regclass, missing text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select r.relid, n.name from fence.guarded g
@@ -154,4 +163,7 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   cross join (values ('fence_change'), ('fence_truncate')) n (name)
   where not exists (select from pg_trigger t
     where t.tgrelid = r.relid and t.tgname = n.name and t.tgenabled = 'A')
+  union all
+  select g.relation, 'a trigger for changes through ' || i.inhparent::regclass
+  from fence.guarded g join pg_inherits i on i.inhrelid = g.relation
 $$;

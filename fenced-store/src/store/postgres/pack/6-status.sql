@@ -12,6 +12,6 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
   union all select 'key', k.kid from fence.keys k where k.kid <> ''
   union all select 'table', g.relation::text || ' by ' || g.namespace || ' ' || g.lock
     from fence.guarded g
-  union all select 'GAP', format('%s lacks trigger %s: guard its table again', p.relation, p.missing)
+  union all select 'GAP', format('%s lacks %s: guard its table again', p.relation, p.missing)
     from fence.gaps() p
 $$;

@@ -1,0 +1,1160 @@
+-- Fencepost's pack for PostgreSQL, version 2: docs/guides/postgresql.md. Generated.
+-- Run it as a superuser, or as the role that the guide describes; again, to upgrade or to add:
+--   psql -f fence-pack.sql
+--   psql -v client=app -v table=orders -v lock='orders/{id}' -f fence-pack.sql
+-- Optional: namespace=default; kid=k1 and key=HEX, of the lock server's key file: clients sign then.
+\set ON_ERROR_STOP on
+\if :{?namespace} \else
+  \set namespace default
+\endif
+begin;
+set local standard_conforming_strings = on;
+set local client_min_messages = warning;
+-- Schema of the pack: marks, announced seals, sessions. Part of one transaction with the files after
+-- it. Idempotent; refuses a newer pack, and a schema that another role could have prepared.
+do $$
+begin
+  -- One installation at a time.
+  perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('fence pack', 6497));
+  if pg_catalog.current_setting('server_version_num')::integer < 140000 then
+    raise exception 'the pack needs PostgreSQL 14 or later' using errcode = '0A000';
+  end if;
+  if exists (select from pg_catalog.pg_namespace n
+             where n.nspname = 'fence'
+             and n.nspowner <> (select oid from pg_catalog.pg_roles where rolname = current_user)) then
+    raise exception 'schema fence belongs to another role' using errcode = '42501',
+      hint = 'Install as its owner, or drop it if it is not Fencepost''s.';
+  end if;
+  if exists (select from pg_catalog.pg_proc p
+             where p.pronamespace = to_regnamespace('fence')
+             and p.proowner <> (select oid from pg_catalog.pg_roles where rolname = current_user))
+     or exists (select from pg_catalog.pg_class c
+             where c.relnamespace = to_regnamespace('fence')
+             and c.relowner <> (select oid from pg_catalog.pg_roles where rolname = current_user))
+  then
+    raise exception 'schema fence has objects of another role' using errcode = '42501';
+  end if;
+  if not pg_catalog.pg_has_role(current_user, 'pg_read_all_stats', 'usage')
+     or not pg_catalog.pg_has_role(current_user, 'pg_signal_backend', 'usage') then
+    raise exception 'role % cannot see and end the sessions of other roles', current_user
+      using errcode = '42501',
+      hint = 'GRANT pg_read_all_stats, pg_signal_backend TO it, or install as a superuser.';
+  end if;
+end $$;
+
+create schema if not exists fence;
+create table if not exists fence.meta (
+  only_row boolean primary key default true check (only_row),
+  version integer not null,
+  -- First token to admit, 0 for none.
+  floor bigint not null default 0,
+  floor_lease uuid not null default gen_random_uuid(),
+  -- Without it, tokens need no signature.
+  signed boolean not null default false,
+  id uuid not null default gen_random_uuid()
+);
+
+do $$
+declare
+  this constant integer := 2;
+  installed integer;
+begin
+  select version into installed from fence.meta;
+  if installed > this then
+    raise exception 'the pack in this database has version %, this one has %', installed, this
+      using errcode = '55000', hint = 'Install with the fenced-store of that version, or a later one.';
+  end if;
+  -- Changes of tables and of functions' parameters, by the version that is installed, go here.
+  -- Unchanged, the row is not locked: open transactions that raised a mark hold it.
+  if installed is null then
+    insert into fence.meta (version) values (this);
+  elsif installed < this then
+    drop function if exists fence.transaction_key();
+    update fence.meta set version = this;
+  end if;
+end $$;
+
+-- The marks. A transaction that holds a token holds FOR SHARE on the row until it ends.
+create table if not exists fence.marks (
+  namespace text collate "C" not null,
+  lock text collate "C" not null,
+  token bigint not null check (token between 1 and 999999999999999),
+  lease uuid not null,
+  raised_at timestamptz not null default clock_timestamp(),
+  primary key (namespace, lock)
+);
+
+-- Tokens announced over a mark whose lower transactions may still be open. Clients' transactions
+-- never lock these rows for longer than a raise, so that a seal is announced at once.
+create table if not exists fence.seals (
+  namespace text collate "C" not null,
+  lock text collate "C" not null,
+  token bigint not null check (token between 0 and 999999999999999),
+  lease uuid not null,
+  sealing boolean not null default false,
+  primary key (namespace, lock)
+);
+
+-- Sessions that may act under a token without a further check. A pid is used again, so that only
+-- with its start it names a session; sessions of an earlier server run match none.
+create table if not exists fence.sessions (
+  namespace text collate "C" not null,
+  lock text collate "C" not null,
+  token bigint not null,
+  lease uuid not null,
+  pid integer not null,
+  backend_start timestamptz not null,
+  -- The session may register and enter nothing else.
+  closed boolean not null default false,
+  primary key (namespace, lock, pid, backend_start)
+);
+create index if not exists sessions_pid on fence.sessions (pid);
+
+-- Keys that verify tokens, and the key of this database's own claims, as HMAC's two pads.
+create table if not exists fence.keys (
+  kid text collate "C" primary key,
+  inner_pad bytea not null,
+  outer_pad bytea not null
+);
+
+-- Tables whose changes need a token.
+create table if not exists fence.guarded (
+  relation regclass primary key,
+  namespace text collate "C" not null,
+  lock text collate "C" not null
+);
+-- Comparison of a token with its lock's mark, and the raise. Functions without a search_path, here and
+-- below, are called by functions that set it: setting it again would cost more than the call.
+
+-- The common error. SQLSTATEs: docs/reference/postgres-pack.md.
+create or replace function fence.refuse(
+  p_code text, p_message text, p_detail text, p_hint text)
+returns void language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception using errcode = p_code, message = p_message,
+    detail = coalesce(p_detail, ''), hint = coalesce(p_hint, '');
+end $$;
+
+create or replace function fence.refuse_stale(
+  p_namespace text, p_lock text, p_token bigint, p_mark bigint)
+returns void language sql set search_path = pg_catalog, pg_temp as $$
+  select fence.refuse('FE412', format('token %s of lock %s is stale', p_token, p_lock),
+    format('namespace %s, lock %s, token %s, mark %s', p_namespace, p_lock, p_token, p_mark),
+    'A later holder has been here. Roll back, stop the work, and acquire the lock again.')
+$$;
+
+create or replace function fence.refuse_collision(p_namespace text, p_lock text, p_token bigint)
+returns void language sql set search_path = pg_catalog, pg_temp as $$
+  select fence.refuse('FE409', format('token %s of lock %s belongs to another lease', p_token, p_lock),
+    format('namespace %s, lock %s, token %s, mark %s', p_namespace, p_lock, p_token, p_token),
+    'Two leases with one token: the lock server lost its counter. Set a floor above it.')
+$$;
+
+create or replace function fence.check_names(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql immutable as $$
+begin
+  if p_lock is null or length(p_lock) not between 1 and 256
+     or p_lock !~ '^[A-Za-z0-9._:-]+(/[A-Za-z0-9._:-]+)*$' or p_lock ~ '(^|/)\.\.?(/|$)' then
+    perform fence.refuse('FE400', format('%L is no lock name', p_lock), null,
+      '1 to 256 of A-Z a-z 0-9 . _ : / - without an empty, "." or ".." segment.');
+  end if;
+  if p_namespace is null or p_namespace !~ '^[A-Za-z0-9._-]{1,64}$' then
+    perform fence.refuse('FE400', format('%L is no namespace', p_namespace), null, null);
+  end if;
+  if p_token is null or p_token not between 1 and 999999999999999 or p_lease is null then
+    perform fence.refuse('FE400', 'a token is 1 to 999999999999999 and comes with its lease',
+      null, null);
+  end if;
+end $$;
+
+-- Start of a session, which with its pid names it.
+create or replace function fence.start_of(p_pid integer) returns timestamptz
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  started timestamptz;
+begin
+  perform pg_stat_clear_snapshot();
+  select a.backend_start into started from pg_stat_get_activity(p_pid) a where p_pid is not null;
+  if started is null then
+    perform fence.refuse('FE503', format('there is no session %s, or its start cannot be read', p_pid),
+      null, 'The owner of schema fence needs pg_read_all_stats.');
+  end if;
+  return started;
+end $$;
+
+-- True as long as the session may still act. The end of its transaction comes first.
+create or replace function fence.is_running(p_pid integer, p_start timestamptz) returns boolean
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  started timestamptz;
+begin
+  -- A transaction would see the same sessions again and again.
+  perform pg_stat_clear_snapshot();
+  select a.backend_start into started from pg_stat_get_activity(p_pid) a;
+  if not found then return false; end if;
+  if started is null then
+    perform fence.refuse('FE503', format('the start of session %s cannot be read', p_pid), null,
+      'GRANT pg_read_all_stats TO the owner of schema fence.');
+  end if;
+  return started = p_start;
+end $$;
+
+-- Ends the sessions of a lock that are registered below a token. Returns those still running.
+create or replace function fence.end_lower(
+  p_namespace text, p_lock text, p_token bigint, p_timeout_ms bigint)
+returns table (pid integer, backend_start timestamptz)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  lower record;
+begin
+  -- All get the signal before one is awaited.
+  for lower in select s.pid, s.backend_start from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock and s.token < p_token
+      and s.pid <> pg_backend_pid() loop
+    if fence.is_running(lower.pid, lower.backend_start) then
+      perform pg_terminate_backend(lower.pid);
+    end if;
+  end loop;
+  for lower in select s.pid, s.backend_start from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock and s.token < p_token
+      and s.pid <> pg_backend_pid() loop
+    if fence.is_running(lower.pid, lower.backend_start) then
+      perform pg_terminate_backend(lower.pid, p_timeout_ms);
+      if fence.is_running(lower.pid, lower.backend_start) then
+        pid := lower.pid;
+        backend_start := lower.backend_start;
+        return next;
+      end if;
+    end if;
+  end loop;
+end $$;
+
+-- As fence.end_lower, or raises FE503.
+create or replace function fence.end_lower_or_refuse(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  lower record;
+begin
+  select * into lower from fence.end_lower(p_namespace, p_lock, p_token, 5000) limit 1;
+  if found then
+    perform fence.refuse('FE503', format('a lower session of lock %s does not end', p_lock),
+      format('namespace %s, lock %s, token %s, session %s', p_namespace, p_lock, p_token, lower.pid),
+      'Retry. End that process if it is stopped.');
+  end if;
+end $$;
+
+-- Advisory locks show a transaction that enters a fence, and its token, so that a seal finds it: one
+-- for the lock, one with 14 bits of the lock and the 50 of the token. A third one shows a raise that
+-- waits, so that no more lower transactions enter and it ends. They protect nothing: that is the
+-- mark's row. A client that takes others makes a seal wait and fail, or others enter more slowly.
+create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
+language plpgsql immutable as $$
+begin
+  return hashtextextended(p_namespace || ' ' || p_lock, 6497);
+end $$;
+
+create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+  shown bit(64) := (key & 16383)::bit(14) || p_token::bit(50);
+  is_taken boolean;
+begin
+  -- Assignments cost less than PERFORM.
+  is_taken := pg_try_advisory_xact_lock_shared(key);
+  is_taken := pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
+    substring(shown from 33)::integer);
+end $$;
+
+create or replace function fence.show_raise(p_namespace text, p_lock text) returns boolean
+language plpgsql volatile as $$
+begin
+  return pg_try_advisory_xact_lock(hashtextextended(p_namespace || ' ' || p_lock, 6498));
+end $$;
+
+-- True unless another transaction raises the mark.
+create or replace function fence.is_quiet(p_namespace text, p_lock text) returns boolean
+language plpgsql volatile as $$
+declare
+  key bigint := hashtextextended(p_namespace || ' ' || p_lock, 6498);
+begin
+  return pg_try_advisory_lock_shared(key) and pg_advisory_unlock_shared(key);
+end $$;
+
+-- Waits until another transaction that raises the mark has ended. Holds no lock afterwards.
+create or replace function fence.await_raise(p_namespace text, p_lock text) returns void
+language plpgsql volatile as $$
+begin
+  perform from fence.seals s where s.namespace = p_namespace and s.lock = p_lock for share;
+  raise exception using errcode = 'FE000';
+exception when sqlstate 'FE000' then
+  null;
+end $$;
+
+-- Ends the other transactions that entered the fence with a lower token.
+create or replace function fence.end_holders(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+  here oid := (select oid from pg_database where datname = current_database());
+begin
+  perform pg_terminate_backend(l.pid, 5000) from pg_locks l
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.database = here
+    and l.pid <> pg_backend_pid()
+    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid
+    and p_token > (select max((t.classid::bigint & 262143) << 32 | t.objid::bigint) from pg_locks t
+      where t.locktype = 'advisory' and t.objsubid = 2 and t.granted and t.database = here
+      and t.pid = l.pid and t.classid::bigint >> 18 = key & 16383);
+end $$;
+
+-- Raises 55P03 and names what has no session to end: prepared transactions that entered the fence.
+create or replace function fence.refuse_busy(p_namespace text, p_lock text, p_token bigint)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  key bigint := fence.holder_key(p_namespace, p_lock);
+  prepared text;
+begin
+  select string_agg(distinct quote_literal(x.gid), ', ') into prepared
+    from pg_locks l join pg_locks t using (virtualtransaction)
+    join pg_prepared_xacts x on x.transaction = t.transactionid and x.database = current_database()
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.pid is null
+    and l.database = (select oid from pg_database where datname = current_database())
+    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
+  perform fence.refuse('55P03', format('an older transaction of lock %s does not end', p_lock),
+    format('namespace %s, lock %s, token %s, prepared transactions: %s', p_namespace, p_lock, p_token,
+      coalesce(prepared, 'none')),
+    'COMMIT PREPARED or ROLLBACK PREPARED what is prepared. Retry.');
+end $$;
+
+-- A mark must not be lost while the effects of its holder are kept elsewhere.
+create or replace function fence.commit_durably() returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('synchronous_commit') not in ('on', 'remote_apply') then
+    perform set_config('synchronous_commit', 'on', true);
+  end if;
+end $$;
+
+-- Announces a token: nothing lower registers or enters from the caller's commit on. Serializes
+-- raises and registrations of the lock until the caller's transaction ends.
+-- Returns 'announced'; or 'stale' or 'collision' with the higher mark, and nothing was changed.
+create or replace function fence.announce(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid,
+  out verdict text, out mark bigint, out lease uuid)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  marked fence.marks;
+  announced fence.seals;
+  bound fence.meta;
+begin
+  perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
+  -- An older snapshot than the last lower commit would let this holder read what it replaces.
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform fence.refuse('FE425', format('lock %s has to be sealed before this transaction', p_lock),
+      format('namespace %s, lock %s, token %s, isolation %s', p_namespace, p_lock, p_token,
+        current_setting('transaction_isolation')),
+      'Call fence.seal in a transaction of its own, in read committed; then begin this one again.');
+  end if;
+  insert into fence.seals as s (namespace, lock, token, lease)
+    values (p_namespace, p_lock, 0, p_lease) on conflict (namespace, lock) do nothing;
+  select * into announced from fence.seals s
+    where s.namespace = p_namespace and s.lock = p_lock for update;
+  select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
+  -- Locked until the end, so that a new floor waits for what was admitted below it.
+  select * into bound from fence.meta for share;
+  mark := announced.token;
+  lease := announced.lease;
+  if marked.token > mark then
+    mark := marked.token;
+    lease := marked.lease;
+  end if;
+  if p_token < mark then
+    verdict := 'stale';
+  elsif p_token = mark and p_lease <> lease then
+    verdict := 'collision';
+  elsif p_token < bound.floor then
+    verdict := 'stale';
+    mark := bound.floor;
+    lease := bound.floor_lease;
+  else
+    verdict := 'announced';
+    mark := p_token;
+    lease := p_lease;
+    if marked.token is null or p_token > marked.token then
+      perform fence.show_raise(p_namespace, p_lock);
+    end if;
+    if p_token > announced.token then
+      update fence.seals s set token = p_token, lease = p_lease
+        where s.namespace = p_namespace and s.lock = p_lock;
+      perform fence.commit_durably();
+    end if;
+  end if;
+end $$;
+
+-- Raises the mark; waits for open transactions that hold a lower one. The caller has announced the
+-- token in this transaction, and ended the lower sessions.
+create or replace function fence.raise_mark(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  marked fence.marks;
+begin
+  select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
+  if marked.token = p_token and marked.lease = p_lease then return; end if;
+  insert into fence.marks as m (namespace, lock, token, lease)
+    values (p_namespace, p_lock, p_token, p_lease)
+    on conflict (namespace, lock) do update
+      set token = excluded.token, lease = excluded.lease, raised_at = clock_timestamp()
+      where m.token < excluded.token;
+  -- A second check, independent of the one that decided.
+  if not found then
+    perform fence.refuse('FE503', format('refusing to lower the mark of lock %s', p_lock), null, null);
+  end if;
+  update fence.seals s set sealing = false where s.namespace = p_namespace and s.lock = p_lock
+    and s.sealing;
+  perform fence.commit_durably();
+end $$;
+
+-- As fence.announce and fence.raise_mark; lower transactions that do not end in time are ended. One
+-- that entered just before the raise was shown may not be in the first list.
+create or replace function fence.announce_ending(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer,
+  out verdict text, out mark bigint, out lease uuid)
+language plpgsql volatile set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+  wait_ms integer := greatest(p_wait_ms, 1);
+begin
+  for attempt in 1..5 loop
+    begin
+      perform set_config('lock_timeout', wait_ms::text, true);
+      select a.verdict, a.mark, a.lease into verdict, mark, lease
+        from fence.announce(p_namespace, p_lock, p_token, p_lease) a;
+      return;
+    exception when lock_not_available then
+      -- One raised the mark, and its transaction is open.
+      perform fence.end_holders(p_namespace, p_lock, p_token);
+      wait_ms := 1000;
+    end;
+  end loop;
+  perform fence.refuse_busy(p_namespace, p_lock, p_token);
+end $$;
+
+create or replace function fence.raise_ending(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer)
+returns void language plpgsql volatile
+set search_path = pg_catalog, pg_temp set lock_timeout = '1s' as $$
+declare
+  wait_ms integer := greatest(p_wait_ms, 1);
+begin
+  for attempt in 1..5 loop
+    begin
+      perform set_config('lock_timeout', wait_ms::text, true);
+      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+      return;
+    exception when lock_not_available then
+      perform fence.end_holders(p_namespace, p_lock, p_token);
+      wait_ms := 1000;
+    end;
+  end loop;
+  perform fence.refuse_busy(p_namespace, p_lock, p_token);
+end $$;
+
+-- Holds the mark until the transaction ends, if it is exactly this token's. FOR KEY SHARE would let
+-- a raise overtake it. Returns the mark that decides; another one is not locked, because a raise
+-- takes the seal's row first.
+create or replace function fence.hold(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, out mark bigint, out lease uuid)
+language plpgsql volatile as $$
+#variable_conflict use_column
+declare
+  higher record;
+begin
+  loop
+    select m.token, m.lease into mark, lease from fence.marks m
+      where m.namespace = p_namespace and m.lock = p_lock and m.token = p_token for share;
+    exit when found;
+    select m.token, m.lease into mark, lease from fence.marks m
+      where m.namespace = p_namespace and m.lock = p_lock;
+    -- Equal: raised between the two statements.
+    if mark is distinct from p_token then return; end if;
+  end loop;
+  -- Read after the lock. Nothing lower enters any more once a token is announced.
+  select s.token, s.lease, b.floor, b.floor_lease into higher from fence.meta b
+    left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock and s.token > p_token
+    where s.token > p_token or b.floor > p_token;
+  if found then
+    if higher.floor > coalesce(higher.token, 0) then
+      mark := higher.floor;
+      lease := higher.floor_lease;
+    else
+      mark := higher.token;
+      lease := higher.lease;
+    end if;
+  end if;
+end $$;
+
+-- Refuses a token unless the mark that decides is its own.
+create or replace function fence.compare(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_mark bigint, p_owner uuid)
+returns void language plpgsql volatile as $$
+begin
+  if p_mark is null then
+    perform fence.refuse('FE503', format('the mark of lock %s was removed', p_lock), null, null);
+  elsif p_mark > p_token then
+    perform fence.refuse_stale(p_namespace, p_lock, p_token, p_mark);
+  elsif p_mark < p_token then
+    perform fence.refuse('FE503', format('the mark of lock %s was lowered', p_lock), null, null);
+  elsif p_owner <> p_lease then
+    perform fence.refuse_collision(p_namespace, p_lock, p_token);
+  end if;
+end $$;
+
+-- Checks a token against its lock's mark, raises it, and holds it until the transaction ends.
+create or replace function fence.enter_checked(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile as $$
+declare
+  held record;
+  announced record;
+begin
+  held := fence.hold(p_namespace, p_lock, p_token, p_lease);
+  if held.mark = p_token and held.lease = p_lease then return; end if;
+  -- A name that has a mark was checked.
+  perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
+  if held.mark is null or held.mark < p_token then
+    select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
+    if announced.verdict = 'stale' then
+      perform fence.refuse_stale(p_namespace, p_lock, p_token, announced.mark);
+    elsif announced.verdict = 'collision' then
+      perform fence.refuse_collision(p_namespace, p_lock, p_token);
+    end if;
+    perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
+    perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+    held := fence.hold(p_namespace, p_lock, p_token, p_lease);
+  end if;
+  perform fence.compare(p_namespace, p_lock, p_token, p_lease, held.mark, held.lease);
+end $$;
+-- Preempt and abort: sessions registered under a token before they act. Each call is a transaction
+-- of its own, in read committed, which the client cannot roll back.
+
+-- An older snapshot would miss sessions.
+create or replace function fence.check_isolation() returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if current_setting('transaction_isolation') <> 'read committed' then
+    perform fence.refuse('FE425', 'this function runs in read committed', null,
+      'Call it in a transaction of its own: BEGIN ISOLATION LEVEL READ COMMITTED.');
+  end if;
+end $$;
+
+-- Registers a session under a token: this one, or for a guard's own connection that of a client
+-- that has sent nothing yet.
+-- Returns one row 'admitted', 'stale' or 'collision' with the mark; or 'sealing', a row each lower
+-- session that has to end first, or one row without a session if only open transactions have to.
+-- After 'sealing' the session is not registered, and nothing lower can be: call fence.abort, then
+-- fence.settle, and register again.
+create or replace function fence.register(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid,
+  p_pid integer default pg_backend_pid())
+returns table (verdict text, mark bigint, lease uuid, pid integer, backend_start timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+#variable_conflict use_column
+declare
+  start timestamptz := fence.start_of(p_pid);
+  session record;
+  is_lower_running boolean := false;
+begin
+  perform fence.check_isolation();
+  if exists (select from fence.sessions s
+      where s.pid = p_pid and s.backend_start = start and s.closed) then
+    perform fence.refuse('FE403', 'this session was registered for good', null,
+      'Open another connection for another token.');
+  end if;
+  select a.verdict, a.mark, a.lease into verdict, mark, lease
+    from fence.announce_ending(p_namespace, p_lock, p_token, p_lease, 1000) a;
+  if verdict <> 'announced' then
+    return next;
+    return;
+  end if;
+  for session in select s.token, s.pid, s.backend_start from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock
+      and (s.pid <> pg_backend_pid() or s.backend_start <> start) loop
+    if not fence.is_running(session.pid, session.backend_start) then
+      delete from fence.sessions s where s.namespace = p_namespace and s.lock = p_lock
+        and s.pid = session.pid and s.backend_start = session.backend_start;
+    elsif session.token < p_token then
+      verdict := 'sealing';
+      pid := session.pid;
+      backend_start := session.backend_start;
+      is_lower_running := true;
+      return next;
+    end if;
+  end loop;
+  if not is_lower_running then
+    begin
+      perform set_config('lock_timeout', '10ms', true);
+      perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
+    exception when lock_not_available then
+      is_lower_running := true;
+      verdict := 'sealing';
+      return next;
+    end;
+  end if;
+  if is_lower_running then
+    update fence.seals s set sealing = true where s.namespace = p_namespace and s.lock = p_lock;
+    return;
+  end if;
+  insert into fence.sessions as s (namespace, lock, token, lease, pid, backend_start)
+    values (p_namespace, p_lock, p_token, p_lease, p_pid, start)
+    on conflict (namespace, lock, pid, backend_start)
+      do update set token = excluded.token, lease = excluded.lease;
+  perform fence.commit_durably();
+  verdict := 'admitted';
+  return next;
+end $$;
+
+-- Ends registration on this session: from here it may register and enter nothing else.
+create or replace function fence.close() returns void
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  update fence.sessions s set closed = true
+    where s.pid = pg_backend_pid() and s.backend_start = fence.start_of(pg_backend_pid())
+$$;
+
+-- Ends the sessions of a lock below its announced token. Returns those that do not end in time; the
+-- call may be repeated, by any session. Holds no lock.
+create or replace function fence.abort(
+  p_namespace text, p_lock text, p_timeout_ms bigint default 5000)
+returns table (pid integer, backend_start timestamptz)
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+begin
+  return query select e.pid, e.backend_start from fence.seals s,
+    fence.end_lower(p_namespace, p_lock, s.token, p_timeout_ms) e
+    where s.namespace = p_namespace and s.lock = p_lock;
+end $$;
+
+-- Forgets ended sessions of a lock and finishes its sealing: gives open transactions that hold a
+-- lower mark a second, ends them, and raises the mark.
+-- Returns the lower sessions that still run. None: the lock is settled.
+create or replace function fence.settle(p_namespace text, p_lock text)
+returns table (pid integer, backend_start timestamptz)
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+#variable_conflict use_column
+declare
+  announced fence.seals;
+  session record;
+  is_lower_running boolean := false;
+begin
+  perform fence.check_isolation();
+  select * into announced from fence.seals s
+    where s.namespace = p_namespace and s.lock = p_lock for update;
+  if not found then return; end if;
+  for session in select s.token, s.pid, s.backend_start from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock loop
+    if not fence.is_running(session.pid, session.backend_start) then
+      delete from fence.sessions s where s.namespace = p_namespace and s.lock = p_lock
+        and s.pid = session.pid and s.backend_start = session.backend_start;
+    elsif announced.sealing and session.token < announced.token then
+      pid := session.pid;
+      backend_start := session.backend_start;
+      is_lower_running := true;
+      return next;
+    end if;
+  end loop;
+  if announced.sealing and not is_lower_running then
+    perform fence.raise_ending(p_namespace, p_lock, announced.token, announced.lease, 1000);
+  end if;
+end $$;
+
+-- Raises the mark and ends what has to end first: lower sessions at once, and lower transactions that
+-- entered the fence after they had `p_wait_ms` to finish.
+create or replace function fence.seal_checked(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid, p_wait_ms integer)
+returns void language plpgsql volatile
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  announced record;
+begin
+  perform fence.show_token(p_namespace, p_lock, p_token);
+  select * into announced
+    from fence.announce_ending(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
+  if announced.verdict = 'announced' then
+    perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
+    perform fence.raise_ending(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
+  end if;
+  perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
+end $$;
+
+-- As its name says. No transaction below the token acts once this has returned and committed.
+create or replace function fence.seal(
+  p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default',
+  p_wait_ms integer default 5000)
+returns bigint language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  perform fence.seal_checked(p_namespace, p_lock, p_token, p_lease, p_wait_ms);
+  return p_token;
+end $$;
+
+-- Sets the first token to admit, after marks were lost or a backup was restored. A higher one stays.
+-- Returns the floor in force. For the owner, and roles that are granted it.
+create or replace function fence.set_floor(p_token bigint) returns bigint
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '5s' as $$
+declare
+  lower record;
+begin
+  perform fence.check_isolation();
+  if p_token is null or p_token not between 1 and 999999999999999 then
+    perform fence.refuse('FE400', 'a floor is 1 to 999999999999999', null, null);
+  end if;
+  -- Waits for raises under way, and holds up new ones.
+  update fence.meta set floor = p_token, floor_lease = gen_random_uuid() where floor < p_token;
+  if found then
+    for lower in select s.namespace, s.lock from fence.sessions s where s.token < p_token
+        group by 1, 2 loop
+      perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
+    end loop;
+    -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
+    update fence.marks set raised_at = clock_timestamp() where token < p_token;
+    perform fence.commit_durably();
+  end if;
+  return (select floor from fence.meta);
+end $$;
+-- Tokens of a transaction, and the check that triggers make.
+
+-- HMAC-SHA256 with the server's own sha256: no extension is needed.
+create or replace function fence.pad(p_key bytea, p_byte integer) returns bytea
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  padded bytea := p_key;
+begin
+  if length(padded) > 64 then padded := sha256(padded); end if;
+  padded := padded || decode(repeat('00', 64 - length(padded)), 'hex');
+  for i in 0..63 loop
+    padded := set_byte(padded, i, get_byte(padded, i) # p_byte);
+  end loop;
+  return padded;
+end $$;
+
+create or replace function fence.authenticate(p_kid text, p_text text) returns bytea
+language plpgsql stable as $$
+declare
+  key fence.keys;
+begin
+  select * into key from fence.keys k where k.kid = p_kid;
+  return sha256(key.outer_pad || sha256(key.inner_pad || convert_to(p_text, 'UTF8')));
+end $$;
+
+-- Adds a key that verifies tokens, as in the lock server's key file. For the owner alone.
+create or replace function fence.set_key(p_kid text, p_key bytea) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_kid !~ '^[A-Za-z0-9._-]{1,32}$' or length(p_key) < 32 then
+    perform fence.refuse('FE400', 'a key has a name and at least 32 bytes', null, null);
+  end if;
+  insert into fence.keys as k (kid, inner_pad, outer_pad)
+    values (p_kid, fence.pad(p_key, 54), fence.pad(p_key, 92))
+    on conflict (kid) do update
+      set inner_pad = excluded.inner_pad, outer_pad = excluded.outer_pad;
+end $$;
+
+-- The key of this database's own claims. No token can name it.
+do $$
+declare
+  key bytea := decode(replace(gen_random_uuid()::text || gen_random_uuid()::text
+    || gen_random_uuid()::text, '-', ''), 'hex');
+begin
+  insert into fence.keys (kid, inner_pad, outer_pad)
+    values ('', fence.pad(key, 54), fence.pad(key, 92)) on conflict (kid) do nothing;
+end $$;
+
+-- Refuses a token that this session may not claim.
+create or replace function fence.check_claimable(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile as $$
+begin
+  if not exists (select from fence.sessions s where s.pid = pg_backend_pid() and s.closed) then
+    return;
+  end if;
+  if exists (select from fence.sessions s
+      where s.pid = pg_backend_pid() and s.closed and s.backend_start = fence.start_of(pg_backend_pid()))
+    and not exists (select from fence.sessions s
+      where s.pid = pg_backend_pid() and s.backend_start = fence.start_of(pg_backend_pid())
+      and s.namespace = p_namespace and s.lock = p_lock and s.token = p_token
+      and s.lease = p_lease) then
+    perform fence.refuse('FE403', format('this session is not registered for lock %s', p_lock), null,
+      'Log in with the token of this lock.');
+  end if;
+end $$;
+
+-- Signature of this transaction's claims. A server has only one transaction with its number ever.
+create or replace function fence.sign(p_claims text) returns text
+language plpgsql volatile as $$
+begin
+  return encode(fence.authenticate('',
+    pg_backend_pid()::text || ' ' || pg_current_xact_id()::text || E'\n' || p_claims), 'hex');
+end $$;
+
+-- The transaction's claims, a line each: namespace, lock, token, lease. A client can read and write
+-- the setting, but not sign it; and a claim is no more than the right to try fence.hold().
+create or replace function fence.claims() returns text
+language plpgsql volatile as $$
+declare
+  setting text := current_setting('fence.claims', true);
+begin
+  if setting is null or length(setting) < 65 or pg_current_xact_id_if_assigned() is null then
+    return '';
+  end if;
+  if left(setting, 64) <> fence.sign(substr(setting, 65)) then
+    return '';
+  end if;
+  return substr(setting, 65);
+end $$;
+
+create or replace function fence.claim_line(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns text language plpgsql immutable as $$
+begin
+  return p_namespace || ' ' || p_lock || ' ' || p_token::text || ' ' || p_lease::text || E'\n';
+end $$;
+
+create or replace function fence.is_claimed(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns boolean language plpgsql volatile as $$
+begin
+  return strpos(E'\n' || fence.claims(),
+    E'\n' || fence.claim_line(p_namespace, p_lock, p_token, p_lease)) > 0;
+end $$;
+
+-- The newest claim is the first one.
+create or replace function fence.claim(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile as $$
+declare
+  claimed text;
+begin
+  if fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then return; end if;
+  claimed := fence.claim_line(p_namespace, p_lock, p_token, p_lease) || fence.claims();
+  claimed := set_config('fence.claims', fence.sign(claimed) || claimed, true);
+end $$;
+
+-- Enters a fence with a token: from here until the transaction ends nothing higher is admitted, and
+-- tables that need the lock can be changed. Raises FE412 for a stale token.
+create or replace function fence.enter(
+  p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default')
+returns bigint language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp as $$
+begin
+  if p_lock is null or p_token is null or p_lease is null or p_namespace is null
+      or p_token not between 1 and 999999999999999 then
+    perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
+  end if;
+  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  perform fence.show_token(p_namespace, p_lock, p_token);
+  -- A raise waits for those who have entered, so that these do not wait for it.
+  if not fence.is_quiet(p_namespace, p_lock)
+      and not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
+    perform fence.await_raise(p_namespace, p_lock);
+  end if;
+  perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
+  perform fence.claim(p_namespace, p_lock, p_token, p_lease);
+  return p_token;
+end $$;
+
+-- Reads a Fencing-Token header in the form that the lock server writes, and verifies its signature.
+create or replace function fence.verify(
+  p_header text, out namespace text, out lock text, out token bigint, out lease uuid)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  parts text[] := regexp_match(p_header,
+    '^([0-9]{1,15});lock="([A-Za-z0-9._:/-]+)";lease="([0-9a-f-]{36})";'
+    'ns="([A-Za-z0-9._-]{1,64})";kid="([A-Za-z0-9._-]{1,64})";sig=:([A-Za-z0-9+/]{43}=):$');
+  expected bytea;
+begin
+  if parts is null then
+    perform fence.refuse('FE400', 'the text is no signed Fencing-Token header', null,
+      'Pass the grant''s fencing_token as it is.');
+  end if;
+  token := parts[1];
+  lock := parts[2];
+  lease := parts[3];
+  namespace := parts[4];
+  expected := fence.authenticate(parts[5], concat_ws(E'\n', 'fencepost-token-v1',
+    parts[4], parts[2], token::text, lease::text, parts[5], ''));
+  -- Compared by a digest, whose time says nothing about the bytes.
+  if expected is null or sha256(expected) <> sha256(decode(parts[6], 'base64')) then
+    perform fence.refuse('FE401', 'the token''s signature is not valid here',
+      format('namespace %s, lock %s, token %s, key %s', namespace, lock, token, parts[5]),
+      'Give the database the lock server''s keys: fence.set_key.');
+  end if;
+end $$;
+
+-- As fence.enter, with a signed header.
+create or replace function fence.enter(p_header text) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  fence_token record;
+begin
+  select * into fence_token from fence.verify(p_header);
+  return fence.enter(fence_token.lock, fence_token.token, fence_token.lease, fence_token.namespace);
+end $$;
+
+-- As fence.seal, with a signed header.
+create or replace function fence.seal(p_header text) returns bigint
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  fence_token record;
+begin
+  select * into fence_token from fence.verify(p_header);
+  return fence.seal(fence_token.lock, fence_token.token, fence_token.lease, fence_token.namespace);
+end $$;
+
+-- Checks that this session or transaction has a token for the lock which is the lock's mark, and
+-- holds the mark until the transaction ends: anew each time, because ROLLBACK TO may have released
+-- it. Triggers call it as the client.
+create or replace function fence.require(p_namespace text, p_lock text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  claimed text := E'\n' || fence.claims();
+  prefix text := E'\n' || p_namespace || ' ' || p_lock || ' ';
+  at integer := strpos(claimed, prefix);
+  own_token bigint;
+  own_lease uuid;
+  held record;
+begin
+  if at > 0 then
+    claimed := split_part(substr(claimed, at + length(prefix)), E'\n', 1);
+    own_token := split_part(claimed, ' ', 1);
+    own_lease := split_part(claimed, ' ', 2);
+  else
+    select s.token, s.lease into own_token, own_lease from fence.sessions s
+      where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
+      and s.backend_start = fence.start_of(pg_backend_pid());
+    if not found then
+      perform fence.refuse('FE428', format('no token for lock %s', p_lock),
+        format('namespace %s, lock %s', p_namespace, p_lock),
+        'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
+    end if;
+  end if;
+  held := fence.hold(p_namespace, p_lock, own_token, own_lease);
+  if held.mark is distinct from own_token or held.lease <> own_lease then
+    perform fence.compare(p_namespace, p_lock, own_token, own_lease, held.mark, held.lease);
+  end if;
+end $$;
+-- Triggers of guarded tables. They run as the client: a column's type may have casts of its owner's.
+
+create or replace function fence.check_table() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  perform fence.require(tg_argv[0], tg_argv[1]);
+  if tg_level = 'STATEMENT' then return null; end if;
+  return coalesce(new, old);
+end $$;
+
+-- Lock of a row: the pattern's texts and the columns' values, in turns.
+create or replace function fence.row_lock(p_row jsonb, p_parts text[]) returns text
+language plpgsql immutable set search_path = pg_catalog, pg_temp as $$
+declare
+  name text := p_parts[1];
+  value text;
+begin
+  for i in 2..array_length(p_parts, 1) by 2 loop
+    value := p_row ->> p_parts[i];
+    if value is null or value !~ '^[A-Za-z0-9._:-]+$' then
+      raise exception using errcode = 'FE400',
+        message = format('column %s names no lock: %L', p_parts[i], value),
+        hint = 'One segment of a lock''s name: A-Z a-z 0-9 . _ : -';
+    end if;
+    name := name || value || p_parts[i + 1];
+  end loop;
+  return name;
+end $$;
+
+-- After the row is changed: a trigger that runs before it could still replace the columns.
+create or replace function fence.check_row() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+declare
+  parts text[] := tg_argv[1:];
+  old_lock text;
+  new_lock text;
+begin
+  if tg_op <> 'INSERT' then
+    old_lock := fence.row_lock(to_jsonb(old), parts);
+    perform fence.require(tg_argv[0], old_lock);
+  end if;
+  if tg_op <> 'DELETE' then
+    new_lock := fence.row_lock(to_jsonb(new), parts);
+    if new_lock is distinct from old_lock then
+      perform fence.require(tg_argv[0], new_lock);
+    end if;
+  end if;
+  return null;
+end $$;
+
+create or replace function fence.refuse_truncate() returns trigger
+language plpgsql set search_path = pg_catalog, pg_temp as $$
+begin
+  raise exception using errcode = 'FE428', message = format('TRUNCATE of %s has no one lock', tg_relid::regclass),
+    hint = 'DELETE the rows whose locks you hold.';
+end $$;
+
+-- Creates the triggers of one table. ALWAYS: session_replication_role does not switch them off.
+create or replace function fence.add_triggers(
+  p_table regclass, p_namespace text, p_parts text[], p_is_rooted boolean)
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp
+set client_min_messages = warning as $$
+declare
+  arguments text := quote_literal(p_namespace);
+  is_partitioned boolean := (select relkind = 'p' from pg_class where oid = p_table);
+  part text;
+begin
+  foreach part in array p_parts loop
+    arguments := arguments || ', ' || quote_literal(part);
+  end loop;
+  execute format('drop trigger if exists fence_truncate on %s', p_table);
+  execute format('create trigger fence_truncate before truncate on %s for each statement '
+    'execute function %s', p_table, case when array_length(p_parts, 1) = 1
+      then format('fence.check_table(%s)', arguments) else 'fence.refuse_truncate()' end);
+  execute format('alter table only %s enable always trigger fence_truncate', p_table);
+  if p_is_rooted then
+    execute format('drop trigger if exists fence_change on %s', p_table);
+    if array_length(p_parts, 1) > 1 then
+      execute format('create trigger fence_change after insert or update or delete on %s '
+        'for each row execute function fence.check_row(%s)', p_table, arguments);
+    else
+      -- A statement on a partition does not run its parent's statement triggers.
+      execute format('create trigger fence_change %s insert or update or delete on %s '
+        'for each %s execute function fence.check_table(%s)',
+        case when is_partitioned then 'after' else 'before' end, p_table,
+        case when is_partitioned then 'row' else 'statement' end, arguments);
+    end if;
+  end if;
+  execute format('alter table only %s enable always trigger fence_change', p_table);
+end $$;
+
+-- Guards a table: its changes need a token for the lock. 'orders/{id}' names a lock a row, by the
+-- value of column id; a name without columns is one lock for the whole table. Partitions are
+-- guarded too; call it again after another one was attached.
+create or replace function fence.guard(
+  p_table regclass, p_lock text, p_namespace text default 'default')
+returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  parts text[] := array[]::text[];
+  piece text;
+  member record;
+begin
+  foreach piece in array regexp_split_to_array(p_lock, '[{}]') loop
+    parts := parts || piece;
+  end loop;
+  perform fence.check_names(p_namespace, regexp_replace(p_lock, '\{[^{}]+\}', 'x', 'g'), 1,
+    gen_random_uuid());
+  for i in 2..array_length(parts, 1) by 2 loop
+    if not exists (select from pg_attribute a where a.attrelid = p_table and a.attnum > 0
+        and not a.attisdropped and a.attname = parts[i]) then
+      perform fence.refuse('FE400', format('table %s has no column %s', p_table, parts[i]), null, null);
+    end if;
+    -- Others are written as the client's settings say (TimeZone, extra_float_digits, …): it would
+    -- choose the lock.
+    if not exists (select from pg_attribute a join pg_type t on t.oid = a.atttypid
+        where a.attrelid = p_table and a.attname = parts[i] and (t.typtype = 'e' or t.typcategory = 'S'
+          or coalesce(nullif(t.typbasetype, 0), t.oid) in ('int2'::regtype, 'int4'::regtype,
+            'int8'::regtype, 'numeric'::regtype, 'uuid'::regtype, 'date'::regtype, 'bool'::regtype)))
+    then
+      perform fence.refuse('FE400', format('column %s has a type that names no lock', parts[i]),
+        null, 'A text, an integer, numeric, uuid, date, boolean or an enumeration.');
+    end if;
+  end loop;
+  if not exists (select from pg_class where oid = p_table and relkind in ('r', 'p'))
+     or exists (select from pg_inherits i join pg_class c on c.oid = i.inhparent
+       where p_table in (i.inhparent, i.inhrelid) and c.relkind = 'r') then
+    perform fence.refuse('FE400', format('%s is no table, or inherits from one', p_table), null,
+      'Views and inheritance are not guarded; partitioned tables are.');
+  end if;
+  if exists (select from pg_class where oid = p_table and relispartition) then
+    perform fence.refuse('FE400', format('%s is a partition', p_table), null,
+      'Guard the partitioned table.');
+  end if;
+  insert into fence.guarded as g (relation, namespace, lock) values (p_table, p_namespace, p_lock)
+    on conflict (relation) do update set namespace = excluded.namespace, lock = excluded.lock;
+  perform fence.add_triggers(p_table, p_namespace, parts, true);
+  for member in select t.relid from pg_partition_tree(p_table) t where t.relid <> p_table loop
+    perform fence.add_triggers(member.relid, p_namespace, parts, false);
+  end loop;
+end $$;
+
+create or replace function fence.unguard(p_table regclass) returns void
+language plpgsql volatile set search_path = pg_catalog, pg_temp
+set client_min_messages = warning as $$
+declare
+  member record;
+begin
+  execute format('drop trigger if exists fence_change on %s', p_table);
+  execute format('drop trigger if exists fence_truncate on %s', p_table);
+  for member in select t.relid from pg_partition_tree(p_table) t where t.relid <> p_table loop
+    execute format('drop trigger if exists fence_truncate on %s', member.relid);
+  end loop;
+  delete from fence.guarded g where g.relation = p_table;
+end $$;
+
+-- Guarded tables and partitions that lack a trigger, or have it switched off; and those that are
+-- changed through another table, which runs none of their statement triggers.
+create or replace function fence.gaps() returns table (relation regclass, missing text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+  select r.relid, n.name from fence.guarded g
+  cross join lateral (select t.relid from pg_partition_tree(g.relation) t
+    union select g.relation) r
+  cross join (values ('fence_change'), ('fence_truncate')) n (name)
+  where not exists (select from pg_trigger t
+    where t.tgrelid = r.relid and t.tgname = n.name and t.tgenabled = 'A')
+  union all
+  select g.relation, 'a trigger for changes through ' || i.inhparent::regclass
+  from fence.guarded g join pg_inherits i on i.inhrelid = g.relation
+$$;
+-- What is installed, a line each. For the owner, and roles that are granted it.
+create or replace function fence.status() returns table (item text, value text)
+language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+  select 'version', version::text from fence.meta
+  union all select 'floor', floor::text from fence.meta
+  union all select 'highest mark', coalesce(max(token), 0)::text from fence.marks
+  union all select 'locks', count(*)::text from fence.marks
+  union all select 'sealing', s.namespace || ' ' || s.lock || ' under ' || s.token
+    from fence.seals s where s.sealing
+  union all select 'sessions', count(*)::text from fence.sessions s
+    where fence.is_running(s.pid, s.backend_start)
+  union all select 'key', k.kid from fence.keys k where k.kid <> ''
+  union all select 'table', g.relation::text || ' by ' || g.namespace || ' ' || g.lock
+    from fence.guarded g
+  union all select 'GAP', format('%s lacks %s: guard its table again', p.relation, p.missing)
+    from fence.gaps() p
+$$;
+-- Rights: none on tables, and no function but those that triggers call as the client. Others are
+-- granted by name: enter and seal to clients, the rest of 3-sessions.sql to a guard.
+revoke all on schema fence from public;
+revoke all on all tables in schema fence from public;
+revoke all on all functions in schema fence from public;
+grant usage on schema fence to public;
+grant execute on function fence.require(text, text), fence.row_lock(jsonb, text[]) to public;
+\o /dev/null
+\if :{?key}
+  select fence.set_key(:'kid', decode(:'key', 'hex'));
+\endif
+\if :{?client}
+  \if :{?key}
+    revoke execute on function fence.enter(text, bigint, uuid, text), fence.seal(text, bigint, uuid, text, integer) from :"client";
+    grant execute on function fence.enter(text), fence.seal(text) to :"client";
+  \else
+    revoke execute on function fence.enter(text), fence.seal(text) from :"client";
+    grant execute on function fence.enter(text, bigint, uuid, text), fence.seal(text, bigint, uuid, text, integer) to :"client";
+  \endif
+\endif
+\if :{?table}
+  select fence.guard(:'table', :'lock', :'namespace');
+\endif
+\o
+commit;
