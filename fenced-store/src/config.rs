@@ -167,7 +167,9 @@ impl Config {
         let redis_port = self.redis.settings(store, exposure.clone(), listener, self.keys.unsigned);
         let redis_port = keep(redis_port, &mut problems);
         let listening = self.listener.options();
-        let postgres = self.postgres.settings(exposure.clone(), listening, self.mode, fail_points);
+        let floor = self.store.floor;
+        let postgres =
+            self.postgres.settings(floor, exposure.clone(), listening, self.mode, fail_points);
         let postgres = keep(postgres, &mut problems).flatten().map(Backend::Postgres);
         let backend = backend.and_then(|backend| backend.or(postgres));
         problems.extend(self.store.unusable_marks_from());
