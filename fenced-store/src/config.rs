@@ -170,7 +170,9 @@ impl Config {
         let redis_port = self.redis.settings(store, exposure.clone(), listener, self.keys.unsigned);
         let redis_port = keep(redis_port, &mut problems);
         let listening = self.listener.options();
-        let postgres = self.postgres.settings(exposure.clone(), listening, self.mode, fail_points);
+        let floor = self.store.floor;
+        let postgres =
+            self.postgres.settings(floor, exposure.clone(), listening, self.mode, fail_points);
         let postgres_port = keep(postgres, &mut problems).flatten();
         problems.extend(self.store.unusable_marks_from());
         let keys = keep(self.keys.keys(), &mut problems);

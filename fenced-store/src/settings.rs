@@ -19,7 +19,6 @@ use crate::store::redis::RedisOptions;
 
 /// Backend of the guard.
 #[derive(Clone, Debug)]
-#[expect(clippy::large_enum_variant, reason = "there is one, made at start")]
 pub enum Backend {
     /// A store that checks and writes in one step, with the objects API.
     Store(StoreUrl),

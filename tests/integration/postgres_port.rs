@@ -3,9 +3,14 @@
 
 mod bad_input;
 mod drivers;
+mod failover;
 mod handover;
+mod late_token;
+mod poolers;
 mod race;
+mod rules;
 mod start;
+mod tls;
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of};
 use fence_tests::postgres_server::Postgres;
@@ -53,18 +58,15 @@ pub(crate) async fn shop(postgres: &Postgres, role: &str, sql: &str) -> String {
 }
 
 pub(crate) fn setup(postgres: &Postgres) -> Setup {
-    let url = format!("postgres://guard@{}/shop", postgres.address());
-    Setup::bare("fenced-store").args(&[
-        "--unsigned",
-        "--postgres-listen",
-        "127.0.0.1:0",
-        "--postgres-upstream",
-        &url,
-        "--postgres-writer",
-        "writer",
-        "--postgres-reader",
-        "reader",
-    ])
+    setup_at(&format!("postgres://guard@{}/shop", postgres.address()))
+        .args(&["--postgres-writer", "writer"])
+}
+
+/// A guard before the database of a URL, without a role for clients with a token.
+pub(crate) fn setup_at(url: &str) -> Setup {
+    let listen = ["--unsigned", "--postgres-listen", "127.0.0.1:0"];
+    let setup = Setup::bare("fenced-store").args(&listen).args(&["--postgres-upstream", url]);
+    setup.args(&["--postgres-reader", "reader"])
 }
 
 /// Starts it and waits until both listen.

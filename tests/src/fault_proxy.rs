@@ -109,8 +109,13 @@ impl FaultProxy {
     /// From now on it stands before another address, as a name or an address that is moved by hand
     /// does. Connections that exist are cut.
     pub fn move_to(&self, upstream: &str) {
-        self.upstream.send_replace(upstream.to_owned());
+        self.redirect(upstream);
         self.cut();
+    }
+
+    /// From now on new connections go to another address; those that exist stay.
+    pub fn redirect(&self, upstream: &str) {
+        self.upstream.send_replace(upstream.to_owned());
     }
 
     /// Its own address, `127.0.0.1:PORT`.

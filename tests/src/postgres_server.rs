@@ -1,5 +1,6 @@
 //! A real PostgreSQL for one test.
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -7,6 +8,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
+use crate::certificates::Certificates;
 use crate::ports;
 use crate::process::{Output, Process, command};
 use crate::wait::until;
@@ -38,6 +40,32 @@ impl Postgres {
         let folder = new_folder();
         copy(template(), &folder.path().join("data"));
         Self::started(folder, options).await
+    }
+
+    /// Writes a file into the data folder for the next start: `pg_hba.conf`, a certificate.
+    ///
+    /// # Panics
+    /// If it cannot be written.
+    pub fn write(&self, name: &str, text: &str) {
+        let path = self.data().join(name);
+        std::fs::write(&path, text).expect("a file of PostgreSQL");
+        let mode = std::fs::Permissions::from_mode(0o600);
+        std::fs::set_permissions(&path, mode).expect("its mode");
+        own(&path);
+    }
+
+    /// Speaks TLS from the next start on, and verifies the certificates of clients.
+    pub fn speak_tls(&mut self, certificates: &Certificates) {
+        for name in ["server.pem", "server.key", "ca.pem"] {
+            self.write(name, &certificates.read(name));
+        }
+        let files = [
+            ("ssl_cert_file", "server.pem"),
+            ("ssl_key_file", "server.key"),
+            ("ssl_ca_file", "ca.pem"),
+        ];
+        self.set(&files);
+        self.set(&[("ssl", "on")]);
     }
 
     /// One on a copy of another's data folder, as it is at this moment: a restored backup. The

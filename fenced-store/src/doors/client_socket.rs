@@ -1,4 +1,5 @@
-//! The socket of a client, plain or TLS, and its two halves.
+//! The socket of a client, plain or TLS, and its two halves; or that of the PostgreSQL behind a
+//! port.
 //!
 //! The halves of a plain connection are tokio's own: TLS costs it one branch a call.
 
@@ -10,7 +11,8 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::BytesMut;
-use rustls::ServerConnection;
+use postgres_link::PostgresSocket;
+use rustls::Connection;
 use service_kit::socket;
 use service_kit::tasks::Tasks;
 use service_kit::tls::ServerTls;
@@ -75,7 +77,7 @@ pub(in crate::doors) async fn accept(listener: &TcpListener) -> TcpStream {
 pub(in crate::doors) enum ClientSocket {
     Plain(TcpStream),
     /// Its TLS handshake is complete.
-    Tls(TcpStream, Box<ServerConnection>),
+    Tls(TcpStream, Box<Connection>),
 }
 
 impl ClientSocket {
@@ -108,7 +110,18 @@ impl ClientSocket {
         // Before its first event the socket takes nothing, and the handshake may have read a QUIT,
         // whose reply would be lost.
         stream.writable().await?;
-        Ok(Self::Tls(stream, Box::new(session)))
+        Ok(Self::Tls(stream, Box::new(session.into())))
+    }
+
+    /// The socket of a connection to a server.
+    pub(in crate::doors) fn of_server(socket: PostgresSocket) -> Self {
+        match socket {
+            PostgresSocket::Plain(tcp) => Self::Plain(tcp),
+            PostgresSocket::Tls(stream) => {
+                let (tcp, session) = stream.into_inner();
+                Self::Tls(tcp, Box::new(session.into()))
+            }
+        }
     }
 
     /// The connection under it.

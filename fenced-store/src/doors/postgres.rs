@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::Code;
+use fence_protocol::{Code, Token};
 use service_kit::Kit;
 use service_kit::listener::Exposure;
 use service_kit::tls::ServerTls;
@@ -27,6 +27,7 @@ use crate::service::{Guard, RequestSummary};
 use crate::store::{FenceOutcome, Fences};
 use crate::verdict::{Fence, Mark};
 
+mod admission;
 mod cancel;
 mod client;
 mod counters;
@@ -34,15 +35,16 @@ mod fences;
 mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+mod late_token;
 mod probe;
 mod refusal;
 mod registry;
 mod relay;
 mod server;
 mod startup;
-mod target;
 mod thread;
 mod traffic;
+mod upstream;
 
 use cancel::CancelKeys;
 use counters::PortCounters;
@@ -51,8 +53,8 @@ use fences::DatabaseMarks;
 use refusal::Refusal;
 use registry::{NotAdmitted, Registry};
 pub use server::ServerLogin;
-pub use target::UpstreamUrl;
 pub(crate) use thread::{Listening, listen};
+pub use upstream::Upstream;
 
 /// Time that a client may take to read its last error.
 const LINGER: Duration = Duration::from_secs(2);
@@ -69,9 +71,11 @@ pub struct PortSettings {
     /// TLS of the port; `None` if it is plain itself.
     pub tls: Option<ServerTls>,
     /// The database behind the port, with the guard's own login.
-    pub upstream: UpstreamUrl,
-    /// Login of clients with a token.
-    pub writer: ServerLogin,
+    pub upstream: Upstream,
+    /// First token to be admitted, after marks were lost.
+    pub floor: Option<Token>,
+    /// Logins of clients with a token, at least one.
+    pub writers: Vec<ServerLogin>,
     /// Role of clients without a token, who log in with its password.
     pub reader: Option<String>,
     /// Number of threads, at least 1.
@@ -104,6 +108,10 @@ pub(crate) async fn open_marks(
     let upstream = settings.upstream.clone();
     let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
     let probed = probe::probe(&registry, settings).await?;
+    if let Some(floor) = settings.floor {
+        let set = registry.set_floor(floor).await;
+        set.map_err(|error| format!("--floor {floor} cannot be set: {error}"))?;
+    }
     let registry =
         Registry::new(settings.upstream.clone(), namespace.clone(), settings.fail_points);
     Ok(Arc::new(DatabaseMarks::new(registry, probed)))
@@ -151,6 +159,7 @@ impl Port {
             NotAdmitted::Collision(mark) => {
                 (Code::TokenCollision, FenceOutcome::Collision { mark: *mark })
             }
+            NotAdmitted::OtherServer => return,
             NotAdmitted::Failed(error) => {
                 tracing::warn!(lock = %fence.lock, "a session was not registered: {error}");
                 return;

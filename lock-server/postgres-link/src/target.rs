@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use service_kit::login::{Password, StoreLogin};
 use service_kit::socket;
-use service_kit::tls::TlsOptions;
+use service_kit::tls::{TlsClient, TlsOptions};
 use tokio::net::TcpStream;
 
 use crate::tls::PostgresSocket;
@@ -18,7 +19,8 @@ const DEFAULT_NAME: &str = "postgres";
 const ALPN: &[u8] = b"postgresql";
 
 /// A PostgreSQL URL that was understood: `postgres://[user[:password]@]host[:port][,…][/database]`,
-/// with `?sslmode=verify-full` for TLS. Of several hosts the one is used that accepts writes.
+/// with `?sslmode=verify-full` for TLS, and `sslrootcert`, `sslcert` and `sslkey` for its files. Of
+/// several hosts the one is used that accepts writes.
 ///
 /// Its text and its `Debug` hide the password.
 #[derive(Clone)]
@@ -29,6 +31,8 @@ pub struct PostgresTarget {
     database: Option<String>,
     application_name: Option<String>,
     tls: Option<TlsOptions>,
+    /// TLS by these options, made once: reading the system's certificates takes time.
+    tls_client: Arc<OnceLock<Result<TlsClient, String>>>,
     shown: String,
 }
 
@@ -36,17 +40,11 @@ impl FromStr for PostgresTarget {
     type Err = TargetError;
 
     fn from_str(text: &str) -> Result<Self, TargetError> {
-        let PostgresUrl { addresses, user, password, database, is_tls, .. } = &url::parse(text)?;
-        let PostgresUrl { application_name, shown, .. } = url::parse(text)?;
-        Ok(Self {
-            addresses: addresses.clone(),
-            user: user.clone(),
-            password: password.as_deref().map(Password::from),
-            database: database.clone(),
-            application_name,
-            tls: is_tls.then(TlsOptions::default),
-            shown,
-        })
+        let PostgresUrl { addresses, user, password, database, application_name, tls, shown } =
+            url::parse(text)?;
+        let password = password.as_deref().map(Password::from);
+        let tls_client = Arc::default();
+        Ok(Self { addresses, user, password, database, application_name, tls, tls_client, shown })
     }
 }
 
@@ -75,8 +73,16 @@ impl PostgresTarget {
             self.password = Some(password.clone());
         }
         match &mut self.tls {
-            Some(tls) => *tls = login.tls.clone(),
-            None if login.tls.is_default() => {}
+            _ if login.tls.is_default() => {}
+            Some(tls) if tls.is_default() => {
+                *tls = login.tls.clone();
+                self.tls_client = Arc::default();
+            }
+            Some(_) => {
+                return Err("--store names certificates, and so do --store-ca, --store-cert or \
+                            --store-key; name them once"
+                    .to_owned());
+            }
             None => {
                 return Err("--store-ca, --store-cert and --store-key are for TLS; write \
                             ?sslmode=verify-full in --store, or leave them out"
@@ -104,6 +110,11 @@ impl PostgresTarget {
     /// The database; `postgres` where none is named.
     pub fn database(&self) -> &str {
         self.database.as_deref().unwrap_or(DEFAULT_NAME)
+    }
+
+    /// True if the URL names a user and a database.
+    pub fn names_database(&self) -> bool {
+        self.user.is_some() && self.database.is_some()
     }
 
     /// The name under which sessions are shown, where the URL has one.
@@ -161,8 +172,8 @@ impl PostgresTarget {
         let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
         socket::tune_to_store(&stream);
         let Some(options) = &self.tls else { return Ok(PostgresSocket::Plain(stream)) };
-        let tls = options.client(ALPN)?;
-        PostgresSocket::over_tls(&tls, host, stream)
+        let tls = self.tls_client.get_or_init(|| options.client(ALPN)).as_ref();
+        PostgresSocket::over_tls(tls.map_err(Clone::clone)?, host, stream)
             .await
             .map_err(|error| options.explain(&error, host).unwrap_or_else(|| error.to_string()))
     }

@@ -1,12 +1,18 @@
 //! PostgreSQL URLs: one host, or several.
 
+use std::path::Path;
+
 use percent_encoding::percent_decode_str;
 use service_kit::login::without_password;
+use service_kit::tls::{TlsOptions, TlsSettingNames};
 
 /// The port of an address that names none.
 const DEFAULT_PORT: u16 = 5432;
 /// More addresses than this are a mistake.
 const ADDRESSES_MAX: usize = 16;
+/// Options of the URL that name files, as libpq has them.
+const FILES: TlsSettingNames =
+    TlsSettingNames { ca: "sslrootcert", certificate: "sslcert", key: "sslkey" };
 
 /// A URL that is no PostgreSQL URL.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,8 +33,8 @@ pub(crate) struct PostgresUrl {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
     pub(crate) database: Option<String>,
-    /// True with `sslmode=verify-full`.
-    pub(crate) is_tls: bool,
+    /// Certificates with `sslmode=verify-full`.
+    pub(crate) tls: Option<TlsOptions>,
     pub(crate) application_name: Option<String>,
     /// The URL without user and password.
     pub(crate) shown: String,
@@ -63,38 +69,63 @@ fn take_apart(text: &str, shown: &str) -> Result<PostgresUrl, String> {
         Some((user, password)) => (Some(decoded(user)?), not_empty(decoded(password)?)),
         None => (None, None),
     };
-    let mut is_tls = None;
-    let mut application_name = None;
-    for option in query.split('&').filter(|option| !option.is_empty()) {
-        match option.split_once('=') {
-            Some(("sslmode", "disable")) => is_tls = Some(false),
-            Some(("sslmode", "verify-full")) => is_tls = Some(true),
-            Some(("sslmode", _)) => {
-                return Err("its sslmode is none of disable and verify-full: with any other one, \
-                            another server could take the place of this one"
-                    .to_owned());
-            }
-            Some(("target_session_attrs", "read-write" | "primary")) => {}
-            Some(("application_name", name)) => application_name = not_empty(decoded(name)?),
-            Some((name, _)) => return Err(format!("its option {name:?} is not known")),
-            None => return Err("its query is no list of name=value".to_owned()),
-        }
-    }
     let is_here = addresses.iter().all(|(host, _)| is_loopback(host));
-    if is_tls.is_none() && !is_here {
-        return Err("it leads beyond this machine: add ?sslmode=verify-full, or \
-                    ?sslmode=disable in a network that is trusted"
-            .to_owned());
-    }
+    let UrlOptions { application_name, tls } = UrlOptions::read(query, is_here)?;
     Ok(PostgresUrl {
         addresses,
         user,
         password,
         database: not_empty(decoded(database)?),
-        is_tls: is_tls.unwrap_or(false),
+        tls,
         application_name,
         shown: shown.to_owned(),
     })
+}
+
+/// Options behind the question mark.
+struct UrlOptions {
+    application_name: Option<String>,
+    tls: Option<TlsOptions>,
+}
+
+impl UrlOptions {
+    fn read(query: &str, is_here: bool) -> Result<Self, String> {
+        let mut is_tls = None;
+        let mut application_name = None;
+        let [mut ca, mut certificate, mut key] = [None, None, None];
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            match option.split_once('=') {
+                Some(("sslmode", "disable")) => is_tls = Some(false),
+                Some(("sslmode", "verify-full")) => is_tls = Some(true),
+                Some(("sslmode", _)) => {
+                    return Err("its sslmode is none of disable and verify-full: with any other \
+                                one, another server could take the place of this one"
+                        .to_owned());
+                }
+                Some(("target_session_attrs", "read-write" | "primary")) => {}
+                Some(("application_name", name)) => application_name = not_empty(decoded(name)?),
+                Some(("sslrootcert", "system")) => ca = None,
+                Some(("sslrootcert", file)) => ca = not_empty(decoded(file)?),
+                Some(("sslcert", file)) => certificate = not_empty(decoded(file)?),
+                Some(("sslkey", file)) => key = not_empty(decoded(file)?),
+                Some((name, _)) => return Err(format!("its option {name:?} is not known")),
+                None => return Err("its query is no list of name=value".to_owned()),
+            }
+        }
+        if is_tls.is_none() && !is_here {
+            return Err("it leads beyond this machine: add ?sslmode=verify-full, or \
+                        ?sslmode=disable in a network that is trusted"
+                .to_owned());
+        }
+        let [ca, certificate, key] =
+            [&ca, &certificate, &key].map(|file| file.as_deref().map(Path::new));
+        if is_tls != Some(true) && [ca, certificate, key].iter().any(Option::is_some) {
+            let text = "its sslrootcert, sslcert or sslkey is for sslmode=verify-full; add that";
+            return Err(text.to_owned());
+        }
+        let tls = is_tls.unwrap_or(false).then(|| TlsOptions::read(FILES, ca, certificate, key));
+        Ok(Self { application_name, tls: tls.transpose()? })
+    }
 }
 
 fn address(text: &str) -> Result<(String, u16), String> {
@@ -151,13 +182,13 @@ mod tests {
         let url = parse("postgres://locks:a%40b@127.0.0.1:7,[::1]/db?application_name=x").unwrap();
         assert_eq!(url.addresses, [("127.0.0.1".to_owned(), 7), ("::1".to_owned(), 5432)]);
         assert_eq!((url.user.as_deref(), url.password.as_deref()), (Some("locks"), Some("a@b")));
-        assert_eq!((url.database.as_deref(), url.is_tls), (Some("db"), false));
+        assert_eq!((url.database.as_deref(), url.tls.is_some()), (Some("db"), false));
         assert_eq!(url.application_name.as_deref(), Some("x"));
         assert!(!url.shown.contains("a%40b"), "{}", url.shown);
         let url = parse("postgresql://a,b/?sslmode=verify-full&target_session_attrs=read-write");
         let url = url.unwrap();
-        assert!(url.is_tls && url.user.is_none() && url.database.is_none());
-        assert!(!parse("postgres://db.example/x?sslmode=disable").unwrap().is_tls);
+        assert!(url.tls.is_some() && url.user.is_none() && url.database.is_none());
+        assert!(parse("postgres://db.example/x?sslmode=disable").unwrap().tls.is_none());
     }
 
     #[test]
@@ -172,6 +203,9 @@ mod tests {
             ("postgres://localhost/x/y", "too many parts"),
             ("postgres://localhost/x?sslmode=require", "disable and verify-full"),
             ("postgres://localhost/x?sslmode", "name=value"),
+            ("postgres://localhost/x?sslrootcert=/a", "is for sslmode=verify-full"),
+            ("postgres://localhost/x?sslmode=verify-full&sslrootcert=/no", "sslrootcert: /no"),
+            ("postgres://localhost/x?sslmode=verify-full&sslcert=/no", "needs its private key"),
             ("postgres://localhost/x?password=hunter2", "not known"),
             ("postgres://localhost/%ff", "UTF-8"),
             ("postgres://localhost/%00", "zero byte"),

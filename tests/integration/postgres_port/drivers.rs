@@ -108,7 +108,7 @@ async fn a_statement_is_cancelled_by_its_own_key_alone() {
 }
 
 /// Sends a cancel request and waits until it was handled.
-async fn cancel(address: &str, (pid, secret): (i32, i32)) {
+pub(crate) async fn cancel(address: &str, (pid, secret): (i32, i32)) {
     let mut client = PostgresClient::connect(address).await;
     let mut bytes = 16_i32.to_be_bytes().to_vec();
     bytes.extend(80_877_102_u32.to_be_bytes());

@@ -38,6 +38,17 @@ async fn the_port_starts_before_a_sound_database_alone() {
 }
 
 #[tokio::test]
+async fn a_server_that_is_not_there_is_named() {
+    let mut postgres = database().await;
+    let setup = setup(&postgres);
+    postgres.stop().await;
+    let text = refused(&setup).await;
+    assert!(text.contains("cannot connect to PostgreSQL at 127.0.0.1"), "{text}");
+    postgres.start_again().await;
+    port(&setup).await.log_in(1).await.unwrap();
+}
+
+#[tokio::test]
 async fn prepared_transactions_must_be_off() {
     let postgres = Postgres::with(&[("max_prepared_transactions", "5")]).await;
     prepare(&postgres).await;

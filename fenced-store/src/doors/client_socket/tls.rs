@@ -1,4 +1,4 @@
-//! TLS over a client's socket, written to without waiting.
+//! TLS over a peer's socket, written to without waiting.
 //!
 //! rustls does no I/O: bytes are moved between its buffers and the socket here. Both stay small. A
 //! read leaves nothing in it but the beginning of a record, so that whatever is not in the socket
@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
 use bytes::BytesMut;
-use rustls::ServerConnection;
+use rustls::Connection;
 use service_kit::socket;
 use tokio::io::{AsyncRead as _, ReadBuf};
 use tokio::net::TcpStream;
@@ -32,13 +32,13 @@ thread_local! {
 /// State of TLS, which both halves use.
 #[derive(Debug)]
 pub(super) struct TlsSession {
-    tls: ServerConnection,
+    tls: Connection,
     /// Bytes of the writer that are encrypted, and not all in the socket.
     sealed: usize,
 }
 
 impl TlsSession {
-    pub(super) fn new(mut tls: ServerConnection) -> Self {
+    pub(super) fn new(mut tls: Connection) -> Self {
         tls.set_buffer_limit(Some(SEALED_MAX));
         Self { tls, sealed: 0 }
     }

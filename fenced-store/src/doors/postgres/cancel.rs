@@ -1,14 +1,14 @@
 //! Cancel requests: the key that a client was given stands for that of its session at the server.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use postgres_protocol::message::frontend;
 use service_kit::ids;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
 use super::Port;
 
@@ -18,8 +18,17 @@ const WITHIN: Duration = Duration::from_secs(5);
 /// Keys of all sessions of the port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CancelKeys {
-    /// Secret of the server, by process id and the secret that the client was given.
-    secrets: Arc<Mutex<HashMap<(i32, i32), i32>>>,
+    /// By the process id and the secret that the client was given.
+    sessions: Arc<Mutex<HashMap<(i32, i32), CancelTarget>>>,
+}
+
+/// A session as the server knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CancelTarget {
+    /// Number of the server's address.
+    pub(super) at: usize,
+    pub(super) pid: i32,
+    pub(super) secret: i32,
 }
 
 /// Key of one session; it is forgotten when this is dropped.
@@ -31,34 +40,38 @@ pub(super) struct CancelKey {
 
 impl CancelKeys {
     /// Makes a key for a session of the server.
-    pub(super) fn add(&self, pid: i32, server_secret: i32) -> CancelKey {
+    pub(super) fn add(&self, target: CancelTarget) -> CancelKey {
         let random = u32::from_str_radix(&ids::random_hex(4), 16).unwrap_or_default();
-        let key = (pid, random.cast_signed());
-        self.secrets.lock().unwrap_or_else(PoisonError::into_inner).insert(key, server_secret);
+        let key = (target.pid, random.cast_signed());
+        self.lock().insert(key, target);
         CancelKey { keys: self.clone(), key }
     }
 
-    fn find(&self, pid: i32, secret: i32) -> Option<i32> {
-        let secrets = self.secrets.lock().unwrap_or_else(PoisonError::into_inner);
-        secrets.get(&(pid, secret)).copied()
+    fn find(&self, pid: i32, secret: i32) -> Option<CancelTarget> {
+        self.lock().get(&(pid, secret)).copied()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<(i32, i32), CancelTarget>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Passes a request on and waits until the server has received it; a wrong key has no effect.
     pub(super) async fn cancel(&self, port: &Port, pid: i32, secret: i32) {
-        let Some(secret) = self.find(pid, secret) else {
+        let Some(CancelTarget { at, pid, secret }) = self.find(pid, secret) else {
             tracing::debug!(pid, "a cancel request with a wrong key");
             return;
         };
-        let address = port.settings.upstream.address.clone();
+        let target = &port.settings.upstream.target;
         let request = async {
-            let mut stream = TcpStream::connect(address).await?;
+            let mut stream = target.open(at, WITHIN).await.map_err(io::Error::other)?;
             let mut out = BytesMut::new();
             frontend::cancel_request(pid, secret, &mut out);
             stream.write_all(&out).await?;
+            stream.flush().await?;
             // The server closes the connection once it has sent the signal.
             stream.read(&mut [0]).await
         };
-        let done: Result<std::io::Result<usize>, _> = tokio::time::timeout(WITHIN, request).await;
+        let done: Result<io::Result<usize>, _> = tokio::time::timeout(WITHIN, request).await;
         match done {
             Ok(Ok(_)) => {
                 port.counters.cancels.inc();
@@ -69,16 +82,20 @@ impl CancelKeys {
 }
 
 impl CancelKey {
-    /// The secret for the client.
-    pub(super) fn secret(&self) -> i32 {
-        self.key.1
+    /// Process id and secret for the client.
+    pub(super) fn of_client(&self) -> (i32, i32) {
+        self.key
+    }
+
+    /// Lets the key stand for another session, which took the place of the first.
+    pub(super) fn stand_for(&self, target: CancelTarget) {
+        self.keys.lock().insert(self.key, target);
     }
 }
 
 impl Drop for CancelKey {
     fn drop(&mut self) {
-        let mut secrets = self.keys.secrets.lock().unwrap_or_else(PoisonError::into_inner);
-        secrets.remove(&self.key);
+        self.keys.lock().remove(&self.key);
     }
 }
 
@@ -89,11 +106,15 @@ mod tests {
     #[test]
     fn a_key_is_known_while_its_session_lives() {
         let keys = CancelKeys::default();
-        let key = keys.add(7, 42);
-        let (pid, secret) = key.key;
-        assert_eq!(keys.find(pid, secret), Some(42));
+        let target = CancelTarget { at: 0, pid: 7, secret: 42 };
+        let key = keys.add(target);
+        let (pid, secret) = key.of_client();
+        assert_eq!(keys.find(pid, secret), Some(target));
         assert_eq!(keys.find(pid, secret.wrapping_add(1)), None);
         assert_eq!(keys.find(pid + 1, secret), None);
+        let other = CancelTarget { at: 1, pid: 8, secret: 43 };
+        key.stand_for(other);
+        assert_eq!(keys.find(pid, secret), Some(other));
         drop(key);
         assert_eq!(keys.find(pid, secret), None);
     }

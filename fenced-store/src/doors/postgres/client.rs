@@ -2,30 +2,26 @@
 
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use fence_protocol::LockName;
 use service_kit::socket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::CancelKey;
-use super::frames;
 use super::refusal::{Refusal, sqlstate};
 use super::relay::{Relay, RelayEnd};
-use super::server::{ServerLogin, ServerSession};
+use super::server::ServerSession;
 use super::startup::{FirstPacket, PACKET_MAX, Startup};
 use super::thread::PortThread;
+use super::{admission, frames, late_token};
 use crate::doors::client_socket::{ClientReader, ClientSocket, ClientWriter, Sink as _};
-use crate::fencing::FencingPolicy;
-use crate::rules::{Protects, Resolved};
 use crate::verdict::Fence;
-use service_kit::login::Password;
 
-/// The longest password message.
-const PASSWORD_MAX: usize = 80 << 10;
+/// ReadyForQuery of a session without a transaction.
+pub(super) const READY: &[u8] = b"Z\0\0\0\x05I";
 
 /// End of a client before it was admitted.
 pub(super) enum Early {
@@ -67,12 +63,12 @@ async fn admit(
     let limit = port.settings.login_within;
     let first = tokio::time::timeout(limit, introduce(thread, stream, stop)).await;
     let Ok(Ok(Some((mut client, startup)))) = first else { return None };
-    let login = tokio::time::timeout(limit, log_in(thread, &mut client, startup));
-    let admitted = login.await.unwrap_or_else(|_| {
-        let text = "the login did not complete in time";
-        let hint = "Connect again later.";
-        Err(Refusal::new(sqlstate::NOT_AUTHORIZED, text, "nothing was executed", hint).into())
-    });
+    let admitted = match within(limit, log_in(thread, &mut client, &startup)).await {
+        Ok(admitted) if admitted.fences.is_empty() => {
+            late_token::await_token(thread, &mut client, &startup, admitted, stop).await
+        }
+        admitted => admitted,
+    };
     match admitted {
         Ok(admitted) => Some(Relay::new(Rc::clone(thread), client, admitted)),
         Err(Early::Gone) => None,
@@ -82,6 +78,18 @@ async fn admit(
             None
         }
     }
+}
+
+/// Bounds a login, a hand-over included.
+pub(super) async fn within<T>(
+    limit: Duration,
+    login: impl Future<Output = Result<T, Early>>,
+) -> Result<T, Early> {
+    tokio::time::timeout(limit, login).await.unwrap_or_else(|_| {
+        let text = "the login did not complete in time";
+        let hint = "Connect again later.";
+        Err(Refusal::new(sqlstate::NOT_AUTHORIZED, text, "nothing was executed", hint).into())
+    })
 }
 
 /// Sends the last frame, if there is one, and ends the connection.
@@ -109,7 +117,7 @@ pub(super) struct Client {
 
 impl Client {
     /// Reads a frame; its tag is in it.
-    async fn frame(&mut self, max: usize) -> Result<Bytes, Early> {
+    pub(super) async fn frame(&mut self, max: usize) -> Result<Bytes, Early> {
         loop {
             let header = frames::header(&self.inbox)
                 .map_err(|bad| Refusal::protocol(format!("invalid message length {}", bad.len)))?;
@@ -243,45 +251,29 @@ async fn introduced(
     Ok(None)
 }
 
-/// Rights of a session: its tokens, and the role that it runs as.
-struct Admission {
-    fences: Vec<Fence>,
-    login: ServerLogin,
-}
-
-/// Authenticates a client, opens its session at the server and registers it there, before a byte of
-/// the client is relayed.
+/// Authenticates a client and opens its session at the server; with a token it is registered there
+/// before a byte of the client is relayed.
 async fn log_in(
-    thread: &Rc<PortThread>,
+    thread: &PortThread,
     client: &mut Client,
-    startup: Startup,
+    startup: &Startup,
 ) -> Result<Admitted, Early> {
-    let port = Arc::clone(&thread.port);
+    let port = &thread.port;
     if let Some(unknown) = &startup.unknown {
         write_all(&client.writer, &negotiate(unknown)).await?;
     }
-    let Admission { fences, login } = authenticate(thread, client, &startup).await?;
-    let mut parameters = vec![("database", startup.database.as_str())];
-    parameters.extend(startup.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    let address = &thread.registry.upstream.address;
-    let server = ServerSession::open(address, &login, &parameters).await;
-    let server = server.map_err(|error| Refusal::unreachable(&error))?;
-    for fence in &fences {
-        if let Err(refused) = thread.registry.admit(fence, server.pid).await {
-            let refusal = refused.refusal(fence);
-            port.record_refusal(fence, &refused, &refusal);
-            return Err(refusal.into());
-        }
-    }
-    let key = port.cancels.add(server.pid, server.secret);
+    let admission = admission::authenticate(thread, client, startup).await?;
+    let server = admission::open(thread, &admission, startup).await?;
+    let key = port.cancels.add(server.cancel_target());
+    let (pid, secret) = key.of_client();
     let mut greeting = BytesMut::from(&b"R\0\0\0\x08\0\0\0\0"[..]);
     greeting.extend_from_slice(&server.greeting);
     greeting.extend_from_slice(b"K\0\0\0\x0c");
-    greeting.put_i32(server.pid);
-    greeting.put_i32(key.secret());
-    greeting.extend_from_slice(b"Z\0\0\0\x05I");
+    greeting.put_i32(pid);
+    greeting.put_i32(secret);
+    greeting.extend_from_slice(READY);
     write_all(&client.writer, &greeting).await?;
-    Ok(Admitted { server, fences, key })
+    Ok(Admitted { server, fences: admission.fences, key })
 }
 
 /// A session at the server that is registered under its tokens.
@@ -305,91 +297,4 @@ fn negotiate(unknown: &[String]) -> BytesMut {
     frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
     frame.extend_from_slice(&body);
     frame
-}
-
-async fn authenticate(
-    thread: &PortThread,
-    client: &mut Client,
-    startup: &Startup,
-) -> Result<Admission, Early> {
-    let port = &thread.port;
-    let database = &thread.registry.upstream.database;
-    if startup.database != *database {
-        return Err(Refusal::new(
-            sqlstate::NO_DATABASE,
-            format!("database \"{}\" is not served at this port", startup.database),
-            format!("the port serves database \"{database}\" alone"),
-            "Name that database, or ask for a guard before the other one.",
-        )
-        .into());
-    }
-    let policy = &port.guard.fencing;
-    let lock = needed_lock(policy, database)?;
-    let is_reader = port.settings.reader.as_deref() == Some(startup.user.as_str());
-    if is_reader && startup.credential.is_none() {
-        // The server verifies the reader's password.
-        let password = Some(Password::from(password(client).await?.as_str()));
-        let login = ServerLogin { user: startup.user.clone(), password };
-        return Ok(Admission { fences: Vec::new(), login });
-    }
-    let writer = port.settings.writer.clone();
-    let credential = match &startup.credential {
-        Some(credential) => credential.clone(),
-        None => password(client).await?,
-    };
-    let fences =
-        policy.credential(credential.as_bytes()).map_err(|reject| Refusal::of_reject(&reject))?;
-    if let Some(lock) = lock
-        && !fences.iter().any(|fence| fence.lock == lock)
-    {
-        let locks: Vec<&str> = fences.iter().map(|fence| fence.lock.as_str()).collect();
-        return Err(Refusal::new(
-            sqlstate::WRONG_LOCK,
-            format!("database \"{database}\" needs a token of lock {lock}"),
-            format!("the credential is of lock {}; nothing was executed", locks.join(", ")),
-            "Acquire that lock, and connect with its token.",
-        )
-        .into());
-    }
-    let mut fences = fences;
-    fences.sort_by(|one, two| one.lock.cmp(&two.lock));
-    Ok(Admission { fences, login: writer })
-}
-
-/// Returns the lock that protects the database, by the rules; `None` if it is open.
-fn needed_lock(policy: &FencingPolicy, database: &str) -> Result<Option<LockName>, Refusal> {
-    let refuse = |why: String| {
-        let hint = "Ask an operator for a rule that names the database's lock.";
-        Refusal::new(sqlstate::WRONG_LOCK, why, "nothing was executed", hint)
-    };
-    let mut scratch = String::new();
-    let resolved = policy.rules.resolve(database.as_bytes(), &mut scratch);
-    let Resolved { protection, .. } = resolved.map_err(|error| refuse(error.to_string()))?;
-    match protection {
-        Protects::Lock(name) => {
-            LockName::new(name).map(Some).map_err(|error| refuse(error.to_string()))
-        }
-        Protects::Open => Ok(None),
-        Protects::Deny => Err(refuse(format!("database \"{database}\" is denied by the rules"))),
-    }
-}
-
-/// Asks for the password, and reads it.
-async fn password(client: &mut Client) -> Result<String, Early> {
-    // AuthenticationCleartextPassword: the client is on this machine, or speaks TLS.
-    write_all(&client.writer, b"R\0\0\0\x08\0\0\0\x03").await?;
-    let frame = client.frame(PASSWORD_MAX).await?;
-    let text = frame.get(frames::HEADER..).and_then(|body| body.strip_suffix(&[0]));
-    let text = text.filter(|_| frame[0] == b'p').and_then(|text| std::str::from_utf8(text).ok());
-    match text {
-        Some("") => Err(Refusal::new(
-            sqlstate::TOKEN_REQUIRED,
-            "no token was sent",
-            "nothing was executed",
-            "Send the fencing_credential that the lock server gave as the password.",
-        )
-        .into()),
-        Some(text) => Ok(text.to_owned()),
-        None => Err(Refusal::protocol("expected a password").into()),
-    }
 }

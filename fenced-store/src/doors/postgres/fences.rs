@@ -31,7 +31,8 @@ impl Fences for DatabaseMarks {
     fn report(&self) -> StoreReport {
         let gaps = [
             "marks are as durable as PostgreSQL's own commits: a failover to an asynchronous \
-             replica, or an older backup, can lose the last ones with their data",
+             replica, or an older backup, can lose the last ones with their data; a guard that \
+             runs on notices those that it admitted itself",
             "dblink, postgres_fdw, pg_cron and other background workers of the server write \
              outside the sessions that the guard ends",
         ];
@@ -52,9 +53,16 @@ impl Fences for DatabaseMarks {
             }
             Err(NotAdmitted::Stale(mark)) => Ok(FenceOutcome::Stale { mark }),
             Err(NotAdmitted::Collision(mark)) => Ok(FenceOutcome::Collision { mark }),
+            Err(error @ NotAdmitted::OtherServer) => {
+                Err(StoreError::Unavailable(format!("PostgreSQL: {error:?}")))
+            }
             // The mark may be raised; a retry finds out.
             Err(NotAdmitted::Failed(error)) => Err(StoreError::Unknown(error.to_string())),
         }
+    }
+
+    async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
+        self.registry.set_floor(floor).await.map_err(unavailable)
     }
 
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {

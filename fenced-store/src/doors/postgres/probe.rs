@@ -7,7 +7,7 @@ use service_kit::ids;
 
 use super::PortSettings;
 use super::registry::{NotAdmitted, Registry};
-use super::server::{ServerError, ServerSession};
+use super::server::ServerError;
 use crate::verdict::{Fence, Mark};
 
 /// Lock of the probes; its mark rises by two a probe.
@@ -16,16 +16,14 @@ const LOCK: &str = "fencepost/probe";
 const TRIES: usize = 8;
 const WITHIN: Duration = Duration::from_secs(30);
 
-/// Query for rights that a client's role must not have. The guard's own role owns the schema.
-const RIGHTS: &str = "SELECT r.rolsuper OR r.rolcreaterole OR r.rolreplication \
-    OR has_schema_privilege(r.oid, 'fence', 'CREATE') OR has_function_privilege(r.oid, \
+/// Query for rights that a client's role must not have, by itself or by a role that it can become.
+const RIGHTS: &str = "SELECT bool_or(g.rolsuper OR g.rolcreaterole OR g.rolreplication \
+    OR has_schema_privilege(g.oid, 'fence', 'CREATE') OR has_function_privilege(g.oid, \
     'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
-    OR pg_has_role(r.oid, n.nspowner, 'MEMBER') OR pg_has_role(r.oid, d.datdba, 'MEMBER') \
-    OR pg_has_role(r.oid, 'pg_execute_server_program', 'MEMBER') \
-    OR pg_has_role(r.oid, 'pg_write_server_files', 'MEMBER') \
-    OR pg_has_role(r.oid, 'pg_signal_backend', 'MEMBER') \
-    FROM pg_roles r, pg_namespace n, pg_database d WHERE n.nspname = 'fence' \
-    AND d.datname = current_database() AND r.rolname = ";
+    OR g.oid IN (n.nspowner, d.datdba) OR g.rolname IN ('pg_execute_server_program', \
+    'pg_write_server_files', 'pg_signal_backend')) FROM pg_roles r, pg_roles g, pg_namespace n, \
+    pg_database d WHERE n.nspname = 'fence' AND d.datname = current_database() \
+    AND pg_has_role(r.oid, g.oid, 'MEMBER') AND r.rolname = ";
 
 /// Shows that sessions of this server are what they seem, and end when they are ended.
 ///
@@ -47,59 +45,74 @@ pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Resul
 }
 
 async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(), String> {
-    let roles = settings.reader.iter().chain([&settings.writer.user]);
-    for role in roles {
-        let sql = format!("{RIGHTS}'{}'", role.replace('\'', "''"));
+    let writers = settings.writers.iter().map(|writer| &writer.user);
+    for role in settings.reader.iter().chain(writers.clone()) {
+        let sql = format!("{RIGHTS}{}", literal(role));
         let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
         match rows.first().and_then(|row| row.first()?.as_deref()) {
             Some("f") => {}
             Some(_) => {
                 return Err(format!(
-                    "role {role} could act on the fence: it must not be a superuser, create roles, \
-                     replicate, signal back ends, run programs or write files of the server, own \
-                     the database or be granted fence.register"
+                    "role {role} could act on the fence: neither it nor a role that it is a member \
+                     of may be a superuser, create roles, replicate, signal back ends, run \
+                     programs or write files of the server, own the database or be granted \
+                     fence.register"
                 ));
             }
             None => return Err(format!("role {role} does not exist")),
         }
+        for other in writers.clone().filter(|other| *other != role) {
+            let [member, of] = [role, other].map(|role| literal(role));
+            let sql = format!("SELECT pg_has_role({member}, {of}, 'MEMBER')");
+            let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
+            if rows.first().and_then(|row| row.first()?.as_deref()) != Some("f") {
+                return Err(format!(
+                    "role {role} is a member of {other}, and could write without its token"
+                ));
+            }
+        }
     }
     Ok(())
+}
+
+/// Returns a name as a text of SQL.
+fn literal(name: &str) -> String {
+    format!("'{}'", name.replace('\'', "''"))
 }
 
 /// Preempts a session with an open transaction; `None` if another guard probed in between.
 async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<String>, String> {
     let text = |error: ServerError| error.to_string();
     let lock = LockName::new(LOCK).map_err(|error| error.to_string())?;
-    let mark = registry.show(&lock).await.map_err(text)?;
+    let mark = registry.bound(&lock).await.map_err(text)?;
     let next = mark.map_or(1, |mark| mark.token.get() + 1);
     let low = fence(&lock, next)?;
     let high = fence(&lock, next + 1)?;
     let upstream = &settings.upstream;
-    let parameters = [("database", upstream.database.as_str())];
-    let opened = ServerSession::open(&upstream.address, &settings.writer, &parameters).await;
-    let mut session = opened.map_err(text)?;
-    match registry.admit(&low, session.pid).await {
+    let Some(writer) = settings.writers.first() else { return Err("no writer".to_owned()) };
+    let parameters = [("database", upstream.database())];
+    let mut session = upstream.open(writer, &parameters).await.map_err(text)?;
+    let server_start = session.server_start().await.map_err(text)?;
+    match registry.admit(&low, session.pid, &server_start).await {
         Ok(()) => {}
-        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
+        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_) | NotAdmitted::OtherServer) => {
+            return Ok(None);
+        }
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
     }
     session.query("BEGIN").await.map_err(text)?;
-    let rows = session.query("SELECT pg_backend_pid(), txid_current()").await.map_err(text)?;
-    let column = |index: usize| rows.first().and_then(|row| row.get(index)?.clone());
-    if column(0) != Some(session.pid.to_string()) {
-        return Err("a pooler stands between: sessions have other process ids than they were \
-                    given; name PostgreSQL itself"
-            .to_owned());
-    }
+    let rows = session.query("SELECT txid_current()").await.map_err(text)?;
+    let xid = rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default();
     match registry.seal(&high).await {
         Ok(()) => {}
-        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_)) => return Ok(None),
+        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_) | NotAdmitted::OtherServer) => {
+            return Ok(None);
+        }
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
     }
     if session.query("COMMIT").await.is_ok() {
         return Err("a session that was ended still replied".to_owned());
     }
-    let xid = column(1).unwrap_or_default();
     let xid: u64 = xid.parse().map_err(|_| "it gave no transaction id".to_owned())?;
     let rows = registry.query(&format!("SELECT txid_status({xid})")).await.map_err(text)?;
     match rows.first().and_then(|row| row.first()?.as_deref()) {

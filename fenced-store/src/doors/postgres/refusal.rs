@@ -77,6 +77,13 @@ impl Refusal {
         Self::new(sqlstate::PROTOCOL, message, "", hint)
     }
 
+    /// A `SET fence.token` that cannot be read.
+    pub(super) fn token_statement() -> Self {
+        let hint = "Send SET fence.token = '…' alone, with the fencing_credential in quotes.";
+        let text = "the statement that sets fence.token cannot be read";
+        Self::new(sqlstate::MALFORMED, text, "nothing was executed", hint)
+    }
+
     /// A credential that was refused before it met the mark.
     pub(super) fn of_reject(reject: &Reject) -> Self {
         let sqlstate = match reject.code() {

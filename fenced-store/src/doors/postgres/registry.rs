@@ -9,7 +9,7 @@ use fence_protocol::{LockName, Namespace, Token};
 
 use super::refusal::{Refusal, sqlstate};
 use super::server::{Row, ServerError, ServerSession};
-use super::target::UpstreamUrl;
+use super::upstream::{ServerIdentity, Upstream};
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::store::postgres::pack::VERSION;
 use crate::verdict::{Fence, Mark};
@@ -20,11 +20,19 @@ const IDLE_MAX: usize = 4;
 const ROUNDS: usize = 8;
 /// Time that a back end may take to end, in milliseconds, each round.
 const END_WITHIN_MS: u64 = 2_000;
+/// Start of the server's process, as [`ServerSession::server_start`] returns it.
+const START: &str = "encode(timestamptz_send(pg_postmaster_start_time()), 'hex')";
+/// Facts on a server that the fence depends on.
+const FACTS: &str = "SELECT pg_is_in_recovery(), current_setting('max_prepared_transactions'), \
+    current_setting('server_version_num')::int >= 130000, to_regclass('fence.meta'), \
+    encode(timestamptz_send(pg_postmaster_start_time()), 'hex'), CASE WHEN NOT pg_is_in_recovery() \
+    THEN left(pg_walfile_name(pg_current_wal_lsn()), 8) END, \
+    (SELECT system_identifier FROM pg_control_system())";
 
 /// The registry at one server.
 #[derive(Debug)]
 pub(super) struct Registry {
-    pub(super) upstream: UpstreamUrl,
+    pub(super) upstream: Upstream,
     pub(super) namespace: Namespace,
     pub(super) fail_points: FailPoints,
     idle: Mutex<Vec<ServerSession>>,
@@ -38,6 +46,8 @@ enum Registered {
     Collision(Mark),
     /// Lower sessions have to end first.
     Sealing,
+    /// This is not the server of the session.
+    OtherServer,
 }
 
 /// Failure of a hand-over.
@@ -45,16 +55,14 @@ enum Registered {
 pub(super) enum NotAdmitted {
     Stale(Mark),
     Collision(Mark),
+    /// The session is not at the server of the registry.
+    OtherServer,
     /// The server failed. The mark may have been raised.
     Failed(ServerError),
 }
 
 impl Registry {
-    pub(super) fn new(
-        upstream: UpstreamUrl,
-        namespace: Namespace,
-        fail_points: FailPoints,
-    ) -> Self {
+    pub(super) fn new(upstream: Upstream, namespace: Namespace, fail_points: FailPoints) -> Self {
         Self { upstream, namespace, fail_points, idle: Mutex::default() }
     }
 
@@ -85,6 +93,15 @@ impl Registry {
         result
     }
 
+    /// Looks for the address that accepts writes, on a new connection.
+    pub(super) async fn find_primary(&self) {
+        self.lock().clear();
+        match self.connect().await {
+            Ok(session) => self.keep(session),
+            Err(error) => tracing::warn!(upstream = %self.upstream, "no primary: {error}"),
+        }
+    }
+
     fn keep(&self, session: ServerSession) {
         let mut idle = self.lock();
         if idle.len() < IDLE_MAX {
@@ -96,66 +113,85 @@ impl Registry {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Connects, and checks what the fence needs of a server. It may be another one than before.
+    /// Connects to the first address that has what the fence needs. It may be another server than
+    /// before.
     async fn connect(&self) -> Result<ServerSession, ServerError> {
-        let UpstreamUrl { address, login, database } = &self.upstream;
+        let mut reasons = Vec::new();
+        for at in self.upstream.addresses() {
+            match self.connect_to(at).await {
+                Ok(session) => {
+                    self.upstream.use_address(at);
+                    return Ok(session);
+                }
+                Err(error) => reasons.push(error.to_string()),
+            }
+        }
+        Err(ServerError::Broken(reasons.join("; ")))
+    }
+
+    /// Connects, and checks the server and its marks.
+    async fn connect_to(&self, at: usize) -> Result<ServerSession, ServerError> {
+        let Upstream { target, login, .. } = &self.upstream;
         let parameters = [
-            ("database", database.as_str()),
-            ("application_name", "fenced-store"),
+            ("database", target.database()),
+            ("application_name", target.application_name().unwrap_or("fenced-store")),
             (
                 "options",
                 "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s",
             ),
         ];
-        let mut session = ServerSession::open(address, login, &parameters).await?;
-        let rows = session.query(
-            "SELECT pg_is_in_recovery(), current_setting('max_prepared_transactions'), \
-             current_setting('server_version_num')::int >= 130000, to_regclass('fence.meta')",
-        );
-        let rows = rows.await?;
-        let column = |index: usize| rows.first().and_then(|row| row.get(index)?.as_deref());
-        let refuse = |text: &str| Err(ServerError::Broken(text.to_owned()));
-        if column(0) != Some("f") {
-            return refuse("it is in recovery (a replica); name the primary");
+        let mut session = ServerSession::open(target, at, login, &parameters).await?;
+        let facts = session.query(FACTS).await?.into_iter().next().unwrap_or_default();
+        check(&facts)?;
+        let pack = session.query("SELECT version, id FROM fence.meta").await?;
+        let pack = pack.into_iter().next().unwrap_or_default();
+        if pack.first() != Some(&Some(VERSION.to_string())) {
+            let version = pack.into_iter().next().flatten();
+            return Err(ServerError::Broken(format!(
+                "its schema fence is of version {}, and this guard knows {VERSION}",
+                version.as_deref().unwrap_or("none")
+            )));
         }
-        if column(1) != Some("0") {
-            return refuse(
-                "max_prepared_transactions is not 0: a prepared transaction of an older token \
-                 could be committed later; set it to 0 and restart PostgreSQL",
-            );
-        }
-        if column(2) != Some("t") {
-            return refuse("it is older than PostgreSQL 13");
-        }
-        if column(3).is_none() {
-            return refuse("its database has no schema fence; install the SQL pack");
-        }
-        let rows = session.query("SELECT version FROM fence.meta").await?;
-        match rows.first().and_then(|row| row.first()?.as_deref()) {
-            Some(version) if version == VERSION.to_string() => Ok(session),
-            other => {
-                let text = format!(
-                    "its schema fence is of version {}, and this guard knows {VERSION}",
-                    other.unwrap_or("none")
-                );
-                Err(ServerError::Broken(text))
-            }
-        }
+        let text = |row: &Row, index: usize| row.get(index).cloned().flatten().unwrap_or_default();
+        let identity = ServerIdentity {
+            start: text(&facts, 4),
+            timeline: text(&facts, 5),
+            lineage: format!("{} {}", text(&facts, 6), text(&pack, 1)),
+        };
+        self.upstream.verify(&mut session, &identity, &self.namespace).await?;
+        Ok(session)
     }
 
     /// Registers a back end under a token, after every session with a lower one has ended.
     /// Idempotent, whichever guard runs it: a guard may stop between any two steps.
-    pub(super) async fn admit(&self, fence: &Fence, pid: i32) -> Result<(), NotAdmitted> {
+    ///
+    /// The server is the one with this start: after a failover the guard's own connection may still
+    /// be one to the former primary, where the process id is another session's.
+    pub(super) async fn admit(
+        &self,
+        fence: &Fence,
+        pid: i32,
+        server_start: &str,
+    ) -> Result<(), NotAdmitted> {
+        let mut is_fresh = false;
         for _ in 0..ROUNDS {
             self.fail_points.reached(FailPoint::BeforeRegister);
-            match self.register(fence, pid).await? {
+            match self.register(fence, pid, server_start).await? {
                 Registered::Admitted => {
+                    self.upstream.remember(fence);
                     self.fail_points.reached(FailPoint::AfterRegister);
                     return Ok(());
                 }
                 Registered::Stale(mark) => return Err(NotAdmitted::Stale(mark)),
                 Registered::Collision(mark) => return Err(NotAdmitted::Collision(mark)),
                 Registered::Sealing => {}
+                // An idle connection may be one to a former primary.
+                Registered::OtherServer if !is_fresh => {
+                    self.lock().clear();
+                    is_fresh = true;
+                    continue;
+                }
+                Registered::OtherServer => return Err(NotAdmitted::OtherServer),
             }
             self.fail_points.reached(FailPoint::AfterRaise);
             let lock = &fence.lock;
@@ -175,14 +211,20 @@ impl Registry {
         Ok(())
     }
 
-    async fn register(&self, fence: &Fence, pid: i32) -> Result<Registered, NotAdmitted> {
-        // Namespaces and locks have no character that ends a literal.
+    async fn register(
+        &self,
+        fence: &Fence,
+        pid: i32,
+        server_start: &str,
+    ) -> Result<Registered, NotAdmitted> {
+        // Namespaces and locks have no character that ends a literal, and the start is hexadecimal.
         let sql = format!(
-            "SELECT verdict, mark, lease FROM fence.register('{}', '{}', {}, '{}', {pid})",
+            "SELECT verdict, mark, lease FROM fence.register('{}', '{}', {}, '{}', {pid}) \
+             WHERE {START} = '{server_start}'",
             self.namespace, fence.lock, fence.presented.token, fence.presented.lease,
         );
         let rows = self.query(&sql).await?;
-        let row = rows.first().ok_or_else(|| foreign("no row"))?;
+        let Some(row) = rows.first() else { return Ok(Registered::OtherServer) };
         match (row.first().and_then(Option::as_deref), mark_of(row.get(1..).unwrap_or_default())) {
             (Some("admitted"), _) => Ok(Registered::Admitted),
             (Some("sealing"), _) => Ok(Registered::Sealing),
@@ -197,29 +239,74 @@ impl Registry {
         let Fence { lock, presented: Mark { token, lease } } = fence;
         let sql = format!("SELECT fence.seal('{lock}', {token}, '{lease}', '{}')", self.namespace);
         let error = match self.query(&sql).await {
-            Ok(_) => return Ok(()),
+            Ok(_) => {
+                self.upstream.remember(fence);
+                return Ok(());
+            }
             Err(error) => error,
         };
         let sqlstate = match &error {
             ServerError::Refused(frame) => frame.sqlstate(),
             ServerError::Broken(_) => "",
         };
-        match (sqlstate, self.show(lock).await) {
+        match (sqlstate, self.bound(lock).await) {
             (sqlstate::STALE, Ok(Some(mark))) => Err(NotAdmitted::Stale(mark)),
             (sqlstate::COLLISION, Ok(Some(mark))) => Err(NotAdmitted::Collision(mark)),
             _ => Err(NotAdmitted::Failed(error)),
         }
     }
 
+    /// Sets the first token to admit, and returns the floor in force.
+    pub(super) async fn set_floor(&self, floor: Token) -> Result<Option<Token>, ServerError> {
+        let rows = self.query(&format!("SELECT fence.set_floor({floor})")).await?;
+        let floor = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
+        Ok(floor.and_then(|floor| Token::new(floor).ok()))
+    }
+
     /// Returns the mark of a lock, an announced one if it is higher.
     pub(super) async fn show(&self, lock: &LockName) -> Result<Option<Mark>, ServerError> {
+        self.highest(&self.marks_of(lock)).await
+    }
+
+    /// Returns what a token of the lock must not be below: its mark, or a higher floor.
+    pub(super) async fn bound(&self, lock: &LockName) -> Result<Option<Mark>, ServerError> {
+        let floor = "UNION ALL SELECT floor, floor_lease FROM fence.meta WHERE floor > 0";
+        self.highest(&format!("{} {floor}", self.marks_of(lock))).await
+    }
+
+    fn marks_of(&self, lock: &LockName) -> String {
         let of_lock = format!("WHERE namespace = '{}' AND lock = '{lock}'", self.namespace);
-        let sql = format!(
+        format!(
             "SELECT token, lease FROM fence.marks {of_lock} UNION ALL \
-             SELECT token, lease FROM fence.seals {of_lock} AND token > 0 \
-             ORDER BY token DESC LIMIT 1"
+             SELECT token, lease FROM fence.seals {of_lock} AND token > 0"
+        )
+    }
+
+    async fn highest(&self, marks: &str) -> Result<Option<Mark>, ServerError> {
+        let rows = self.query(&format!("{marks} ORDER BY token DESC LIMIT 1")).await?;
+        Ok(rows.first().and_then(|row| mark_of(row)))
+    }
+}
+
+/// Checks a server by its [`FACTS`].
+fn check(facts: &Row) -> Result<(), ServerError> {
+    let fact = |index: usize| facts.get(index).and_then(Option::as_deref);
+    let refuse = |text: &str| Err(ServerError::Broken(text.to_owned()));
+    if fact(0) != Some("f") {
+        return refuse("it is in recovery (a replica); name the primary");
+    }
+    if fact(1) != Some("0") {
+        return refuse(
+            "max_prepared_transactions is not 0: a prepared transaction of an older token could be \
+             committed later; set it to 0 and restart PostgreSQL",
         );
-        Ok(self.query(&sql).await?.first().and_then(|row| mark_of(row)))
+    }
+    if fact(2) != Some("t") {
+        return refuse("it is older than PostgreSQL 13");
+    }
+    match fact(3) {
+        Some(_) => Ok(()),
+        None => refuse("its database has no schema fence; install the SQL pack"),
     }
 }
 
@@ -235,6 +322,12 @@ impl NotAdmitted {
         match self {
             Self::Stale(mark) => Refusal::stale(fence, *mark),
             Self::Collision(mark) => Refusal::collision(fence, *mark),
+            Self::OtherServer => Refusal::new(
+                sqlstate::NOT_NOW,
+                "another server took the place of PostgreSQL just now",
+                "nothing was executed",
+                "Connect again.",
+            ),
             // The guard's own connection failed, not the client's: no error of the server's.
             Self::Failed(error) => Refusal::new(
                 sqlstate::NOT_NOW,

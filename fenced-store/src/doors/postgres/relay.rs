@@ -7,13 +7,10 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf as _, Bytes, BytesMut};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio_util::io::poll_read_buf;
 use tokio_util::sync::CancellationToken;
 
 use super::cancel::CancelKey;
@@ -58,8 +55,8 @@ pub(super) struct Relay {
     thread: Rc<PortThread>,
     from_client: ClientReader,
     to_client: ClientWriter,
-    from_server: OwnedReadHalf,
-    to_server: OwnedWriteHalf,
+    from_server: ClientReader,
+    to_server: ClientWriter,
     /// Bytes that the server's socket has not taken.
     for_server: BytesMut,
     /// Bytes that the client's socket has not taken.
@@ -73,8 +70,7 @@ impl Relay {
     pub(super) fn new(thread: Rc<PortThread>, client: Client, admitted: Admitted) -> Self {
         let Client { reader, writer, inbox } = client;
         let Admitted { server, fences, key } = admitted;
-        let (stream, early) = server.into_parts();
-        let (from_server, to_server) = stream.into_split();
+        let (from_server, to_server, early) = server.into_parts();
         let mut traffic = Traffic::new();
         let mut for_client = BytesMut::new();
         // The first exchange reports a bad length too: the scanner stays where it is.
@@ -157,7 +153,7 @@ impl Relay {
         let port = &self.thread.port;
         for fence in &self.fences {
             // Where the mark cannot be read, the client gets the server's own error.
-            let Ok(Some(mark)) = self.thread.registry.show(&fence.lock).await else { continue };
+            let Ok(Some(mark)) = self.thread.registry.bound(&fence.lock).await else { continue };
             if mark.token > fence.presented.token {
                 let is_unknown = self.traffic.is_unknown();
                 let refusal = Refusal::preempted(fence, mark.token, is_unknown);
@@ -195,7 +191,7 @@ impl Relay {
     /// Moves bytes of the client to the server.
     fn poll_up(&mut self, cx: &mut Context<'_>, read: &mut BytesMut) -> Poll<Result<(), Stopped>> {
         if !self.for_server.is_empty() {
-            ready!(self.to_server.as_ref().poll_write_ready(cx)).map_err(|_| Stopped::Server)?;
+            ready!(self.to_server.poll_writable(cx)).map_err(|_| Stopped::Server)?;
             return write(&self.to_server, &mut self.for_server, cx).map_err(|_| Stopped::Server);
         }
         read.clear();
@@ -228,7 +224,7 @@ impl Relay {
             return write(&self.to_client, &mut self.for_client, cx).map_err(|_| Stopped::Client);
         }
         read.clear();
-        let count = ready!(poll_read_buf(Pin::new(&mut self.from_server), cx, read));
+        let count = ready!(self.from_server.poll_read_buf(cx, read));
         match count {
             Ok(0) | Err(_) => return Poll::Ready(Err(Stopped::Server)),
             Ok(_) => {}

@@ -5,18 +5,22 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
+use postgres_link::{PostgresSocket, PostgresTarget};
 use postgres_protocol::authentication::md5_hash;
 use postgres_protocol::authentication::sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256};
 use postgres_protocol::message::frontend;
 use service_kit::login::Password;
-use service_kit::socket;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 
+use super::cancel::CancelTarget;
 use super::frames;
+use crate::doors::client_socket::{ClientReader, ClientSocket, ClientWriter};
 
-/// Limit of a login at the server.
+/// Limit of a connection to the server, and of a login on it.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
+/// Query for the process behind a session. It has no name that a client's search_path could change.
+const IDENTITY: &str = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.encode(\
+    pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex')";
 /// The longest frame that the guard reads for itself.
 const FRAME_MAX: usize = 1 << 20;
 
@@ -91,39 +95,38 @@ pub(super) type Row = Vec<Option<String>>;
 /// A session at the server.
 #[derive(Debug)]
 pub(super) struct ServerSession {
-    pub(super) stream: TcpStream,
+    stream: PostgresSocket,
     inbox: BytesMut,
     /// ParameterStatus frames and notices of the login.
     pub(super) greeting: BytesMut,
+    at: usize,
     pub(super) pid: i32,
-    pub(super) secret: i32,
+    secret: i32,
 }
 
 impl ServerSession {
-    /// Connects and logs in; dropping the future closes the connection.
+    /// Connects to one of the addresses and logs in; dropping the future closes the connection.
     ///
     /// # Errors
     /// The server's own error, or what failed.
     pub(super) async fn open(
-        address: &str,
+        target: &PostgresTarget,
+        at: usize,
         login: &ServerLogin,
         parameters: &[(&str, &str)],
     ) -> Result<Self, ServerError> {
-        let opening = async {
-            let stream = TcpStream::connect(address).await.map_err(|error| {
-                ServerError::Broken(format!("cannot connect to {address}: {error}"))
-            })?;
-            socket::tune_to_store(&stream);
-            let inbox = BytesMut::new();
-            let greeting = BytesMut::new();
-            let mut session = Self { stream, inbox, greeting, pid: 0, secret: 0 };
-            session.log_in(login, parameters).await?;
-            Ok(session)
-        };
-        tokio::time::timeout(LOGIN_WITHIN, opening).await.unwrap_or_else(|_| {
-            let text = format!("{address} did not complete a login within {LOGIN_WITHIN:?}");
-            Err(ServerError::Broken(text))
-        })
+        let stream = target.open(at, LOGIN_WITHIN).await.map_err(ServerError::Broken)?;
+        let inbox = BytesMut::new();
+        let greeting = BytesMut::new();
+        let mut session = Self { stream, inbox, greeting, at, pid: 0, secret: 0 };
+        let logging_in = session.log_in(login, parameters);
+        match tokio::time::timeout(LOGIN_WITHIN, logging_in).await {
+            Ok(logged_in) => logged_in.map(|()| session),
+            Err(_) => {
+                let text = format!("{target} did not complete a login within {LOGIN_WITHIN:?}");
+                Err(ServerError::Broken(text))
+            }
+        }
     }
 
     async fn log_in(
@@ -199,6 +202,11 @@ impl ServerSession {
         }
     }
 
+    /// The session in cancel requests.
+    pub(super) fn cancel_target(&self) -> CancelTarget {
+        CancelTarget { at: self.at, pid: self.pid, secret: self.secret }
+    }
+
     /// Runs one statement of the guard, and returns its rows. Not cancel-safe: a session whose
     /// query was dropped must not be used again.
     ///
@@ -231,6 +239,23 @@ impl ServerSession {
         }
     }
 
+    /// Returns the start of the server's process, by which with its id a session is one of this
+    /// server's.
+    ///
+    /// # Errors
+    /// Also if the session has another process id than the login gave: a pooler is in between.
+    pub(super) async fn server_start(&mut self) -> Result<String, ServerError> {
+        let rows = self.query(IDENTITY).await?;
+        match rows.into_iter().next().as_deref() {
+            Some([Some(pid), Some(start)]) if *pid == self.pid.to_string() => Ok(start.clone()),
+            _ => Err(ServerError::Broken(
+                "a pooler stands between: sessions have other process ids than they were given; \
+                 name PostgreSQL itself"
+                    .to_owned(),
+            )),
+        }
+    }
+
     /// Reads a frame; an ErrorResponse is an error.
     async fn frame(&mut self) -> Result<BytesMut, ServerError> {
         loop {
@@ -255,9 +280,16 @@ impl ServerSession {
         }
     }
 
-    /// Bytes of the server that nothing has read yet.
-    pub(super) fn into_parts(self) -> (TcpStream, BytesMut) {
-        (self.stream, self.inbox)
+    /// Waits until the server sends something, or closes the connection. Cancel-safe.
+    pub(super) async fn received(&mut self) {
+        // The relay meets an error again.
+        let _ = self.stream.read_buf(&mut self.inbox).await;
+    }
+
+    /// Both directions, and bytes of the server that nothing has read yet.
+    pub(super) fn into_parts(self) -> (ClientReader, ClientWriter, BytesMut) {
+        let (reader, writer) = ClientSocket::of_server(self.stream).into_split();
+        (reader, writer, self.inbox)
     }
 }
 

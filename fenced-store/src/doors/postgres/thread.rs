@@ -49,7 +49,7 @@ impl Listening {
 
     /// URL of the port, by its address.
     pub(crate) fn url(&self) -> Option<String> {
-        let database = &self.port.settings.upstream.database;
+        let database = self.port.settings.upstream.database();
         Some(format!("postgres://{}/{database}", self.addr()?))
     }
 

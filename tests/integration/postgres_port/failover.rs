@@ -1,0 +1,116 @@
+//! Failovers: the marks that the next primary has, and sessions that must be its own.
+
+use fence_tests::fault_proxy::FaultProxy;
+use fence_tests::postgres_server::Postgres;
+use fence_tests::servers::Setup;
+use fence_tests::wait::until;
+
+use super::{database, port, setup, setup_at, shop};
+
+const MARK: &str = "SELECT token FROM fence.marks WHERE lock = 'shop'";
+const FLOOR: &str = "SELECT floor FROM fence.meta";
+
+/// A guard that follows the primary among two servers.
+fn setup_of(one: &Postgres, two: &Postgres) -> Setup {
+    let url = format!("postgres://guard@{},{}/shop", one.address(), two.address());
+    setup_at(&url).args(&["--postgres-writer", "writer"])
+}
+
+/// Waits until the replica has everything.
+async fn caught_up(primary: &Postgres, replica: &Postgres) {
+    let written = primary.sql("SELECT pg_current_wal_lsn()").await;
+    let sql = format!("SELECT pg_last_wal_replay_lsn() >= '{written}'");
+    until("the replica to catch up", || async { (replica.sql(&sql).await == "t").then_some(()) })
+        .await;
+}
+
+#[tokio::test]
+async fn marks_that_an_asynchronous_failover_lost_are_replaced_by_a_floor() {
+    let mut primary = database().await;
+    let mut replica = Postgres::replica_of(&primary, "one").await;
+    let port = port(&setup_of(&primary, &replica)).await;
+    port.log_in(30).await.unwrap().query("INSERT INTO journal VALUES (30, 1)").await.unwrap();
+    caught_up(&primary, &replica).await;
+    replica.stop().await;
+    let mut client = port.log_in(50).await.unwrap();
+    client.query("INSERT INTO journal VALUES (50, 1)").await.unwrap();
+    primary.kill();
+    replica.start_again().await;
+    replica.promote().await;
+    assert_eq!(shop(&replica, "guard", MARK).await, "30");
+    // Another holder of the past, whose mark is lost, and the very one of before.
+    let refused = port.log_in(40).await.unwrap_err();
+    assert_eq!(refused.code(), "FE412", "{refused:?}");
+    assert!(refused.field('D').contains("mark 50"), "{refused:?}");
+    assert!(client.query("SELECT 1").await.is_err());
+    let mut client = port.log_in(50).await.unwrap();
+    assert_eq!(client.query("SELECT max(token) FROM journal").await.unwrap(), ["30"]);
+    assert_eq!(shop(&replica, "guard", FLOOR).await, "50");
+    // The next failure is not a loss.
+    replica.restart().await;
+    port.log_in(51).await.unwrap();
+    assert_eq!(shop(&replica, "guard", FLOOR).await, "50");
+}
+
+#[tokio::test]
+async fn marks_survive_a_synchronous_failover() {
+    let mut primary = database().await;
+    let replica = Postgres::replica_of(&primary, "one").await;
+    primary.sql("ALTER SYSTEM SET synchronous_standby_names = 'one'").await;
+    primary.sql("SELECT pg_reload_conf()").await;
+    let shown = || async {
+        let sql = "SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'";
+        (primary.sql(sql).await == "1").then_some(())
+    };
+    until("the replica to be a synchronous one", shown).await;
+    let port = port(&setup_of(&primary, &replica)).await;
+    let mut client = port.log_in(50).await.unwrap();
+    client.query("INSERT INTO journal VALUES (50, 1)").await.unwrap();
+    primary.kill();
+    replica.promote().await;
+    assert_eq!(port.log_in(40).await.unwrap_err().code(), "FE412");
+    let mut client = port.log_in(50).await.unwrap();
+    assert_eq!(client.query("SELECT token FROM journal").await.unwrap(), ["50"]);
+    assert_eq!(shop(&replica, "guard", FLOOR).await, "0");
+    let mut newer = port.log_in(51).await.unwrap();
+    assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
+    assert_eq!(newer.query("SELECT 1").await.unwrap(), ["1"]);
+}
+
+#[tokio::test]
+async fn a_floor_that_an_operator_states_holds() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut client = port.log_in(5).await.unwrap();
+    let floor = serde_json::json!({"floor": 9});
+    assert_eq!(port.server.guard().0.post("/v1/floor", &floor).await.status, 200);
+    assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
+    assert_eq!(port.log_in(8).await.unwrap_err().code(), "FE412");
+    port.log_in(9).await.unwrap();
+    drop(port);
+    let port = super::port(&setup(&postgres).args(&["--floor", "12"])).await;
+    assert_eq!(port.log_in(11).await.unwrap_err().code(), "FE412");
+    port.log_in(12).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_is_registered_at_its_own_server() {
+    let before = database().await;
+    let after = database().await;
+    // An address that is moved while the former server runs, and with it idle connections.
+    let proxy = FaultProxy::before(&before.address()).await;
+    let setup = setup_at(&format!("postgres://guard@{}/shop", proxy.address()));
+    let port = port(&setup.args(&["--postgres-writer", "writer"])).await;
+    port.log_in(5).await.unwrap();
+    proxy.redirect(&after.address());
+    let mut client = port.log_in(6).await.unwrap();
+    let pid = client.query("SELECT pg_backend_pid()").await.unwrap().remove(0);
+    let registered = "SELECT pid FROM fence.sessions WHERE token = 6 AND lock = 'shop'";
+    assert_eq!(shop(&after, "guard", registered).await, pid);
+    assert_eq!(shop(&before, "guard", registered).await, "");
+    assert_eq!(shop(&before, "guard", MARK).await, "5");
+    // The new one is another database, which has lost every mark of this guard.
+    assert_eq!(shop(&after, "guard", FLOOR).await, "5");
+    port.log_in(7).await.unwrap();
+    assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
+}
