@@ -17,6 +17,7 @@ use super::{ListQuery, StoreError};
 pub mod etcd;
 mod memory;
 pub mod redis;
+mod store_clock;
 
 pub use memory::MemoryRecords;
 

@@ -20,9 +20,9 @@ use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::health::{Health, Status};
 
+use super::super::store_clock::StoreTime;
 use super::Scripts;
 use super::keys::Keys;
-use super::time::StoreTime;
 use crate::guards::{self, Guards};
 use crate::store::AfterLoss;
 use crate::store::redis::KeyPrefix;
