@@ -1,3 +1,4 @@
 //! PostgreSQL as a store: connections, records and locks.
 
 mod link;
+mod locks;

@@ -8,7 +8,7 @@ use redis_link::Script;
 
 use super::super::store_clock::Beat;
 use super::super::{Batch, Change, Committed, Group, ItemName, Key, Snapshot, Version, Write};
-use super::keys::{self, Keys};
+use super::keys::Keys;
 use crate::store::StoreError;
 
 /// Version, base and whether there are items.
@@ -113,7 +113,7 @@ impl<'b> Commit<'b> {
             self.write(command, write);
         }
         for (server, key) in &group.notify {
-            command.arg("N").arg(keys.channel(*server)).arg(keys::message(key));
+            command.arg("N").arg(keys.channel(*server)).arg(key.text());
         }
     }
 

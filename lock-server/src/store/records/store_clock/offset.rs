@@ -6,7 +6,7 @@ const DRIFT: u64 = 2_000;
 /// Result of one probe of the clock of the store: the difference lies between the two bounds, because
 /// the store read its clock after the request was sent and before the reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offset {
+pub(in crate::store::records) struct Offset {
     low_ms: i64,
     high_ms: i64,
     /// When it was measured, by our clock.
@@ -15,7 +15,7 @@ pub(super) struct Offset {
 
 /// Change of the clock of the store between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClockJump {
+pub(in crate::store::records) enum ClockJump {
     /// Nothing.
     Steady,
     /// It went ahead of time by at most so much, ms.
@@ -26,7 +26,11 @@ pub(super) enum ClockJump {
 
 impl Offset {
     /// The store showed `shown_ms` at some moment from `sent_ms` to `received_ms` of our clock.
-    pub(super) fn measured(shown_ms: u64, sent_ms: u64, received_ms: u64) -> Self {
+    pub(in crate::store::records) fn measured(
+        shown_ms: u64,
+        sent_ms: u64,
+        received_ms: u64,
+    ) -> Self {
         let shown_ms = signed(shown_ms);
         Self {
             low_ms: shown_ms - signed(received_ms),
@@ -36,7 +40,7 @@ impl Offset {
     }
 
     /// Returns the change since `before`; a difference of `limit_ms` is no jump.
-    pub(super) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
+    pub(in crate::store::records) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
         let allowed = signed(limit_ms + self.at_ms.saturating_sub(before.at_ms) / DRIFT);
         if self.low_ms - before.high_ms > allowed {
             ClockJump::Forward(self.high_ms.abs_diff(before.low_ms))
@@ -48,7 +52,7 @@ impl Offset {
     }
 
     /// The latest time that the store can show now, but for what comes on the way to it.
-    pub(super) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
+    pub(in crate::store::records) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
         let drift_ms = now_ms.saturating_sub(self.at_ms) / DRIFT;
         let latest = self.high_ms + signed(now_ms) + signed(limit_ms) + signed(drift_ms);
         u64::try_from(latest).unwrap_or(0)
