@@ -3,7 +3,7 @@
 /// A clock may drift by one part in so many without having jumped.
 const DRIFT: u64 = 2_000;
 
-/// Result of one probe of the clock of the store: the difference lies between the two bounds, because
+/// Result of one probe of the clock of the store: the difference lies between the bounds, because
 /// the store read its clock after the request was sent and before the reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store::records) struct Offset {
