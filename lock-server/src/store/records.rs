@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 use super::{ListQuery, StoreError};
 
 pub mod etcd;
+mod lineages;
 mod memory;
 pub mod postgres;
 pub mod redis;

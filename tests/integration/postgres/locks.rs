@@ -4,6 +4,7 @@ use fence_tests::api::{Locks, Reply};
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::lease_id;
 use fence_tests::postgres_server::Postgres;
+use fence_tests::redis_clock::OwnClock;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use serde_json::{Value, json};
@@ -136,6 +137,9 @@ async fn a_restored_backup_lowers_no_token() {
         }
         let after = next_token(&server.locks(), &format!("{is_down}/restored")).await;
         assert!(after > before, "{after} after {before}");
+        // One began with the namespace, and one where the running server noticed.
+        let begun = if is_down { 0 } else { 2 };
+        assert_eq!(server.metric("fencepost_lock_lineages_begun_total").await, begun);
         before = after;
         std::mem::swap(&mut postgres, &mut backup);
     }
@@ -282,4 +286,24 @@ async fn a_role_with_the_least_rights_is_enough() {
     let ready = one.0.get("/readyz?verbose").await.body;
     let ready = String::from_utf8_lossy(&ready);
     assert!(ready.contains("fsync is off"), "{ready}");
+}
+
+/// By an hour, forward and back: to a running server that is no hour of a lease.
+#[tokio::test]
+async fn no_client_is_granted_beside_a_holder_when_the_clock_of_postgresql_jumps() {
+    let clock = OwnClock::at(0);
+    let postgres = Postgres::with_clock(&clock).await;
+    let server = setup(&postgres.url()).start().await;
+    let locks = server.locks();
+    let held = locks.grant("held", 60_000).await;
+    for (offset_s, jumps) in [(3_600, 1), (0, 2)] {
+        clock.step(offset_s);
+        for _ in 0..3 {
+            let other = json!({"lease_id": lease_id(), "ttl_ms": 1_000});
+            answered(&locks, "held", "acquire", other).await.expect(423);
+        }
+        let renewed = locks.renew("held", held.lease_id).await.expect(200).lease();
+        assert!((50_000..=60_000).contains(&renewed.ttl_ms), "{}", renewed.ttl_ms);
+        assert_eq!(server.metric("fencepost_lock_clock_jumps_total").await, jumps);
+    }
 }

@@ -40,7 +40,7 @@ fn number(at: usize) -> i32 {
     i32::try_from(at + 1).unwrap_or(i32::MAX)
 }
 
-/// What the sender of a batch knows.
+/// Parameters that are no arrays; most depend on the moment of sending.
 #[derive(Debug)]
 pub(super) struct Scalars<'a> {
     pub(super) namespace: i32,

@@ -18,18 +18,19 @@ use postgres_link::{ConnectOptions, PostgresConnection, PostgresTarget, Verifier
 use prometheus_client::metrics::counter::Counter;
 use service_kit::Kit;
 use service_kit::clock::{Clock, SystemClock};
-use service_kit::health::{Health, Status};
+use service_kit::health::Health;
 use service_kit::tasks::Tasks;
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::codec::{signed, unsigned};
-use super::{column, one, session};
+use super::{NAME, column, one, session};
 use crate::guards::Guards;
 use crate::store::AfterLoss;
+use crate::store::records::lineages;
 use crate::store::records::store_clock::StoreTime;
 
-/// What this server has seen of the store.
+/// Highest values of the store that this server has seen.
 #[derive(Debug, Default)]
 pub(super) struct Witness {
     counter: AtomicU64,
@@ -114,14 +115,6 @@ impl LineageKeeper {
         (after_loss, guards): (AfterLoss, Guards),
         kit: &Kit,
     ) -> Self {
-        let begun = Counter::default();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_lineages_begun",
-                "New lineages that this server began: each lifted the token counter",
-                begun.clone(),
-            );
-        });
         Self {
             namespace: namespace.clone(),
             witness: witness.clone(),
@@ -130,7 +123,7 @@ impl LineageKeeper {
             guards,
             clock: kit.clock.clone(),
             health: kit.health.clone(),
-            begun,
+            begun: lineages::begun(kit),
             current: RwLock::new(None),
         }
     }
@@ -223,14 +216,7 @@ impl LineageKeeper {
             None => 0,
         };
         *current = Some((Adopted { namespace, lineage: lineage.into() }, changes));
-        let status = match changes {
-            0 => Status::Ok,
-            changes => Status::Warn(format!(
-                "PostgreSQL may have lost tokens {changes} times since this server started; they \
-                 were lifted above everything issued before"
-            )),
-        };
-        self.health.set("lineage", status);
+        self.health.set("lineage", lineages::status(NAME, changes));
         Ok(())
     }
 }
