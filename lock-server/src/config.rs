@@ -55,7 +55,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Store of the leases. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,…,
-    /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis) or etcd://HOST:PORT,….
+    /// redis-quorum:redis://A,redis://B,redis://C (3 or 5 independent Redis), etcd://HOST:PORT,… or
+    /// postgres://USER@HOST:PORT,…/DATABASE.
     #[arg(long, value_name = "URL", global = true)]
     pub store: Option<StoreUrl>,
     /// Login at the store.
@@ -128,11 +129,11 @@ pub struct Config {
     /// Leases and waiting requests of one session.
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_session_leases: usize,
-    /// Time for a reply of Redis or an etcd member, then the outcome is unknown.
+    /// Time for a reply of Redis, PostgreSQL or an etcd member, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]
     pub store_timeout: Duration,
-    /// Time for which a silent lock server counts as alive to the others. They share a Redis or
-    /// etcd; its death can delay the waiters behind its own by this.
+    /// Time for which a silent lock server counts as alive to the others. They share a Redis,
+    /// PostgreSQL or etcd; its death can delay the waiters behind its own by this.
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = duration::parse_positive)]
     pub liveness: Duration,
     /// Leases that may be lost or cut short.
@@ -179,7 +180,7 @@ pub struct Config {
 /// Subcommand in place of serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
-    /// Prepare a namespace in Redis, in a quorum or in etcd that has never issued a token.
+    /// Prepare a namespace in Redis, a quorum, etcd or PostgreSQL that has never issued a token.
     Init {
         /// State that the namespace is new, so that its tokens begin at 1 (etcd: at its revision).
         /// Without this, an empty store may have lost its data, and tokens begin at the clock
@@ -222,6 +223,9 @@ Examples:
     lock-server --store redis://127.0.0.1:6379 --token-key-file keys.txt
   Leases in etcd, as a user of it:
     lock-server --store etcds://locks@etcd1:2379,etcd2:2379,etcd3:2379 --store-ca ca.pem
+      --store-password-file password.txt --token-key-file keys.txt
+  Leases in PostgreSQL:
+    lock-server --store 'postgres://locks@db:5432/app?sslmode=verify-full' --store-ca ca.pem
       --store-password-file password.txt --token-key-file keys.txt
   Leases in a quorum of three independent Redis, of which one may fail:
     lock-server --store redis-quorum:redis://a:6379,redis://b:6379,redis://c:6379
@@ -341,7 +345,7 @@ impl Config {
     pub fn store_and_login(&self) -> Result<(StoreUrl, StoreLogin), String> {
         let store = self.store.clone().ok_or_else(|| {
             "--store is missing: where are leases kept? memory:, embedded:DIR, \
-             redis://HOST:PORT or etcd://HOST:PORT"
+             redis://HOST:PORT, etcd://HOST:PORT or postgres://HOST/DATABASE"
                 .to_owned()
         })?;
         if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_) | StoreUrl::Quorum(_)) {

@@ -130,7 +130,8 @@ fn settings(input: &[u8]) {
 
 /// A password before the last `@` of a URL is not shown, not even where the URL is malformed.
 fn hides_password(text: &str, shown: &str) {
-    let is_url = ["redis", "etcd", "http"].iter().any(|scheme| text.starts_with(scheme));
+    let is_url =
+        ["redis", "etcd", "postgres", "http"].iter().any(|scheme| text.starts_with(scheme));
     let is_once = text.matches(PASSWORD).count() == 1;
     let before = text.rsplit_once('@').map_or("", |(before, _)| before);
     if is_url && is_once && before.contains(&format!(":{PASSWORD}")) {

@@ -11,6 +11,7 @@ use crate::guards::{GuardOptions, Guards};
 use crate::store::StoreUrl;
 use crate::store::quorum;
 use crate::store::records::etcd;
+use crate::store::records::postgres;
 use crate::store::records::redis;
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
@@ -103,6 +104,10 @@ async fn init(config: &Config) -> ExitCode {
             let made = etcd::init_fresh(target, &options.etcd(), &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
+        StoreUrl::Postgres(target) => {
+            let made = postgres::init_fresh(target, &config.namespace, &guards).await;
+            (format!("{} at {target}", config.namespace), made.map(|()| 1))
+        }
         StoreUrl::Quorum(url) => {
             let key_prefix = config.key_prefix.clone().unwrap_or_default();
             let made = quorum::init_fresh(url, &key_prefix, &config.namespace, &guards).await;
@@ -110,8 +115,8 @@ async fn init(config: &Config) -> ExitCode {
         }
         StoreUrl::Memory | StoreUrl::Embedded(_) => {
             return usage(
-                "init --fresh prepares a Redis, a quorum or an etcd: name it with --store, as in \
-                 --store redis://HOST:PORT",
+                "init --fresh prepares a Redis, a quorum, an etcd or a PostgreSQL: name it with \
+                 --store, as in --store redis://HOST:PORT",
             );
         }
     };

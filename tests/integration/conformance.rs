@@ -20,6 +20,7 @@ use fence_tests::wait::PATIENCE;
 use lock_server::guards::Guards;
 use lock_server::store::driver::Driver;
 use lock_server::store::records::etcd::EtcdRecords;
+use lock_server::store::records::postgres::PostgresRecords;
 use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::store::records::{MemoryRecords, ServerId};
 use lock_server::store::redis::KeyPrefix;
@@ -61,11 +62,14 @@ impl<T> Shared<T> {
     }
 }
 
+fn namespace_of_its_own() -> Namespace {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed)).parse().unwrap()
+}
+
 /// A lock store in a namespace that no other case of this run has.
 async fn locks_of_its_own(url: &str, options: StoreOptions) -> lock_store::Store {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let namespace = format!("case-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-    let options = StoreOptions { namespace: namespace.parse().unwrap(), ..options };
+    let options = StoreOptions { namespace: namespace_of_its_own(), ..options };
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
     lock_server::store::open(&url, &options, &kit).await.unwrap()
@@ -155,6 +159,43 @@ mod lock_etcd {
         let etcd = etcd().await;
         let store = locks_of_its_own(&etcd.url(), patient()).await;
         (etcd, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
+}
+
+/// One PostgreSQL for all cases that run at the same time, a namespace each.
+static POSTGRES: Shared<Postgres> = Shared::new();
+
+async fn postgres() -> Arc<Postgres> {
+    POSTGRES.get(Postgres::with(&[("max_connections", "400")])).await
+}
+
+mod lock_postgres {
+    use super::*;
+
+    async fn store() -> (Arc<Postgres>, lock_store::Store) {
+        let postgres = postgres().await;
+        let store = locks_of_its_own(&postgres.url(), options()).await;
+        (postgres, store)
+    }
+
+    fence_tests::lock_store_suite!(store().await);
+}
+
+/// Two servers on one PostgreSQL: each call goes to another one than the call before.
+mod lock_postgres_servers {
+    use super::*;
+
+    async fn store() -> (Arc<Postgres>, lock_store::Store) {
+        let postgres = postgres().await;
+        let url = postgres.url().parse().unwrap();
+        let options = StoreOptions { namespace: namespace_of_its_own(), ..options() };
+        let server = async || {
+            lock_server::store::open(&url, &options, &Kit::new("conformance")).await.unwrap()
+        };
+        let servers = InTurns::new(server().await, server().await);
+        (postgres, Arc::new(servers))
     }
 
     fence_tests::lock_store_suite!(store().await);
@@ -364,6 +405,10 @@ async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
             let options = options.etcd();
             Arc::new(EtcdRecords::start(&target, options, guards, &kit).await.unwrap())
         }
+        StoreUrl::Postgres(target) => {
+            let options = options.postgres();
+            Arc::new(PostgresRecords::start(&target, options, guards, &kit).await.unwrap())
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -428,4 +473,16 @@ mod records_etcd {
     }
 
     fence_tests::record_store_suite!(servers().await, bounded);
+}
+
+mod records_postgres {
+    use super::*;
+
+    async fn servers() -> (Arc<Postgres>, record_store::Servers) {
+        let postgres = postgres().await;
+        let servers = records_at(&postgres.url()).await;
+        (postgres, servers)
+    }
+
+    fence_tests::record_store_suite!(servers().await);
 }

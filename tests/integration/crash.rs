@@ -3,6 +3,7 @@
 
 use fence_tests::load::{Load, Rig, check};
 use fence_tests::ports;
+use fence_tests::postgres_server::Postgres;
 use fence_tests::redis_server::Redis;
 use fence_tests::seed::{Seed, rounds};
 use fence_tests::servers::{DataDir, Server, Setup};
@@ -100,6 +101,36 @@ async fn everything_on_redis() {
                 redis.kill();
                 tokio::time::sleep(seed.time_ms(0, 60)).await;
                 redis.start_again().await;
+            }
+        }
+    }
+    load.progress(6).await;
+    let (history, finally) = load.stop().await;
+    check(&history, &finally);
+}
+
+/// Two lock servers on one PostgreSQL; any of the three may die.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lock_servers_on_postgres() {
+    let mut seed = Seed::of_run("crash::lock_servers_on_postgres");
+    let mut postgres = Postgres::start().await;
+    let lock_server = || Setup::lock_server(&postgres.url()).args(&["--liveness", "500ms"]);
+    let mut servers = [Phoenix::new(lock_server()).await, Phoenix::new(lock_server()).await];
+    let guard = Setup::fenced_store("memory:").start().await;
+    let rig = rig(&[&servers[0].server, &servers[1].server], &[&guard]);
+    let load = Load::start(&rig, WORKERS, &mut seed);
+    for _ in 0..rounds(6, 200) {
+        load.progress(3).await;
+        tokio::time::sleep(seed.time_ms(0, 80)).await;
+        match seed.below(4) {
+            server @ 0..=1 => {
+                let server = usize::try_from(server).expect("small");
+                servers[server].die_and_rise(&mut seed).await;
+            }
+            _ => {
+                postgres.kill();
+                tokio::time::sleep(seed.time_ms(0, 60)).await;
+                postgres.start_again().await;
             }
         }
     }

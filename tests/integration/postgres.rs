@@ -1,4 +1,5 @@
 //! PostgreSQL as a store: connections, records and locks.
 
 mod link;
+mod locks;
 mod objects;

@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use crate::certificates::Certificates;
 use crate::ports;
 use crate::process::{Output, Process, command};
+use crate::redis_clock::OwnClock;
 use crate::wait::until;
 
 /// Folder of the programs of each version, in Debian.
@@ -25,6 +26,7 @@ pub struct Postgres {
     port: u16,
     folder: TempDir,
     options: Vec<(String, String)>,
+    environment: Vec<(&'static str, String)>,
     process: Process,
 }
 
@@ -37,9 +39,13 @@ impl Postgres {
 
     /// One with other settings: `[("fsync", "on")]`.
     pub async fn with(options: &[(&str, &str)]) -> Self {
-        let folder = new_folder();
-        copy(template(), &folder.path().join("data"));
-        Self::started(folder, options).await
+        Self::started(copy_of_template(), options, Vec::new()).await
+    }
+
+    /// One that goes by a clock that the test sets.
+    pub async fn with_clock(clock: &OwnClock) -> Self {
+        clock.open_to_all();
+        Self::started(copy_of_template(), &[], clock.environment().to_vec()).await
     }
 
     /// Writes a file into the data folder for the next start: `pg_hba.conf`, a certificate.
@@ -77,7 +83,7 @@ impl Postgres {
         assert!(!other.process.is_running(), "a running server's folder is no backup");
         let folder = new_folder();
         copy(&other.data(), &folder.path().join("data"));
-        Self::started(folder, options).await
+        Self::started(folder, options, Vec::new()).await
     }
 
     /// A streaming replica of `primary`, which [`promote`](Self::promote) makes a primary.
@@ -95,16 +101,20 @@ impl Postgres {
         own(&folder.path().join("data/standby.signal"));
         let from =
             format!("host=127.0.0.1 port={} user={USER} application_name={name}", primary.port);
-        Self::started(folder, &[("primary_conninfo", &format!("'{from}'")), ("hot_standby", "on")])
-            .await
+        let options = [("primary_conninfo", &*format!("'{from}'")), ("hot_standby", "on")];
+        Self::started(folder, &options, Vec::new()).await
     }
 
-    async fn started(folder: TempDir, options: &[(&str, &str)]) -> Self {
+    async fn started(
+        folder: TempDir,
+        options: &[(&str, &str)],
+        environment: Vec<(&'static str, String)>,
+    ) -> Self {
         let port = ports::unused();
         let options: Vec<(String, String)> =
             options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let process = spawn(port, &folder, &options);
-        let mut server = Self { port, folder, options, process };
+        let process = spawn(port, &folder, &options, &environment);
+        let mut server = Self { port, folder, options, environment, process };
         server.ready().await;
         server
     }
@@ -164,7 +174,7 @@ impl Postgres {
         if self.process.is_running() {
             self.kill();
         }
-        self.process = spawn(self.port, &self.folder, &self.options);
+        self.process = spawn(self.port, &self.folder, &self.options, &self.environment);
         self.ready().await;
     }
 
@@ -292,6 +302,12 @@ fn template() -> &'static Path {
     DATA.get_or_init(|| folder.path().join("data"))
 }
 
+fn copy_of_template() -> TempDir {
+    let folder = new_folder();
+    copy(template(), &folder.path().join("data"));
+    folder
+}
+
 fn copy(from: &Path, to: &Path) {
     let mut copy = Command::new("cp");
     let status = copy.arg("-a").arg("--reflink=auto").arg(from).arg(to).status().expect("cp");
@@ -300,8 +316,14 @@ fn copy(from: &Path, to: &Path) {
     let _ = std::fs::remove_file(to.join("postmaster.pid"));
 }
 
-fn spawn(port: u16, folder: &TempDir, options: &[(String, String)]) -> Process {
+fn spawn(
+    port: u16,
+    folder: &TempDir,
+    options: &[(String, String)],
+    environment: &[(&'static str, String)],
+) -> Process {
     let mut server = program("postgres");
+    server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.arg("-D").arg(folder.path().join("data")).arg("-p").arg(port.to_string());
     server.arg("-k").arg(folder.path());
     let fixed = [("listen_addresses", "127.0.0.1"), ("fsync", "off"), ("shared_buffers", "16MB")];

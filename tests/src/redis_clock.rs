@@ -54,6 +54,15 @@ impl OwnClock {
         std::fs::rename(new, file).expect("the offset of the clock");
     }
 
+    /// Lets a process of another user read it.
+    ///
+    /// # Panics
+    /// If the folder's rights cannot be changed.
+    pub fn open_to_all(&self) {
+        let rights = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.folder.path(), rights).expect("the folder of the clock");
+    }
+
     /// A server of ours that goes by this clock.
     ///
     /// # Panics

@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::future::poll_fn;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 use tokio_postgres::config::SslMode;
+use tokio_postgres::types::ToSql;
 use tokio_postgres::{
-    AsyncMessage, Client, Config, Connection, NoTls, Notification, SimpleQueryMessage,
+    AsyncMessage, Client, Config, Connection, NoTls, Notification, Row, SimpleQueryMessage,
+    Statement,
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -50,6 +52,7 @@ pub struct PostgresConnection {
     client: Client,
     address: String,
     version: u32,
+    statements: OnceLock<Vec<Statement>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
     notifications: Mutex<Option<mpsc::UnboundedReceiver<Notification>>>,
@@ -69,6 +72,37 @@ impl PostgresConnection {
     /// Version of the server as `server_version_num`: 150020 is 15.20.
     pub fn version(&self) -> u32 {
         self.version
+    }
+
+    /// Prepares statements for [`PostgresLink::query`](crate::PostgresLink::query), which names them
+    /// by their place; once a session.
+    ///
+    /// # Errors
+    /// The server's refusal of one of them.
+    pub async fn prepare(&self, texts: &[&str]) -> Result<(), tokio_postgres::Error> {
+        let mut statements = Vec::with_capacity(texts.len());
+        for text in texts {
+            statements.push(self.client.prepare(text).await?);
+        }
+        // A second call is a mistake of the caller, whose statements have other places.
+        let _ = self.statements.set(statements);
+        Ok(())
+    }
+
+    /// Runs the statement at a place. A caller sets its own limit.
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Panics
+    /// If fewer statements were prepared.
+    pub async fn query(
+        &self,
+        place: usize,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, tokio_postgres::Error> {
+        let statements = self.statements.get().map(Vec::as_slice).unwrap_or_default();
+        self.client.query(&statements[place], parameters).await
     }
 
     /// Notifications of the channels that the session listens to; they end with the session.
@@ -173,6 +207,7 @@ impl PostgresTarget {
             client,
             address: address.to_owned(),
             version,
+            statements: OnceLock::new(),
             stop,
             _stop_on_drop: stop_on_drop,
             notifications: Mutex::new(Some(notifications)),
@@ -229,7 +264,7 @@ async fn relay(
 }
 
 /// The server's own words where it has sent some, else the driver's with their cause.
-pub(crate) fn error_text(error: &tokio_postgres::Error) -> String {
+pub fn error_text(error: &tokio_postgres::Error) -> String {
     if let Some(server) = error.as_db_error() {
         let code = server.code().code();
         return match server.hint() {

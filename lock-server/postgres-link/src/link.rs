@@ -7,7 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use service_kit::tasks::Tasks;
 use tokio::sync::{Notify, watch};
+use tokio::time::error::Elapsed;
+use tokio_postgres::Row;
 use tokio_postgres::error::{Severity, SqlState};
+use tokio_postgres::types::ToSql;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{ConnectOptions, PostgresConnection, error_text};
@@ -161,15 +164,44 @@ impl PostgresLink {
         work: impl AsyncFnOnce(&PostgresConnection) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, LinkError> {
         let (number, connection) = self.live()?;
-        match tokio::time::timeout(self.inner.options.reply_timeout, work(&connection)).await {
+        let reply = tokio::time::timeout(self.inner.options.reply_timeout, work(&connection)).await;
+        self.outcome(number, &connection, reply)
+    }
+
+    /// Runs the statement at a place among those that the verifier
+    /// [prepared](PostgresConnection::prepare); it must be one transaction.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Cancel safety
+    /// Dropping the future does not take the statement back.
+    pub async fn query(
+        &self,
+        place: usize,
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Vec<Row>, LinkError> {
+        let (number, connection) = self.live()?;
+        let reply = connection.query(place, parameters);
+        let reply = tokio::time::timeout(self.inner.options.reply_timeout, reply).await;
+        self.outcome(number, &connection, reply)
+    }
+
+    fn outcome<T>(
+        &self,
+        number: u64,
+        connection: &PostgresConnection,
+        reply: Result<Result<T, tokio_postgres::Error>, Elapsed>,
+    ) -> Result<T, LinkError> {
+        match reply {
             Ok(Ok(value)) => Ok(value),
             Ok(Err(error)) => match refusal(&error) {
                 Some(refusal) => Err(refusal),
-                None => Err(self.lost(number, &connection, &error_text(&error))),
+                None => Err(self.lost(number, connection, &error_text(&error))),
             },
             Err(_) => {
                 let limit_ms = self.inner.options.reply_timeout.as_millis();
-                Err(self.lost(number, &connection, &format!("no reply within {limit_ms} ms")))
+                Err(self.lost(number, connection, &format!("no reply within {limit_ms} ms")))
             }
         }
     }

@@ -28,6 +28,7 @@ pub fn guarantee(url: &StoreUrl) -> Guarantee {
         StoreUrl::Redis(_) => REDIS,
         StoreUrl::Quorum(_) => QUORUM,
         StoreUrl::Etcd(_) => ETCD,
+        StoreUrl::Postgres(_) => POSTGRES,
     }
 }
 
@@ -76,6 +77,12 @@ const ETCD: Guarantee = Guarantee {
              server's",
     availability: "one of three members, or two of five, may fail",
 };
+const POSTGRES: Guarantee = Guarantee {
+    engine: "postgres",
+    tokens: "tokens rise through restarts, failovers and restored backups; two primaries at once may give lower ones, or one twice",
+    leases: "no crash forgets a lease; a failover forgets none with a synchronous replica, and --after-loss wait lets lost ones run out first",
+    availability: "one PostgreSQL, or its promoted replica; any number of lock servers",
+};
 
 impl fmt::Display for Guarantee {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,6 +110,7 @@ mod tests {
             "redis-cluster://a",
             "redis-quorum:redis://a,redis://b,redis://c",
             "etcd://a",
+            "postgres://localhost",
         ] {
             let row = guarantee(&url.parse().unwrap());
             let heading = format!("## {}\n", row.engine);

@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
 use fence_protocol::{Namespace, Token};
+use postgres_link::PostgresTarget;
 use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
 use service_kit::Kit;
 use service_kit::login::without_password;
@@ -14,6 +15,7 @@ use super::driver::Driver;
 use super::embedded;
 use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
 use super::records::etcd::{EtcdRecords, EtcdRecordsOptions, EtcdTarget};
+use super::records::postgres::{PostgresRecords, PostgresRecordsOptions};
 use super::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use super::records::{RecordStore, ServerId};
 use super::redis::KeyPrefix;
@@ -33,6 +35,8 @@ pub enum StoreUrl {
     Redis(RedisTarget),
     /// Leases in etcd: `etcd://…`, `etcds://…`.
     Etcd(EtcdTarget),
+    /// Leases in PostgreSQL: `postgres://…`.
+    Postgres(PostgresTarget),
     /// `redis-quorum:redis://a,redis://b,redis://c`
     Quorum(QuorumUrl),
 }
@@ -56,12 +60,17 @@ impl FromStr for StoreUrl {
             }
             Some(("redis-quorum", _)) => url.parse().map(Self::Quorum),
             Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
+            Some(("postgres" | "postgresql", _)) => {
+                let target = url.parse::<PostgresTarget>();
+                target.map(Self::Postgres).map_err(|error| error.to_string())
+            }
             _ => Err(format!(
                 "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
                  redis-sentinel://host:port,host:port/master-name, \
                  redis-cluster://host:port,host:port, \
-                 redis-quorum:redis://a,redis://b,redis://c or etcd://host:port,host:port; rediss \
-                 in place of redis, and etcds in place of etcd, is TLS",
+                 redis-quorum:redis://a,redis://b,redis://c, etcd://host:port,host:port or \
+                 postgres://user@host/database; rediss in place of redis, and etcds in place of \
+                 etcd, is TLS",
                 without_password(url)
             )),
         }
@@ -76,6 +85,7 @@ impl StoreUrl {
     pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
         match self {
             Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Postgres(target) => target.with_login(login).map(Self::Postgres),
             Self::Quorum(_) | Self::Etcd(_) if login.sentinel_password.is_some() => {
                 Err("--sentinel-password-file is for Redis sentinels; leave it out".to_owned())
             }
@@ -148,6 +158,22 @@ impl StoreOptions {
             connect_timeout: self.link.connect_timeout,
             reply_timeout: self.link.reply_timeout,
             login: self.login.clone(),
+        }
+    }
+
+    /// The part of them that PostgreSQL needs; the login is in the target.
+    pub fn postgres(&self) -> PostgresRecordsOptions {
+        let connect_timeout = self.link.connect_timeout;
+        let connect = postgres_link::ConnectOptions { connect_timeout, ..Default::default() };
+        PostgresRecordsOptions {
+            namespace: self.namespace.clone(),
+            link: postgres_link::LinkOptions {
+                connect,
+                reply_timeout: self.link.reply_timeout,
+                ping_interval: self.link.ping_interval,
+                ..Default::default()
+            },
+            loss: self.loss,
         }
     }
 }
@@ -230,6 +256,12 @@ async fn open_store(
             let records = started.await.map_err(refused)?;
             shared(Arc::new(records), options, kit).await?
         }
+        StoreUrl::Postgres(target) => {
+            let postgres_options = options.postgres();
+            let started = PostgresRecords::start(target, postgres_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
+        }
         StoreUrl::Quorum(url) => {
             let quorum_options = QuorumOptions {
                 namespace: options.namespace.clone(),
@@ -290,6 +322,7 @@ mod tests {
         assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
         assert!(matches!("etcd://127.0.0.1:2379".parse(), Ok(StoreUrl::Etcd(_))));
         assert!(matches!("etcds://locks@a,b,c".parse(), Ok(StoreUrl::Etcd(_))));
+        assert!(matches!("postgres://locks@localhost/db".parse(), Ok(StoreUrl::Postgres(_))));
         let target = |url: &str| match url.parse() {
             Ok(StoreUrl::Redis(target)) => target,
             other => panic!("{url}: {other:?}"),

@@ -15,8 +15,11 @@ use tokio::sync::mpsc;
 use super::{ListQuery, StoreError};
 
 pub mod etcd;
+mod lineages;
 mod memory;
+pub mod postgres;
 pub mod redis;
+mod store_clock;
 
 pub use memory::MemoryRecords;
 
@@ -27,6 +30,27 @@ pub enum Key {
     Lock(LockName),
     /// A session. Its items are the leases that are bound to it.
     Session(SessionId),
+}
+
+const LOCK: &str = "lock:";
+const SESSION: &str = "session:";
+
+impl Key {
+    /// Text that names the record, in messages and keys.
+    fn text(&self) -> String {
+        match self {
+            Self::Lock(lock) => [LOCK, lock.as_str()].concat(),
+            Self::Session(id) => format!("{SESSION}{id}"),
+        }
+    }
+
+    /// The record that a text names.
+    fn from_text(text: &str) -> Option<Self> {
+        if let Some(lock) = text.strip_prefix(LOCK) {
+            return LockName::new(lock).ok().map(Self::Lock);
+        }
+        text.strip_prefix(SESSION)?.parse().ok().map(Self::Session)
+    }
 }
 
 /// A number that is given to one write of one record and to no other: the server that wrote it and

@@ -7,7 +7,7 @@
 //! server by its own commits and by [`beat`](RecordStore::beat).
 //!
 //! Every commit names the latest time that Redis can show, and is refused under a later one: see
-//! `clock.rs`.
+//! `../store_clock.rs`.
 
 mod clock;
 mod codec;
@@ -15,11 +15,8 @@ mod codec;
 pub(crate) mod fuzz;
 mod keys;
 mod lineage;
-mod offset;
-mod pauses;
 mod replicas;
 mod scans;
-mod time;
 mod wakeups;
 
 use std::fmt;
@@ -35,21 +32,21 @@ use service_kit::Kit;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
-use self::clock::Jumps;
 use self::codec::{Commit, ServerKnowledge};
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
-use self::pauses::Pauses;
 pub use self::replicas::ReplicaOptions;
 use self::replicas::Replicas;
-use self::time::StoreTime;
+use super::store_clock::{Jumps, Pauses, StoreTime};
 use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
 use crate::guards::Guards;
 use crate::store::redis::refusals::store_error;
 use crate::store::redis::{KeyPrefix, watch};
 use crate::store::{ListQuery, LossOptions, StoreError};
 
+/// The store in texts.
+const NAME: &str = "Redis";
 /// Most records that are read in one call.
 const READ_MAX: usize = 1_000;
 
@@ -175,8 +172,8 @@ impl RedisRecords {
             time,
             keys,
             counter_seen,
-            jumps: Jumps::new(options.loss.clock_pause, kit),
-            pauses: Pauses::new(kit),
+            jumps: Jumps::new(NAME, options.loss.clock_pause, kit),
+            pauses: Pauses::new(NAME, kit),
             replicas,
             tasks: kit.tasks.clone(),
         };

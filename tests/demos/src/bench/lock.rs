@@ -4,6 +4,7 @@ mod clients;
 mod etcd_lock;
 mod large;
 mod peers;
+mod sql_lock;
 pub(crate) mod thin;
 
 use std::path::PathBuf;
@@ -12,6 +13,7 @@ use service_kit::signals;
 
 use self::clients::{REDLOCK, Target, Work, Worker};
 use self::peers::{ALWAYS, EVERY_SECOND, Etcd, Peer, Redis};
+use self::sql_lock::{ADVISORY, LEASE};
 use super::Load;
 use super::load::{self, Counted, Side};
 use super::report::{Report, Row};
@@ -25,7 +27,7 @@ const CONTENDERS: u16 = 16;
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 
-/// Measures locks beside raw Redis, a thin HTTP handler, etcd's own lock and Redlock
+/// Measures locks beside raw Redis, a thin HTTP handler, etcd's own lock, Redlock and PostgreSQL's
 ///
 /// A base is the least that its store can do for a lock with a token: raw Redis runs two scripts of
 /// two calls each, one connection a client. Each round measures the base and then the server; the
@@ -42,7 +44,7 @@ Examples:
 pub(super) struct Args {
     /// A running lock server (no TLS), with --redis beside raw Redis [default: the benchmark's own]
     #[arg(long, value_name = "URL", value_parser = super::plain_address,
-          conflicts_with_all = ["etcd", "quorum", "large"])]
+          conflicts_with_all = ["etcd", "postgres", "quorum", "large"])]
     server: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE", requires = "server")]
@@ -54,6 +56,9 @@ pub(super) struct Args {
     /// Measure etcd too, beside its own lock
     #[arg(long)]
     etcd: bool,
+    /// Measure PostgreSQL too, at this URL, beside a lease in a row and advisory locks
+    #[arg(long, value_name = "URL")]
+    postgres: Option<String>,
     /// Measure a quorum of three Redis too, beside Redlock on them
     #[arg(long)]
     quorum: bool,
@@ -113,6 +118,10 @@ async fn measure(bench: &mut Bench, args: &Args, redis: Option<&mut Redis>) {
     if args.etcd {
         let measured = on_etcd(bench).await;
         bench.check("etcd", measured);
+    }
+    if let Some(url) = &args.postgres {
+        let measured = on_postgres(bench, url).await;
+        bench.check("postgres", measured);
     }
     if let Some(leases) = args.large {
         let measured = large::measure(bench, leases).await;
@@ -176,6 +185,22 @@ async fn on_etcd(bench: &mut Bench) -> Result<(), Failure> {
     let server = etcd.lock_server().await?;
     bench.distinct("etcd", &[&own, &server]).await?;
     bench.contended("etcd", &[&own, &server]).await
+}
+
+/// Leases in a PostgreSQL that is running; what was written besides leases is removed.
+async fn on_postgres(bench: &mut Bench, url: &str) -> Result<(), Failure> {
+    let failed = |error: String| Failure::new(code::UNAVAILABLE, error);
+    sql_lock::set_up(url).await.map_err(failed)?;
+    let peer = |name: &str, commands| {
+        Peer::new(name, Target::Sql { url: url.to_owned(), commands }, Vec::new())
+    };
+    let lease = peer("a lease in a row", LEASE);
+    let advisory = peer("advisory locks, no token", ADVISORY);
+    let server = Peer::lock_server("lock-server", url, Vec::new()).await?;
+    bench.distinct("postgres", &[&lease, &advisory, &server]).await?;
+    bench.contended("postgres", &[&advisory, &server]).await?;
+    server.end().await;
+    sql_lock::clean_up(url).await.map_err(failed)
 }
 
 async fn on_quorum(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {

@@ -6,8 +6,9 @@ use std::collections::HashMap;
 use ::redis::{Cmd, Value};
 use redis_link::Script;
 
+use super::super::store_clock::Beat;
 use super::super::{Batch, Change, Committed, Group, ItemName, Key, Snapshot, Version, Write};
-use super::keys::{self, Keys};
+use super::keys::Keys;
 use crate::store::StoreError;
 
 /// Version, base and whether there are items.
@@ -112,7 +113,7 @@ impl<'b> Commit<'b> {
             self.write(command, write);
         }
         for (server, key) in &group.notify {
-            command.arg("N").arg(keys.channel(*server)).arg(keys::message(key));
+            command.arg("N").arg(keys.channel(*server)).arg(key.text());
         }
     }
 
@@ -227,23 +228,6 @@ pub(super) fn records(keys: &[Key], reply: Value) -> Result<(Vec<Snapshot>, u64,
 }
 
 /// The reply to `beat.lua`.
-#[derive(Debug)]
-pub(super) struct Beat {
-    /// The time.
-    pub(super) now_ms: u64,
-    /// Counter of tokens.
-    pub(super) counter: u64,
-    /// Milliseconds by which the clock of Redis is ahead of the time of the records.
-    pub(super) ahead_ms: i64,
-    /// Rest of a pause, in milliseconds.
-    pub(super) paused_ms: u64,
-    /// For how long a lease of any server may live.
-    pub(super) lives_ms: u64,
-    /// The servers that live.
-    pub(super) servers: Vec<u32>,
-}
-
-/// Reads a [`Beat`].
 pub(super) fn beat(reply: Value) -> Result<Beat, StoreError> {
     let read = || {
         let mut fields = array(reply)?.into_iter();

@@ -3,11 +3,8 @@
 
 use fence_protocol::{LockName, Namespace, SessionId};
 
-use super::super::{Key, ServerId};
+use super::super::{Key, LOCK, SESSION, ServerId};
 use crate::store::redis::KeyPrefix;
-
-const LOCK: &str = "lock:";
-const SESSION: &str = "session:";
 
 /// Names of keys: their prefix, and the names that do not depend on a record. All share a hash
 /// slot.
@@ -105,22 +102,6 @@ impl Keys {
     }
 }
 
-/// Text that notifies a server of a record.
-pub(super) fn message(key: &Key) -> String {
-    match key {
-        Key::Lock(lock) => format!("{LOCK}{lock}"),
-        Key::Session(id) => format!("{SESSION}{id}"),
-    }
-}
-
-/// The record that a message is about.
-pub(super) fn from_message(text: &str) -> Option<Key> {
-    if let Some(lock) = text.strip_prefix(LOCK) {
-        return LockName::new(lock).ok().map(Key::Lock);
-    }
-    text.strip_prefix(SESSION)?.parse().ok().map(Key::Session)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -134,10 +115,10 @@ mod tests {
         assert_eq!(keys.lock_at(&key), Some(lock.clone()));
         // Its items are no lock.
         assert_eq!(keys.lock_at(&format!("{key}#")), None);
-        assert_eq!(from_message(&message(&Key::Lock(lock.clone()))), Some(Key::Lock(lock)));
+        assert_eq!(Key::from_text(&Key::Lock(lock.clone()).text()), Some(Key::Lock(lock)));
         assert_eq!(keys.locks("a*"), "app:{fence:default}:lock:a\\**");
         assert!(
-            ["", "lock:", "lock:../x", "session:7", "ping"].map(from_message)
+            ["", "lock:", "lock:../x", "session:7", "ping"].map(Key::from_text)
                 == [None, None, None, None, None]
         );
     }

@@ -18,11 +18,12 @@ use prometheus_client::metrics::counter::Counter;
 use redis_link::{LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields};
 use service_kit::Kit;
 use service_kit::clock::Clock;
-use service_kit::health::{Health, Status};
+use service_kit::health::Health;
 
-use super::Scripts;
+use super::super::lineages;
+use super::super::store_clock::StoreTime;
 use super::keys::Keys;
-use super::time::StoreTime;
+use super::{NAME, Scripts};
 use crate::guards::{self, Guards};
 use crate::store::AfterLoss;
 use crate::store::redis::KeyPrefix;
@@ -97,14 +98,6 @@ impl LineageKeeper {
         replicas: u32,
         kit: &Kit,
     ) -> Self {
-        let begun = Counter::default();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_lineages_begun",
-                "New lineages that this server began: each lifted the token counter",
-                begun.clone(),
-            );
-        });
         Self {
             is_cluster: target.is_cluster(),
             needs: Needs::new(target, keys.prefix()).and_replicas(replicas),
@@ -116,7 +109,7 @@ impl LineageKeeper {
             guards,
             clock: kit.clock.clone(),
             health: kit.health.clone(),
-            begun,
+            begun: lineages::begun(kit),
             current: RwLock::new(None),
         }
     }
@@ -178,14 +171,7 @@ impl LineageKeeper {
             None => 0,
         };
         *current = Some((id.into(), changes));
-        let status = match changes {
-            0 => Status::Ok,
-            changes => Status::Warn(format!(
-                "Redis may have lost tokens {changes} times since this server started; they were \
-                 lifted above everything issued before"
-            )),
-        };
-        self.health.set("lineage", status);
+        self.health.set("lineage", lineages::status(NAME, changes));
     }
 }
 

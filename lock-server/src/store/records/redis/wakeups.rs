@@ -5,8 +5,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::mpsc;
 
-use super::super::{ServerId, Wakeup};
-use super::{RedisRecords, keys};
+use super::super::{Key, ServerId, Wakeup};
+use super::RedisRecords;
 
 const RESUBSCRIBE_PAUSE: Duration = Duration::from_millis(100);
 const PING_INTERVAL: Duration = Duration::from_secs(1);
@@ -49,7 +49,7 @@ impl RedisRecords {
                     let Some(message) = message else { break };
                     let text: String = message.get_payload().unwrap_or_default();
                     unheard = 0;
-                    if let Some(key) = keys::from_message(&text) {
+                    if let Some(key) = Key::from_text(&text) {
                         // Its receiver may have gone: the loop ends then.
                         let _ = wakeups.send(Wakeup::Record(key));
                     }

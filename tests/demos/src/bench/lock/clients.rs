@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use fence_client::{BearerToken, ids};
 
 use super::etcd_lock::EtcdLock;
+use super::sql_lock::{SqlCommands, SqlLock};
 use crate::bench::load::{self, Client};
 use crate::bench::{http, resp};
 
@@ -48,6 +49,8 @@ pub(super) enum Target {
     Redis { urls: Vec<String>, prefix: String, commands: Commands },
     /// etcd's own lock, at `HOST:PORT`.
     Etcd { at: String },
+    /// Statements of a PostgreSQL, one session a client.
+    Sql { url: String, commands: SqlCommands },
 }
 
 /// Operation that is repeated.
@@ -93,7 +96,7 @@ impl Client for Worker {
     async fn begin(&mut self) -> Result<(), String> {
         match &mut self.locker {
             Locker::Http(connection) => connection.reopen().await,
-            Locker::Redis { .. } | Locker::Etcd(_) => Ok(()),
+            Locker::Redis { .. } | Locker::Etcd(_) | Locker::Sql(_) => Ok(()),
         }
     }
 
@@ -130,6 +133,7 @@ enum Locker {
     Http(http::Connection),
     Redis { nodes: Vec<resp::Connection>, prefix: String, commands: [Vec<String>; 2] },
     Etcd(Box<EtcdLock>),
+    Sql(SqlLock),
 }
 
 impl Locker {
@@ -159,6 +163,7 @@ impl Locker {
                 Ok(Self::Redis { nodes, prefix: prefix.clone(), commands: commands.map(words) })
             }
             Target::Etcd { at } => Ok(Self::Etcd(Box::new(EtcdLock::open(at).await?))),
+            Target::Sql { url, commands } => Ok(Self::Sql(SqlLock::open(url, *commands).await?)),
         }
     }
 
@@ -176,6 +181,7 @@ impl Locker {
                 vote(nodes, &commands[0], &format!("{prefix}{lock}"), lease).await
             }
             Self::Etcd(etcd) => etcd.lock(lock).await,
+            Self::Sql(sql) => sql.lock(lock, lease).await,
         }
     }
 
@@ -188,6 +194,7 @@ impl Locker {
                 vote(nodes, &commands[1], &format!("{prefix}{lock}"), lease).await
             }
             Self::Etcd(etcd) => etcd.unlock().await,
+            Self::Sql(sql) => sql.unlock(lock, lease).await,
         }
     }
 }

@@ -1,21 +1,21 @@
-//! Offset of the clock of Redis from our monotonic one, and its jumps.
+//! Offset of the clock of the store from our monotonic one, and its jumps.
 
 /// A clock may drift by one part in so many without having jumped.
 const DRIFT: u64 = 2_000;
 
-/// Result of one probe of the clock of Redis: the difference lies between the two bounds, because
-/// Redis read its clock after the request was sent and before the reply came.
+/// Result of one probe of the clock of the store: the difference lies between the bounds, because
+/// the store read its clock after the request was sent and before the reply came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Offset {
+pub(in crate::store::records) struct Offset {
     low_ms: i64,
     high_ms: i64,
     /// When it was measured, by our clock.
     at_ms: u64,
 }
 
-/// Change of the clock of Redis between two probes.
+/// Change of the clock of the store between two probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ClockJump {
+pub(in crate::store::records) enum ClockJump {
     /// Nothing.
     Steady,
     /// It went ahead of time by at most so much, ms.
@@ -25,18 +25,22 @@ pub(super) enum ClockJump {
 }
 
 impl Offset {
-    /// Redis showed `redis_ms` at some moment from `sent_ms` to `received_ms` of our clock.
-    pub(super) fn measured(redis_ms: u64, sent_ms: u64, received_ms: u64) -> Self {
-        let redis_ms = signed(redis_ms);
+    /// The store showed `shown_ms` at some moment from `sent_ms` to `received_ms` of our clock.
+    pub(in crate::store::records) fn measured(
+        shown_ms: u64,
+        sent_ms: u64,
+        received_ms: u64,
+    ) -> Self {
+        let shown_ms = signed(shown_ms);
         Self {
-            low_ms: redis_ms - signed(received_ms),
-            high_ms: redis_ms - signed(sent_ms),
+            low_ms: shown_ms - signed(received_ms),
+            high_ms: shown_ms - signed(sent_ms),
             at_ms: received_ms,
         }
     }
 
     /// Returns the change since `before`; a difference of `limit_ms` is no jump.
-    pub(super) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
+    pub(in crate::store::records) fn since(self, before: Self, limit_ms: u64) -> ClockJump {
         let allowed = signed(limit_ms + self.at_ms.saturating_sub(before.at_ms) / DRIFT);
         if self.low_ms - before.high_ms > allowed {
             ClockJump::Forward(self.high_ms.abs_diff(before.low_ms))
@@ -47,8 +51,8 @@ impl Offset {
         }
     }
 
-    /// The latest time that Redis can show now, but for what comes on the way to it.
-    pub(super) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
+    /// The latest time that the store can show now, but for what comes on the way to it.
+    pub(in crate::store::records) fn latest_ms(self, now_ms: u64, limit_ms: u64) -> u64 {
         let drift_ms = now_ms.saturating_sub(self.at_ms) / DRIFT;
         let latest = self.high_ms + signed(now_ms) + signed(limit_ms) + signed(drift_ms);
         u64::try_from(latest).unwrap_or(0)
@@ -68,7 +72,7 @@ mod tests {
     #[test]
     fn a_jump_is_distinguished_from_a_slow_answer() {
         let before = Offset::measured(REDIS, 1_000, 1_002);
-        for (redis_ms, sent, received, step) in [
+        for (shown_ms, sent, received, step) in [
             (REDIS + 5_000, 6_000, 6_002, ClockJump::Steady),
             // The answer, or the question, took four seconds.
             (REDIS + 5_000, 6_000, 10_000, ClockJump::Steady),
@@ -78,14 +82,14 @@ mod tests {
             (REDIS - 3_595_000, 6_000, 6_002, ClockJump::Backward(3_600_004)),
             (REDIS + 6_100, 6_000, 6_002, ClockJump::Forward(1_102)),
         ] {
-            let now = Offset::measured(redis_ms, sent, received);
+            let now = Offset::measured(shown_ms, sent, received);
             let found = now.since(before, 1_000);
             match (found, step) {
                 (ClockJump::Forward(found), ClockJump::Forward(wanted))
                 | (ClockJump::Backward(found), ClockJump::Backward(wanted)) => {
                     assert!(found.abs_diff(wanted) <= 4, "{found} {wanted}");
                 }
-                (found, step) => assert_eq!(found, step, "{redis_ms} {sent} {received}"),
+                (found, step) => assert_eq!(found, step, "{shown_ms} {sent} {received}"),
             }
         }
     }

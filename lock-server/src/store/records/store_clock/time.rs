@@ -1,4 +1,4 @@
-//! Time at Redis as this server knows it, and the bound on the life of its leases.
+//! Time at a store as this server knows it, and the bound on the life of its leases.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -10,16 +10,16 @@ use crate::store::StoreError;
 /// A clock may be slower than another by one part in so many.
 const DRIFT: u64 = 2_000;
 
-/// Distance by which the bound in Redis is set ahead, at least, so that equal leases need few
+/// Distance by which the bound in the store is set ahead, at least, so that equal leases need few
 /// writes, in milliseconds.
 const AHEAD_MS: u64 = 1_000;
 
-/// Whatever Redis shows.
+/// Whatever the store shows.
 const LATEST_MS: u64 = 999_999_999_999_999;
 
 /// Time, and lives of leases.
 #[derive(Debug)]
-pub(super) struct StoreTime {
+pub(in crate::store::records) struct StoreTime {
     clock: Arc<dyn Clock>,
     /// By how much the clocks may move against each other before that counts as a jump.
     limit_ms: u64,
@@ -28,24 +28,24 @@ pub(super) struct StoreTime {
 
 #[derive(Debug, Default)]
 struct TimeState {
-    /// A time that Redis showed, and when its reply was read by our clock.
+    /// A time that the store showed, and when its reply was read by our clock.
     anchor: Option<(u64, u64)>,
-    /// Offset of the clock of Redis from ours at the last probe.
+    /// Offset of the clock of the store from ours at the last probe.
     offset: Option<Offset>,
     /// Number of probes.
     looks: u64,
-    /// Known distance of the clock of Redis ahead of the time of the records, in milliseconds.
+    /// Known distance of the clock of the store ahead of the time of the records, in milliseconds.
     ahead_ms: Option<i64>,
     /// No lease that was committed here lives after this, by our clock.
     ends_ms: u64,
-    /// Redis has this bound, or a later one.
+    /// The store has this bound, or a later one.
     known_until_ms: u64,
     /// Other servers' bound.
     others_until_ms: u64,
 }
 
 impl StoreTime {
-    pub(super) fn new(clock: Arc<dyn Clock>, limit_ms: u64) -> Self {
+    pub(in crate::store::records) fn new(clock: Arc<dyn Clock>, limit_ms: u64) -> Self {
         Self { clock, limit_ms, state: Mutex::default() }
     }
 
@@ -54,24 +54,24 @@ impl StoreTime {
     }
 
     /// By how much a clock may move without a jump.
-    pub(super) fn limit_ms(&self) -> u64 {
+    pub(in crate::store::records) fn limit_ms(&self) -> u64 {
         self.limit_ms
     }
 
-    pub(super) fn monotonic_ms(&self) -> u64 {
+    pub(in crate::store::records) fn monotonic_ms(&self) -> u64 {
         self.clock.monotonic_ms()
     }
 
-    /// The time that Redis shows at least, unless its clock went back since it was read; 0 before
+    /// The time that the store shows at least, unless its clock went back since it was read; 0 before
     /// it was read.
-    pub(super) fn now_ms(&self) -> u64 {
+    pub(in crate::store::records) fn now_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         self.state().at(now_ms)
     }
 
-    /// Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A
+    /// The store showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A
     /// reply that was long on its way shows less than is known already.
-    pub(super) fn saw(&self, shown_ms: u64, sent_ms: u64) {
+    pub(in crate::store::records) fn saw(&self, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
         let earliest_ms = state.at(sent_ms).saturating_sub(self.limit_ms);
@@ -82,31 +82,35 @@ impl StoreTime {
         state.read(shown_ms, sent_ms, now_ms);
     }
 
-    /// The earliest time that Redis can show from now on.
-    pub(super) fn earliest_ms(&self) -> u64 {
+    /// The earliest time that the store can show from now on.
+    pub(in crate::store::records) fn earliest_ms(&self) -> u64 {
         self.now_ms().saturating_sub(self.limit_ms)
     }
 
-    /// The latest time that Redis can show now, without what comes on the way to it.
-    pub(super) fn latest_ms(&self) -> u64 {
+    /// The latest time that the store can show now, without what comes on the way to it.
+    pub(in crate::store::records) fn latest_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         self.state().latest_ms(now_ms, self.limit_ms)
     }
 
     /// Returns the number of probes.
-    pub(super) fn looks(&self) -> u64 {
+    pub(in crate::store::records) fn looks(&self) -> u64 {
         self.state().looks
     }
 
     /// Evaluates a probe: the offset of the clock from ours, and its jump since the last probe.
-    pub(super) fn compare(&self, shown_ms: u64, sent_ms: u64) -> (Offset, ClockJump) {
+    pub(in crate::store::records) fn compare(
+        &self,
+        shown_ms: u64,
+        sent_ms: u64,
+    ) -> (Offset, ClockJump) {
         let offset = Offset::measured(shown_ms, sent_ms, self.clock.monotonic_ms());
         let before = self.state().offset;
         (offset, before.map_or(ClockJump::Steady, |before| offset.since(before, self.limit_ms)))
     }
 
-    /// From now on: Redis showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
-    pub(super) fn believe(&self, offset: Offset, shown_ms: u64, sent_ms: u64) {
+    /// From now on: the store showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
+    pub(in crate::store::records) fn believe(&self, offset: Offset, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
         state.offset = Some(offset);
@@ -115,13 +119,13 @@ impl StoreTime {
     }
 
     /// Returns whether a jump was corrected since the last probe.
-    pub(super) fn is_corrected(&self, ahead_ms: i64) -> bool {
+    pub(in crate::store::records) fn is_corrected(&self, ahead_ms: i64) -> bool {
         self.state().ahead_ms.is_some_and(|before_ms| before_ms != ahead_ms)
     }
 
-    /// The clock of Redis is so far ahead of the time of the records. Returns the jump that was
+    /// The clock of the store is so far ahead of the time of the records. Returns the jump that was
     /// corrected since the last measurement, by this server or by another one.
-    pub(super) fn corrected(&self, ahead_ms: i64) -> ClockJump {
+    pub(in crate::store::records) fn corrected(&self, ahead_ms: i64) -> ClockJump {
         let before_ms = self.state().ahead_ms.replace(ahead_ms);
         match before_ms.map_or(0, |before_ms| ahead_ms - before_ms) {
             0 => ClockJump::Steady,
@@ -130,9 +134,9 @@ impl StoreTime {
         }
     }
 
-    /// A lease that lives for so long is about to be committed. Returns what Redis is to store, in
+    /// A lease that lives for so long is about to be committed. Returns what the store is to keep, in
     /// milliseconds; 0 where it has a bound that is late enough.
-    pub(super) fn promise(&self, lives_ms: u64) -> u64 {
+    pub(in crate::store::records) fn promise(&self, lives_ms: u64) -> u64 {
         let ends_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
         if lives_ms == 0 || ends_ms <= self.state().known_until_ms {
             return 0;
@@ -141,10 +145,10 @@ impl StoreTime {
     }
 
     /// Records that the commit of such leases got its reply, and no holder believes in one before:
-    /// they may have begun as late as now. Where it failed, Redis may not have the bound; where it
-    /// was refused, none began. Redis itself has the bound that was sent with it, `sent_bound_ms`
+    /// they may have begun as late as now. Where it failed, the store may not have the bound; where it
+    /// was refused, none began. The store itself has the bound that was sent with it, `sent_bound_ms`
     /// after `sent_ms`.
-    pub(super) fn promised(
+    pub(in crate::store::records) fn promised(
         &self,
         lives_ms: u64,
         (sent_bound_ms, sent_ms): (u64, u64),
@@ -169,28 +173,28 @@ impl StoreTime {
     }
 
     /// For how long a lease may live that was committed here, ms.
-    pub(super) fn own_lives_ms(&self) -> u64 {
+    pub(in crate::store::records) fn own_lives_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         self.state().ends_ms.saturating_sub(now_ms)
     }
 
     /// Leases of some server live for at most so long.
-    pub(super) fn others_live(&self, lives_ms: u64) {
+    pub(in crate::store::records) fn others_live(&self, lives_ms: u64) {
         let until_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
         let mut state = self.state();
         state.others_until_ms = state.others_until_ms.max(until_ms);
     }
 
     /// For how long a lease may live that this server knows of, ms.
-    pub(super) fn lives_ms(&self) -> u64 {
+    pub(in crate::store::records) fn lives_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         let state = self.state();
         state.ends_ms.max(state.others_until_ms).saturating_sub(now_ms)
     }
 
     /// Another process, or another memory, may be behind the connection: its clock is not compared,
-    /// and what Redis stored may be lost.
-    pub(super) fn is_new(&self) {
+    /// and what the store stored may be lost.
+    pub(in crate::store::records) fn is_new(&self) {
         let mut state = self.state();
         (state.known_until_ms, state.offset, state.ahead_ms) = (0, None, None);
     }

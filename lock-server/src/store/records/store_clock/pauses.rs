@@ -10,13 +10,14 @@ use service_kit::health::{Health, Status};
 const CHECK: &str = "grants";
 
 #[derive(Debug)]
-pub(super) struct Pauses {
+pub(in crate::store::records) struct Pauses {
     left: Gauge<f64, AtomicU64>,
     health: Health,
+    store: &'static str,
 }
 
 impl Pauses {
-    pub(super) fn new(kit: &Kit) -> Self {
+    pub(in crate::store::records) fn new(store: &'static str, kit: &Kit) -> Self {
         let left = Gauge::default();
         kit.metrics.registry(|registry| {
             registry.register(
@@ -25,18 +26,21 @@ impl Pauses {
                 left.clone(),
             );
         });
-        Self { left, health: kit.health.clone() }
+        Self { left, health: kit.health.clone(), store }
     }
 
     /// Shows what is left of a pause, in milliseconds; 0 where there is none.
-    pub(super) fn show(&self, left_ms: u64) {
+    pub(in crate::store::records) fn show(&self, left_ms: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a gauge of seconds needs no more")]
         let before = self.left.set(left_ms as f64 / 1_000.0);
         if left_ms > 0 {
-            let text = "no lock is granted for a while: Redis may have lost leases, and their \
-                        holders may still believe; renewals continue, \
-                        fencepost_lock_grants_paused_seconds says for how much longer";
-            self.health.set(CHECK, Status::Warn(text.to_owned()));
+            let store = self.store;
+            let text = format!(
+                "no lock is granted for a while: {store} may have lost leases, and their holders \
+                 may still believe; renewals continue, fencepost_lock_grants_paused_seconds says \
+                 for how much longer"
+            );
+            self.health.set(CHECK, Status::Warn(text));
         } else if before > 0.0 {
             self.health.remove(CHECK);
         }
