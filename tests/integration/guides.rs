@@ -16,6 +16,9 @@ const MARK: &str = "=== command ";
 /// Longest time of a guide: some start servers of their own, and wait for what these do.
 const PATIENCE: Duration = Duration::from_secs(180);
 
+/// Variable with a folder of programs that a page uses, such as a virtual environment's.
+const PROGRAMS: &str = "GUIDE_PROGRAMS";
+
 /// A command of a page, and what it is said to print.
 #[derive(Debug)]
 struct Shown {
@@ -46,6 +49,13 @@ fn write_scripts(folder: &Path, blocks: &[(String, String)]) -> Vec<String> {
         let path = folder.join(name.unwrap_or_else(|| panic!("a script without a name:\n{text}")));
         std::fs::write(&path, text).unwrap();
         names.extend(name.map(ToOwned::to_owned));
+    }
+    for (_, text) in blocks.iter().filter(|(kind, _)| kind == "python" || kind == "sql") {
+        let first = text.lines().next().unwrap_or_default();
+        let name = first.strip_prefix("# ").or_else(|| first.strip_prefix("-- "));
+        if let Some(name) = name.filter(|name| name.contains('.') && !name.contains(' ')) {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
     }
     names
 }
@@ -188,6 +198,9 @@ async fn run_text(page: &str, text: &str, variables: &[(&str, &str)]) {
     let fence = fence_tests::binaries::path("fence");
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::iter::once(fence.parent().unwrap().to_owned());
+    let folders = folders.chain(
+        variables.iter().filter(|(name, _)| *name == PROGRAMS).map(|(_, folder)| folder.into()),
+    );
     let folders = folders.chain(std::env::split_paths(&path));
     bash.env("PATH", std::env::join_paths(folders).unwrap());
     let output = ended(Process::spawn("bash", bash)).await;
@@ -318,6 +331,42 @@ async fn etcd() {
     let url = format!("http://{server}");
     let variables = [("LOCK_SERVER_LISTEN", server.as_str()), ("FENCE_SERVER", url.as_str())];
     run_text("etcd.md", &text, &variables).await;
+}
+
+/// Folder of a python3 that has psycopg, which is downloaded once.
+async fn psycopg() -> String {
+    let target = fence_tests::binaries::path("fence");
+    let kept = target.ancestors().nth(2).unwrap().join("drivers/psycopg");
+    let programs = kept.join("bin").display().to_string();
+    if !kept.join("installed").exists() {
+        let script = format!(
+            "python3 -m venv --clear {0} && {0}/bin/pip install --quiet \
+             --disable-pip-version-check 'psycopg[binary]==3.2.3' && touch {0}/installed",
+            kept.display()
+        );
+        let mut bash = command("bash");
+        bash.args(["-c", &script]);
+        let output = ended(Process::spawn("pip", bash)).await;
+        assert_eq!(output.code, 0, "{}", output.stderr);
+    }
+    programs
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgresql() {
+    let server = fence_tests::postgres_server::Postgres::start().await;
+    let text = with_free_ports("postgresql.md", &["7420", "7421", "6432"]);
+    let text = text.replace("127.0.0.1:5432", &server.address());
+    let port = server.port().to_string();
+    let programs = psycopg().await;
+    let variables = [
+        ("PGHOST", "127.0.0.1"),
+        ("PGPORT", &port),
+        ("PGUSER", "postgres"),
+        ("PGDATABASE", "postgres"),
+        (PROGRAMS, &programs),
+    ];
+    run_text("postgresql.md", &text, &variables).await;
 }
 
 #[test]

@@ -75,8 +75,8 @@ async fn a_table_guarded_by_row_refuses_the_worker() {
     arrives(&subscriber, "select token from fence.marks", "33").await;
 }
 
-/// The worker runs no statement triggers but those of TRUNCATE: the changes of a table with one lock
-/// pass, and its first copy and TRUNCATE are refused.
+/// The worker runs no statement triggers but those of TRUNCATE: the changes of a table with one
+/// lock pass, and its first copy and TRUNCATE are refused.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_table_with_one_lock_lets_the_worker_s_rows_pass() {
     let (publisher, subscriber) = replicated().await;

@@ -1,12 +1,12 @@
 //! Old holders that stall, vanish or hammer, directly at the server: the seal ends what they have
 //! open.
 
-use fence_tests::fault_proxy::{Fault, FaultProxy};
-use fence_tests::postgres_client::PostgresClient;
-use fence_tests::psql::DONE;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::postgres_client::PostgresClient;
+use fence_tests::psql::DONE;
 use fence_tests::wait::until_true;
 
 use super::race::session;
@@ -41,8 +41,8 @@ async fn a_holder_whose_machine_vanished_is_rolled_back() {
     }
 }
 
-/// A pool of a stale holder goes on, its transactions overlap, and none ever stalls: those that have
-/// begun may end, and no more enter once a seal waits.
+/// Transactions of a stale holder's pool overlap, and none stalls: those that have begun may end,
+/// and no more enter once a seal waits.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_pool_does_not_keep_a_seal_waiting() {
     let server = installed().await;

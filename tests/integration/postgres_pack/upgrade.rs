@@ -48,8 +48,8 @@ async fn an_upgrade_keeps_marks_and_open_transactions() {
     assert_eq!(server.sql("select v from docs where id = 2").await, "two");
     // Nothing is left that this version does not install.
     let fresh = installed().await;
-    let functions = "select string_agg(oid::regprocedure::text, ' ' order by oid::regprocedure::text) from pg_proc \
-                     where pronamespace = 'fence'::regnamespace";
+    let functions = "select string_agg(f, ' ' order by f) from (select oid::regprocedure::text f \
+                     from pg_proc where pronamespace = 'fence'::regnamespace) fence";
     assert_eq!(server.sql(functions).await, fresh.sql(functions).await);
 }
 

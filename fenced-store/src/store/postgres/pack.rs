@@ -80,7 +80,7 @@ pub fn plain_file() -> String {
 -- Run it as a superuser, or as the role that the guide describes; again, to upgrade or to add:
 --   psql -f fence-pack.sql
 --   psql -v client=app -v table=orders -v lock='orders/{{id}}' -f fence-pack.sql
--- Optional: namespace=default; kid=k1 and key=HEX, of the lock server's key file: clients sign then.
+-- Optional: namespace=default; kid=k1 and key=HEX, of the lock server's key file.
 \\set ON_ERROR_STOP on
 \\if :{{?namespace}} \\else
   \\set namespace default

@@ -4,9 +4,6 @@ do $$
 begin
   -- One installation at a time.
   perform pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended('fence pack', 6497));
-  if pg_catalog.current_setting('server_version_num')::integer < 140000 then
-    raise exception 'the pack needs PostgreSQL 14 or later' using errcode = '0A000';
-  end if;
   if exists (select from pg_catalog.pg_namespace n
              where n.nspname = 'fence'
              and n.nspowner <> (select oid from pg_catalog.pg_roles where rolname = current_user)) then

@@ -75,6 +75,22 @@ begin
   return started = p_start;
 end $$;
 
+-- Waits for the end of a session that got the signal. The server's own wait looks ten times a second.
+create or replace function fence.await_end(
+  p_pid integer, p_start timestamptz, p_timeout_ms bigint)
+returns boolean language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+declare
+  deadline timestamptz := clock_timestamp() + p_timeout_ms * interval '1 ms';
+  pause double precision := 0.0005;
+begin
+  while fence.is_running(p_pid, p_start) loop
+    if clock_timestamp() >= deadline then return false; end if;
+    perform pg_sleep(pause);
+    pause := least(pause * 1.5, 0.05);
+  end loop;
+  return true;
+end $$;
+
 -- Ends the sessions of a lock that are registered below a token. Returns those still running.
 create or replace function fence.end_lower(
   p_namespace text, p_lock text, p_token bigint, p_timeout_ms bigint)
@@ -95,13 +111,10 @@ begin
   for lower in select s.pid, s.backend_start from fence.sessions s
       where s.namespace = p_namespace and s.lock = p_lock and s.token < p_token
       and s.pid <> pg_backend_pid() loop
-    if fence.is_running(lower.pid, lower.backend_start) then
-      perform pg_terminate_backend(lower.pid, p_timeout_ms);
-      if fence.is_running(lower.pid, lower.backend_start) then
-        pid := lower.pid;
-        backend_start := lower.backend_start;
-        return next;
-      end if;
+    if not fence.await_end(lower.pid, lower.backend_start, p_timeout_ms) then
+      pid := lower.pid;
+      backend_start := lower.backend_start;
+      return next;
     end if;
   end loop;
 end $$;
@@ -174,14 +187,24 @@ returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as 
 declare
   key bigint := fence.holder_key(p_namespace, p_lock);
   here oid := (select oid from pg_database where datname = current_database());
+  pids integer[];
+  starts timestamptz[];
 begin
-  perform pg_terminate_backend(l.pid, 5000) from pg_locks l
+  perform pg_stat_clear_snapshot();
+  select array_agg(l.pid), array_agg(a.backend_start) into pids, starts
+    from pg_locks l cross join lateral pg_stat_get_activity(l.pid) a
     where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.database = here
     and l.pid <> pg_backend_pid()
     and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid
     and p_token > (select max((t.classid::bigint & 262143) << 32 | t.objid::bigint) from pg_locks t
       where t.locktype = 'advisory' and t.objsubid = 2 and t.granted and t.database = here
       and t.pid = l.pid and t.classid::bigint >> 18 = key & 16383);
+  for i in 1..coalesce(array_length(pids, 1), 0) loop
+    perform pg_terminate_backend(pids[i]);
+  end loop;
+  for i in 1..coalesce(array_length(pids, 1), 0) loop
+    perform fence.await_end(pids[i], starts[i], 5000);
+  end loop;
 end $$;
 
 -- Raises 55P03 and names what has no session to end: prepared transactions that entered the fence.
