@@ -5,6 +5,7 @@ mod bad_input;
 mod drivers;
 mod failover;
 mod handover;
+mod judges;
 mod late_token;
 mod poolers;
 mod race;

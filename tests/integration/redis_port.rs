@@ -10,7 +10,7 @@ mod facts;
 mod fail_points;
 mod flush;
 mod handover;
-mod judges;
+pub(crate) mod judges;
 mod keyless;
 mod link;
 mod lost_marks;

@@ -11,8 +11,17 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const SHARED_PREFIX: &str = "fencepost_";
 
 /// Beginnings of the names in the sources.
-const PREFIXES: [&str; 8] =
-    ["http_", "tls_", "access_file_", "trace_", "process_", "lock_", "fence_", "redis_port_"];
+const PREFIXES: [&str; 9] = [
+    "http_",
+    "tls_",
+    "access_file_",
+    "trace_",
+    "process_",
+    "lock_",
+    "fence_",
+    "redis_port_",
+    "postgres_port_",
+];
 
 struct Metric {
     name: String,
@@ -47,7 +56,7 @@ pub(super) fn tables() -> Vec<Table> {
     vec![
         Table::new("metrics of both", of(&[&PREFIXES[..5], &["build_"]].concat())),
         Table::new("metrics of lock-server", of(&["lock_"])),
-        Table::new("metrics of fenced-store", of(&["fence_", "redis_port_"])),
+        Table::new("metrics of fenced-store", of(&["fence_", "redis_port_", "postgres_port_"])),
     ]
 }
 

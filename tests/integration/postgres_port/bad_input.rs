@@ -3,7 +3,7 @@
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of, frame, startup};
 
-use super::{Port, database, port, setup};
+use super::{Port, database, port, setup, shop};
 
 const VERSION: u32 = 3 << 16;
 
@@ -70,7 +70,7 @@ async fn encryption_is_declined_and_half_packets_end_nothing() {
 async fn frames_without_a_length_end_the_session() {
     let postgres = database().await;
     let port = port(&setup(&postgres)).await;
-    for len in [0_i32, 3, -1] {
+    for len in [0_i32, 3, -1, i32::MAX] {
         let mut client = port.log_in(1).await.unwrap();
         client.query("BEGIN").await.unwrap();
         client.query("INSERT INTO journal VALUES (1, 1)").await.unwrap();
@@ -83,6 +83,33 @@ async fn frames_without_a_length_end_the_session() {
     assert_eq!(client.rows().await.unwrap_err().code(), "08P01");
     let mut client = port.log_in(1).await.unwrap();
     assert_eq!(client.query("SELECT count(*) FROM journal").await.unwrap(), ["0"]);
+}
+
+/// An upstream that changed while the guard runs is named, and served again once it is sound.
+#[tokio::test]
+async fn a_database_without_the_pack_gets_no_sessions() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut client = port.log_in(1).await.unwrap();
+    for (change, back, reason) in [
+        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 1", "version 99"),
+        ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),
+        ("ALTER ROLE guard NOLOGIN", "ALTER ROLE guard LOGIN", "not permitted to log in"),
+    ] {
+        shop(&postgres, "postgres", change).await;
+        // Connections that were checked are kept; a new one is checked.
+        let end = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
+                   WHERE usename = 'guard'";
+        shop(&postgres, "postgres", end).await;
+        let refused = port.log_in(2).await.unwrap_err();
+        assert_eq!(refused.code(), "57P03", "{refused:?}");
+        assert!(refused.field('M').contains(reason), "{refused:?}");
+        assert!(!refused.field('H').is_empty() && !refused.field('D').is_empty());
+        shop(&postgres, "postgres", back).await;
+        assert_eq!(client.query("SELECT 1").await.unwrap(), ["1"]);
+    }
+    port.log_in(2).await.unwrap();
+    assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
 }
 
 #[tokio::test]

@@ -6,12 +6,16 @@ use std::sync::{Mutex, PoisonError};
 
 use fence_tests::process::command;
 
-/// Runs one judge to its end, however long it takes to download it the first time.
 fn judge(name: &str) {
+    run("drivers/run", name);
+}
+
+/// Runs one judge of a script to its end, however long it takes to download it the first time.
+pub(crate) fn run(script: &str, name: &str) {
     // Judges share what is downloaded.
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("drivers/run");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
     // A judge that hangs is a failure, not the end of the run.
     let mut judging = command("timeout");
     judging
@@ -22,14 +26,14 @@ fn judge(name: &str) {
     for kept in ["FENCE_LONG", "FENCE_DRIVERS_DIR"] {
         judging.envs(std::env::var(kept).map(|value| (kept, value)));
     }
-    let output = judging.output().expect("tests/drivers/run");
+    let output = judging.output().expect("a script of judges");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{name}: {}\n{text}\n{errors}", output.status);
 }
 
 /// Returns whether this program answers to `--version` with at least this major version.
-fn is_there(program: &str, major: u32) -> bool {
+pub(crate) fn is_there(program: &str, major: u32) -> bool {
     let output = Command::new(program).arg("--version").output();
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     let text = text.unwrap_or_default();

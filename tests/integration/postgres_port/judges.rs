@@ -1,0 +1,17 @@
+//! Drivers that we did not write judge the port: `tests/drivers/postgres/run`.
+
+use crate::redis_port::judges::{is_there, run};
+
+#[test]
+fn psycopg_says_that_it_is_postgresql() {
+    run("drivers/postgres/run", "psycopg");
+}
+
+#[test]
+fn node_postgres_says_that_it_is_postgresql() {
+    if is_there("node", 20) && is_there("npm", 9) {
+        run("drivers/postgres/run", "node");
+    } else {
+        eprintln!("not judged by node-postgres: there is no Node 20 with npm");
+    }
+}
