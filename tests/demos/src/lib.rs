@@ -6,4 +6,5 @@ pub mod demo;
 pub mod internal;
 mod own_postgres;
 mod own_redis;
+mod postgres_database;
 mod process;

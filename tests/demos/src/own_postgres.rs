@@ -21,6 +21,7 @@ pub(crate) const SUPERUSER: &str = "postgres";
 #[derive(Debug)]
 pub(crate) struct OwnPostgres {
     port: u16,
+    url: String,
     process: Process,
     programs: PathBuf,
     _dir: TempDir,
@@ -31,7 +32,9 @@ impl OwnPostgres {
     /// answers. `settings` are options of the server: `["synchronous_commit=off"]`; `instead` is
     /// what to do if it is not installed.
     pub(crate) async fn start(instead: &str, settings: &[&str]) -> Result<Self, Failure> {
-        let programs = programs().ok_or_else(|| {
+        // Without a PATH nothing is looked for, as with redis-server.
+        let path = fence_client::config::variable("PATH");
+        let programs = path.and_then(|_| programs()).ok_or_else(|| {
             let message = format!(
                 "there is no PostgreSQL in {PROGRAMS}. Install it (Debian and Ubuntu: apt install \
                  postgresql), or {instead}"
@@ -53,15 +56,25 @@ impl OwnPostgres {
         }
         let (program, args) = as_server_user(&programs.join("postgres"), &args)?;
         let process = Process::start_other("postgres", &program, &args, dir.path())?;
-        let own = Self { port, process, programs, _dir: dir };
-        let ready = async || Ok(own.sql(SUPERUSER, "postgres", "SELECT 1").await.ok());
-        awaited("a PostgreSQL that answers", ready).await?;
+        let url = url(port, SUPERUSER, "postgres");
+        let own = Self { port, url, process, programs, _dir: dir };
+        let folder = async || Ok(own.sql(SUPERUSER, "postgres", "SHOW data_directory").await.ok());
+        // Another program's server may have taken the port.
+        if awaited("a PostgreSQL that answers", folder).await? != data {
+            let message = format!("another PostgreSQL listens on port {port}; start this again");
+            return Err(Failure::new(code::UNAVAILABLE, message));
+        }
         Ok(own)
     }
 
+    /// URL of the superuser in database `postgres`.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
     /// `postgres://USER@127.0.0.1:PORT/DATABASE`
-    pub(crate) fn url(&self, user: &str, database: &str) -> String {
-        format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
+    pub(crate) fn url_of(&self, user: &str, database: &str) -> String {
+        url(self.port, user, database)
     }
 
     /// TCP port, on 127.0.0.1.
@@ -83,7 +96,7 @@ impl OwnPostgres {
     ) -> Result<String, Failure> {
         let mut psql = Command::new(self.program("psql"));
         psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", statements, "-d"]);
-        finished(psql.arg(self.url(user, database))).await
+        finished(psql.arg(self.url_of(user, database))).await
     }
 
     /// Runs a program to its end.
@@ -95,6 +108,10 @@ impl OwnPostgres {
     pub(crate) async fn end(self) {
         self.process.end().await;
     }
+}
+
+fn url(port: u16, user: &str, database: &str) -> String {
+    format!("postgres://{user}@127.0.0.1:{port}/{database}")
 }
 
 /// Folder of the newest version's programs.

@@ -23,7 +23,8 @@ async fn what_was_acknowledged_survives_kills_under_load() {
     let writers: Vec<_> = (0..8)
         .map(|writer| {
             let guard = server.guard();
-            let (stop, done) = (stop.clone(), done.clone());
+            let stop = stop.clone();
+            let done = done.clone();
             tokio::spawn(async move {
                 let key = format!("w/{writer}");
                 let mut acknowledged = 0;

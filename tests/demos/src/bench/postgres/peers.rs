@@ -52,7 +52,7 @@ impl Peers {
         let postgres = OwnPostgres::start("run it where it is installed", &settings).await?;
         prepare(&postgres).await?;
         let locks = Server::start("lock-server", "embedded:", &NAMESPACE).await?;
-        let upstream = postgres.url(GUARD, DATABASE);
+        let upstream = postgres.url_of(GUARD, DATABASE);
         let guard = Server::start_postgres_port(&upstream, WRITER, &NAMESPACE).await?;
         let mut others = Vec::new();
         let mut missing = Vec::new();
