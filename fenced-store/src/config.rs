@@ -241,7 +241,7 @@ impl Config {
         let upstream = self.proxy.upstream(&login, &self.report)?;
         // Requests are forwarded with their fencing token and their clients' credentials.
         self.report.peers.refuse_plain("--upstream", &upstream.url)?;
-        Ok(Backend::Proxy(upstream))
+        Ok(Backend::Proxy(Box::new(upstream)))
     }
 
     fn exposure(&self) -> Result<Exposure, String> {

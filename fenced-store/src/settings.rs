@@ -25,7 +25,7 @@ pub enum Backend {
     /// The database behind the PostgreSQL port. The guard stores no objects.
     Postgres,
     /// Any HTTP datastore, behind a reverse proxy that drains.
-    Proxy(Upstream),
+    Proxy(Box<Upstream>),
 }
 
 /// All settings of a guard. [`crate::config::Config::settings`] makes them from flags; a process

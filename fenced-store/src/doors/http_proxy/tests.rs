@@ -143,7 +143,7 @@ async fn app_with(
         drain_wait: Duration::from_secs(5),
         etag_probe: None,
     };
-    let mut settings = Settings::new(Backend::Proxy(upstream), None);
+    let mut settings = Settings::new(Backend::Proxy(Box::new(upstream)), None);
     settings.listener.max_connections = PLACES;
     let rules =
         ["public/**=@open", "POST search/**=a,reads", "GET next/**=a,writes", "GET pages/**=@open"];

@@ -30,7 +30,7 @@ pub(super) async fn probe(target: &PostgresTarget) -> Result<String, String> {
 }
 
 async fn run(target: &PostgresTarget, kit: &Kit) -> Result<String, String> {
-    let namespace = Namespace::new(&format!("fencepost-probe-{}", ids::random_hex(8)))
+    let namespace = Namespace::new(format!("fencepost-probe-{}", ids::random_hex(8)))
         .map_err(|error| error.to_string())?;
     let mut stores: Vec<Arc<dyn FenceStore>> = Vec::new();
     let first = Arc::new(PostgresStore::connect(target.clone(), &namespace, kit).await?);
