@@ -74,8 +74,8 @@ impl PostgresConnection {
         self.version
     }
 
-    /// Prepares statements for [`PostgresLink::query`](crate::PostgresLink::query), which names them
-    /// by their place; once a session.
+    /// Prepares statements for [`PostgresLink::query`](crate::PostgresLink::query), which names
+    /// them by their place; once a session.
     ///
     /// # Errors
     /// The server's refusal of one of them.

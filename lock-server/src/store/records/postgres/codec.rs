@@ -214,7 +214,8 @@ impl<'b> Arrays<'b> {
     /// # Errors
     /// A sentence where it is no reply to this batch.
     pub(super) fn committed(&self, row: &Row) -> Result<Committed, String> {
-        let (base, now_ms) = (column(row, 0)?, column(row, 1)?);
+        let base = column(row, 0)?;
+        let now_ms = column(row, 1)?;
         let refused: Vec<i32> = column(row, 2)?;
         let mut found = found(row, 3)?;
         let mut place = 0;
@@ -318,7 +319,8 @@ fn found(row: &Row, at: usize) -> Result<Found, String> {
 
 /// Decodes the reply of `read`: snapshots, the counter, and the time.
 pub(super) fn read(keys: &[Key], row: &Row) -> Result<(Vec<Snapshot>, u64, u64), String> {
-    let (counter, now_ms) = (column(row, 0)?, column(row, 1)?);
+    let counter = column(row, 0)?;
+    let now_ms = column(row, 1)?;
     let mut found = found(row, 2)?;
     let snapshots = keys.iter().enumerate().map(|(place, key)| found.take(place, key));
     Ok((snapshots.collect(), unsigned(counter), unsigned(now_ms)))

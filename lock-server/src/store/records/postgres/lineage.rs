@@ -68,7 +68,7 @@ enum Mode {
 
 /// Parameters of `adopt` that depend on the server.
 #[derive(Debug)]
-struct Known {
+struct KnownLineage {
     seen: u64,
     log_end: i64,
     mark: u64,
@@ -81,9 +81,9 @@ struct Known {
     limit_ms: u64,
 }
 
-/// Outcome of `adopt`.
+/// Adoption of `adopt`.
 #[derive(Debug)]
-struct Outcome {
+struct Adoption {
     verdict: String,
     namespace: i32,
     lineage: String,
@@ -160,9 +160,9 @@ impl LineageKeeper {
         self.adopted(outcome)
     }
 
-    async fn run(&self, connection: &PostgresConnection, mode: Mode) -> Result<Outcome, String> {
+    async fn run(&self, connection: &PostgresConnection, mode: Mode) -> Result<Adoption, String> {
         let current = self.current();
-        let known = Known {
+        let known = KnownLineage {
             seen: self.witness.counter(),
             log_end: self.witness.log_end.load(Ordering::Relaxed),
             mark: self.guards.highest(),
@@ -177,8 +177,8 @@ impl LineageKeeper {
         adopt(connection, &self.namespace, &known, mode).await
     }
 
-    fn adopted(&self, outcome: Outcome) -> Result<(), String> {
-        let Outcome { verdict, namespace, lineage, counter, reason, paused_ms } = outcome;
+    fn adopted(&self, outcome: Adoption) -> Result<(), String> {
+        let Adoption { verdict, namespace, lineage, counter, reason, paused_ms } = outcome;
         match verdict.as_str() {
             "SAME" => {}
             "LIFTED" => tracing::info!(
@@ -232,9 +232,9 @@ impl Verifier for LineageKeeper {
 async fn adopt(
     connection: &PostgresConnection,
     namespace: &Namespace,
-    known: &Known,
+    known: &KnownLineage,
     mode: Mode,
-) -> Result<Outcome, String> {
+) -> Result<Adoption, String> {
     let name = namespace.as_str();
     let floor = tokens::restart_floor(known.wall_ms);
     let [seen, mark, floor, epoch_ms, a_ms, slack, lives_ms, now_ms, limit_ms] = [
@@ -278,7 +278,7 @@ async fn adopt(
     let rows =
         rows.map_err(|error| format!("PostgreSQL cannot be verified: {}", error_text(&error)))?;
     let outcome = |row: &Row| {
-        Ok(Outcome {
+        Ok(Adoption {
             verdict: column(row, 0)?,
             namespace: column::<Option<i32>>(row, 1)?.unwrap_or_default(),
             lineage: column::<Option<String>>(row, 2)?.unwrap_or_default(),
@@ -304,7 +304,7 @@ pub async fn init_fresh(
     let tasks = Tasks::new();
     let connection = target.connect(&ConnectOptions::default(), &tasks).await?;
     session::prepare(&connection).await?;
-    let known = Known {
+    let known = KnownLineage {
         seen: 0,
         log_end: 0,
         mark: 0,
@@ -324,8 +324,8 @@ pub async fn init_fresh(
         ));
     }
     match adopt(&connection, namespace, &known, Mode::Fresh).await? {
-        Outcome { counter: 0, .. } => Ok(()),
-        Outcome { counter, reason, .. } => Err(format!(
+        Adoption { counter: 0, .. } => Ok(()),
+        Adoption { counter, reason, .. } => Err(format!(
             "namespace {namespace} is not new ({reason}); its next token is above {counter}"
         )),
     }

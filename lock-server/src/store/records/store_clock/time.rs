@@ -62,15 +62,15 @@ impl StoreTime {
         self.clock.monotonic_ms()
     }
 
-    /// The time that the store shows at least, unless its clock went back since it was read; 0 before
-    /// it was read.
+    /// The time that the store shows at least, unless its clock went back since it was read; 0
+    /// before it was read.
     pub(in crate::store::records) fn now_ms(&self) -> u64 {
         let now_ms = self.clock.monotonic_ms();
         self.state().at(now_ms)
     }
 
-    /// The store showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our clock. A
-    /// reply that was long on its way shows less than is known already.
+    /// The store showed `shown_ms` in the reply to a command that was sent at `sent_ms` of our
+    /// clock. A reply that was long on its way shows less than is known already.
     pub(in crate::store::records) fn saw(&self, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
@@ -109,7 +109,8 @@ impl StoreTime {
         (offset, before.map_or(ClockJump::Steady, |before| offset.since(before, self.limit_ms)))
     }
 
-    /// From now on: the store showed `shown_ms` in the reply to a command that was sent at `sent_ms`.
+    /// From now on: the store showed `shown_ms` in the reply to a command that was sent at
+    /// `sent_ms`.
     pub(in crate::store::records) fn believe(&self, offset: Offset, shown_ms: u64, sent_ms: u64) {
         let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
@@ -134,8 +135,8 @@ impl StoreTime {
         }
     }
 
-    /// A lease that lives for so long is about to be committed. Returns what the store is to keep, in
-    /// milliseconds; 0 where it has a bound that is late enough.
+    /// A lease that lives for so long is about to be committed. Returns what the store is to keep,
+    /// in milliseconds; 0 where it has a bound that is late enough.
     pub(in crate::store::records) fn promise(&self, lives_ms: u64) -> u64 {
         let ends_ms = self.clock.monotonic_ms().saturating_add(lives_ms);
         if lives_ms == 0 || ends_ms <= self.state().known_until_ms {
@@ -145,9 +146,9 @@ impl StoreTime {
     }
 
     /// Records that the commit of such leases got its reply, and no holder believes in one before:
-    /// they may have begun as late as now. Where it failed, the store may not have the bound; where it
-    /// was refused, none began. The store itself has the bound that was sent with it, `sent_bound_ms`
-    /// after `sent_ms`.
+    /// they may have begun as late as now. Where it failed, the store may not have the bound; where
+    /// it was refused, none began. The store itself has the bound that was sent with it,
+    /// `sent_bound_ms` after `sent_ms`.
     pub(in crate::store::records) fn promised(
         &self,
         lives_ms: u64,
