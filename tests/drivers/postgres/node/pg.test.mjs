@@ -63,6 +63,7 @@ test("LISTEN and NOTIFY", async () => {
 
 test("a token in the options", async () => {
   const client = new pg.Client({ ...settings, password: "", options: `-c fence.token=${first}` });
+  client.on("error", () => {});
   await client.connect();
   opened.push(client);
   assert.equal((await client.query("SELECT current_user AS me")).rows[0].me, "writer");
