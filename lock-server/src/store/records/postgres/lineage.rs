@@ -81,7 +81,7 @@ struct KnownLineage {
     limit_ms: u64,
 }
 
-/// Adoption of `adopt`.
+/// Reply of `adopt`.
 #[derive(Debug)]
 struct Adoption {
     verdict: String,
