@@ -4,6 +4,7 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 
+use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
 use rustix::process::{Pid, Signal, kill_process};
@@ -49,8 +50,8 @@ fn newer_is_lost(facts: &Value) {
     assert!(!has_update(facts, "new_update") && has_update(facts, "old_update"), "{facts}");
 }
 
-/// The same in the words of the Redis protocol.
-fn newer_is_lost_in_redis(facts: &Value) {
+/// The same over a protocol without statuses.
+fn newer_is_lost_without_a_status(facts: &Value) {
     assert_eq!((&facts["new_taken"], &facts["late_taken"]), (&true.into(), &true.into()));
     assert_eq!(facts["late_code"], Value::Null, "{facts}");
     assert!(!has_update(facts, "new_update") && has_update(facts, "old_update"), "{facts}");
@@ -85,7 +86,7 @@ async fn gc_stall() {
 async fn gc_stall_on_redis_leaves_nothing_there() {
     let redis = Redis::start().await;
     let (unguarded, guarded) = facts(&["gc-stall", "--store", &redis.url()]).await;
-    newer_is_lost_in_redis(&unguarded);
+    newer_is_lost_without_a_status(&unguarded);
     late_is_fenced(&guarded);
     assert_eq!(redis.run::<u64>(&["DBSIZE"]).await, 0, "the demo left keys behind");
     let users = redis.run::<Vec<String>>(&["ACL", "USERS"]).await;
@@ -107,7 +108,7 @@ async fn gc_stall_keeps_to_its_database() {
     redis.run::<String>(&["SET", "mine", "1"]).await;
     let url = format!("{}/3", redis.url());
     let (unguarded, guarded) = facts(&["gc-stall", "--store", &url]).await;
-    newer_is_lost_in_redis(&unguarded);
+    newer_is_lost_without_a_status(&unguarded);
     late_is_fenced(&guarded);
     let keyspace = redis.run::<String>(&["INFO", "keyspace"]).await;
     assert!(keyspace.contains("db0:keys=1,"), "{keyspace}");
@@ -128,6 +129,50 @@ async fn gc_stall_on_a_redis_of_its_own() {
     }
     let page = std::fs::read_to_string(&file).unwrap();
     assert!(page.contains("<svg") && page.contains("-FENCED"), "the refusal is not drawn");
+}
+
+/// The late COMMIT fails, because its session was ended; both stories leave nothing behind.
+#[tokio::test]
+async fn gc_stall_on_postgres_leaves_nothing_there() {
+    let postgres = Postgres::start().await;
+    let (unguarded, guarded) = facts(&["gc-stall", "--store", &postgres.url()]).await;
+    newer_is_lost_without_a_status(&unguarded);
+    assert_eq!((&guarded["new_taken"], &guarded["late_taken"]), (&true.into(), &false.into()));
+    assert_eq!(guarded["late_code"], "FE412", "{guarded}");
+    assert_eq!(number(&guarded, "late_mark"), number(&guarded, "new_token"), "{guarded}");
+    assert!(has_update(&guarded, "new_update") && !has_update(&guarded, "old_update"));
+    let left = "SELECT (SELECT count(*) FROM pg_database WHERE datname LIKE 'fence%') \
+                + (SELECT count(*) FROM pg_roles WHERE rolname LIKE 'fence%')";
+    assert_eq!(postgres.sql(left).await, "0", "the demo left a database or a role behind");
+}
+
+/// With no address it starts a PostgreSQL, and draws the refusal.
+#[tokio::test]
+async fn gc_stall_on_a_postgres_of_its_own() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("picture.html");
+    let args = ["gc-stall", "--store", "postgres", "--out", fence_tests::key_file::text(&file)];
+    let output = demo(&args).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let printed = format!("{}{}", output.stdout, output.stderr);
+    for shown in ["ERROR FE412", "open transaction", "SIGSTOP", "lost", "postgres://fence:"] {
+        assert!(printed.contains(shown), "{shown} is missing in\n{printed}");
+    }
+    let page = std::fs::read_to_string(&file).unwrap();
+    assert!(page.contains("<svg") && page.contains("FE412"), "the refusal is not drawn");
+}
+
+#[tokio::test]
+async fn a_postgres_that_the_demo_may_not_use_is_left_as_it_was() {
+    let postgres = Postgres::start().await;
+    postgres.sql("CREATE ROLE poor LOGIN").await;
+    let url = format!("postgres://poor@{}/postgres", postgres.address());
+    let output = demo(&["gc-stall", "--store", &url]).await;
+    assert_eq!(output.code, 69, "{output:?}");
+    assert!(output.stderr.contains("name a superuser"), "{output:?}");
+    let output = demo(&["stampede", "--store", "postgres"]).await;
+    assert_eq!(output.code, 64, "{output:?}");
+    assert!(output.stderr.contains("for gc-stall alone"), "{output:?}");
 }
 
 /// `fence serve` before a Redis: what a newcomer pastes does what it says, typed as it is printed.

@@ -1,5 +1,5 @@
-//! Storage of the demo's servers: embedded stores in a folder, or a Redis in a namespace of
-//! its own that is deleted in the end.
+//! Storage of the demo's servers: embedded stores in a folder, a Redis in a namespace of its own
+//! that is deleted in the end, or a database of its own in a PostgreSQL.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,6 +9,8 @@ use redis::aio::MultiplexedConnection;
 use redis_link::{RedisTarget, TargetError};
 use service_kit::ids;
 use service_kit::login::without_password;
+
+use crate::postgres_database::PostgresDatabase;
 
 use fence_terminal::exit::{Failure, code};
 
@@ -29,6 +31,8 @@ pub(crate) enum Backing {
         url: Secret,
         namespace: String,
     },
+    /// Embedded leases; documents in a PostgreSQL.
+    Postgres(Box<PostgresDatabase>),
 }
 
 /// A URL that may hold a password: it is handed on in the environment, and never shown.
@@ -49,9 +53,16 @@ impl Backing {
             Some("http") => return Ok(Self::Http),
             Some(url) => url,
         };
+        if url.starts_with("postgres://") {
+            let database = PostgresDatabase::new(url).map_err(|error| {
+                Failure::usage(format!("--store: {error}, or --store postgres"))
+            })?;
+            return Ok(Self::Postgres(Box::new(database)));
+        }
         if !url.starts_with("redis://") {
             return Err(Failure::usage(format!(
-                "--store {}: a demo takes embedded, http, redis, or redis://HOST:PORT",
+                "--store {}: a demo takes embedded, http, redis, redis://HOST:PORT, postgres, or \
+                 postgres://USER@HOST:PORT/DATABASE",
                 without_password(url)
             )));
         }
@@ -71,12 +82,13 @@ impl Backing {
             Self::Embedded => "embedded".to_owned(),
             Self::Http => "http".to_owned(),
             Self::Redis { target, namespace, .. } => format!("{target}, namespace {namespace}"),
+            Self::Postgres(database) => database.shown(),
         }
     }
 
     pub(crate) fn namespace(&self) -> &str {
         match self {
-            Self::Embedded | Self::Http => "default",
+            Self::Embedded | Self::Http | Self::Postgres(_) => "default",
             Self::Redis { namespace, .. } => namespace,
         }
     }
@@ -94,15 +106,28 @@ impl Backing {
         }
     }
 
-    /// Checks that Redis replies; nothing is started otherwise.
+    /// Checks that Redis replies, or makes the database; nothing is started otherwise.
     pub(crate) async fn check(&self) -> Result<(), Failure> {
-        let Self::Redis { target, .. } = self else { return Ok(()) };
-        connect(target).await.map(drop)
+        match self {
+            Self::Embedded | Self::Http => Ok(()),
+            Self::Redis { target, .. } => connect(target).await.map(drop),
+            Self::Postgres(database) => {
+                let created = database.create().await;
+                if created.is_err() {
+                    // The reason of the failure is what helps.
+                    let _ = database.drop_all().await;
+                }
+                created
+            }
+        }
     }
 
     /// Deletes everything that was left in Redis: what the servers keep, and the documents, whose
-    /// keys begin with the namespace.
+    /// keys begin with the namespace. In a PostgreSQL, the database.
     pub(crate) async fn clean(&self) -> Result<(), Failure> {
+        if let Self::Postgres(database) = self {
+            return database.drop_all().await;
+        }
         let Self::Redis { namespace, .. } = self else { return Ok(()) };
         self.delete(&format!("{{fence:{namespace}}}:*")).await?;
         self.delete(&format!("{namespace}/*")).await

@@ -31,6 +31,7 @@ use self::late_write::Delay;
 use self::narrator::Narrator;
 use self::record::Record;
 use crate::backing::Backing;
+use crate::own_postgres::OwnPostgres;
 use crate::own_redis::OwnRedis;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{emit, say};
@@ -51,6 +52,9 @@ Examples:
   fence demo gc-stall --store http                      a plain HTTP server behind the reverse proxy
   fence demo gc-stall --store redis                     Redis drivers through the guard's Redis port
   fence demo gc-stall --store redis://127.0.0.1:6379    the same on your Redis; leaves nothing there
+  fence demo gc-stall --store postgres                  a transaction through the PostgreSQL port
+  fence demo gc-stall --store postgres://postgres@127.0.0.1:5432/postgres
+                                                        in a database that is dropped at the end
   fence demo stampede --json
 
 Exit codes: 0 both stories ended as expected, 1 one did not, 64 wrong usage, 69 something that
@@ -60,8 +64,10 @@ pub struct Args {
     #[arg(value_enum, default_value_t = Which::List)]
     which: Which,
 
-    /// embedded, http (gc-stall: the demo's own datastore), redis (the demo's own), or
-    /// redis://HOST:PORT, in a namespace that is deleted at the end [default: embedded]
+    /// embedded, http (gc-stall: the demo's own datastore), redis (the demo's own),
+    /// redis://HOST:PORT, in a namespace that is deleted at the end, or for gc-stall postgres (the
+    /// demo's own) or postgres://USER@HOST:PORT/DATABASE, whose USER may create databases and roles
+    /// [default: embedded]
     #[arg(long, value_name = "URL")]
     store: Option<String>,
 
@@ -124,14 +130,15 @@ pub async fn demo(args: Args) -> Result<u8, Failure> {
         return list();
     }
     check_flush(&args)?;
-    check_http(&args)?;
+    check_gc_stall(&args)?;
     check_out(&args)?;
-    let own_redis = tokio::select! {
-        started = own_redis(&args) => started?,
+    let (own_redis, own_postgres) = tokio::select! {
+        started = own_stores(&args) => started?,
         () = signals::terminated() => return Err(interrupted()),
     };
-    let store = own_redis.as_ref().map(OwnRedis::url).or(args.store.as_deref());
-    let backing = Backing::from_flag(store)?;
+    let own = own_redis.as_ref().map(OwnRedis::url);
+    let own = own.or(own_postgres.as_ref().map(OwnPostgres::url));
+    let backing = Backing::from_flag(own.or(args.store.as_deref()))?;
     backing.check().await?;
     let (title, explanation) = args.which.title();
     let name = args.which.name();
@@ -145,9 +152,19 @@ pub async fn demo(args: Args) -> Result<u8, Failure> {
     if let Some(redis) = own_redis {
         redis.end().await;
     }
+    if let Some(postgres) = own_postgres {
+        postgres.end().await;
+    }
     ended?;
     cleaned?;
     finish(&args, &narrator.record())
+}
+
+async fn own_stores(args: &Args) -> Result<(Option<OwnRedis>, Option<OwnPostgres>), Failure> {
+    if args.store.as_deref() == Some("postgres") {
+        return Ok((None, Some(OwnPostgres::start().await?)));
+    }
+    Ok((own_redis(args).await?, None))
 }
 
 /// Starts a Redis for `--store redis`, and for redis-amnesia unless it was given one to empty.
@@ -170,7 +187,7 @@ fn interrupted() -> Failure {
 fn check_flush(args: &Args) -> Result<(), Failure> {
     let is_amnesia = args.which == Which::RedisAmnesia;
     match args.store.as_deref() {
-        Some(store @ ("embedded" | "http")) if is_amnesia => {
+        Some(store @ ("embedded" | "http" | "postgres")) if is_amnesia => {
             Err(Failure::usage(format!("redis-amnesia needs a Redis: leave out --store {store}")))
         }
         Some(store) if is_amnesia && store != "redis" && !args.allow_flush => Err(Failure::usage(
@@ -188,12 +205,16 @@ fn check_flush(args: &Args) -> Result<(), Failure> {
 }
 
 /// The others write objects of the guard, or start their own datastore.
-fn check_http(args: &Args) -> Result<(), Failure> {
-    if args.which != Which::GcStall && args.store.as_deref() == Some("http") {
-        let text = "--store http is for gc-stall alone: leave it out, or run fence demo gc-stall";
-        return Err(Failure::usage(text));
+fn check_gc_stall(args: &Args) -> Result<(), Failure> {
+    let store = args.store.as_deref().map(|store| store.split("://").next().unwrap_or(store));
+    match store {
+        Some(store @ ("http" | "postgres")) if args.which != Which::GcStall => {
+            Err(Failure::usage(format!(
+                "--store {store} is for gc-stall alone: leave it out, or run fence demo gc-stall"
+            )))
+        }
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// A report that could never be written is refused before anything is started.

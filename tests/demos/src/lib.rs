@@ -4,5 +4,7 @@ mod backing;
 pub mod bench;
 pub mod demo;
 pub mod internal;
+mod own_postgres;
 mod own_redis;
+mod postgres_database;
 mod process;

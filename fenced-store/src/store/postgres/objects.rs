@@ -29,7 +29,7 @@ mod queue;
 mod transaction;
 mod verify;
 
-use batch::Step;
+use batch::BatchStep;
 use queue::Queue;
 use transaction::{mark_of, object_of};
 use verify::ObjectsVerifier;
@@ -108,7 +108,7 @@ impl PostgresStore {
         operation: Option<Operation>,
         once: Option<Once>,
     ) -> Result<FenceOutcome, StoreError> {
-        self.queue.submit(Step { fence, operation, once }).await
+        self.queue.submit(BatchStep { fence, operation, once }).await
     }
 
     /// Runs a statement without effect: a lost reply means `Unavailable`, not `Unknown`.

@@ -214,14 +214,17 @@ impl Actor {
 
 /// A reply in one line.
 pub(super) fn described(answer: &Answer) -> String {
-    let Answer { status, problem, error, .. } = answer;
+    let Answer { status, problem, error, done, .. } = answer;
     match (status, problem, error) {
         (Some(status), Some(problem), _) => {
             format!("{status} {}: {}", problem.code, problem.detail)
         }
         (Some(status), None, _) => status.to_string(),
+        (None, _, Some(error)) if error.code.starts_with("FE") => {
+            format!("ERROR {}: {}", error.code, error.text)
+        }
         (None, _, Some(error)) => format!("-{} {}", error.code, error.text),
-        (None, _, None) => "+OK".to_owned(),
+        (None, _, None) => done.clone().unwrap_or_else(|| "+OK".to_owned()),
     }
 }
 

@@ -44,16 +44,19 @@ pub(super) enum Report {
     Failed { message: String },
 }
 
-/// Reply of a store: over HTTP with a status, over the Redis protocol without one.
+/// Reply of a store: over HTTP with a status, over other protocols without one.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Answer {
     pub(super) status: Option<u16>,
     pub(super) document: Option<Value>,
     pub(super) problem: Option<Problem>,
     pub(super) error: Option<ErrorReply>,
+    /// Last statement that a PostgreSQL completed.
+    #[serde(default)]
+    pub(super) done: Option<String>,
 }
 
-/// An error reply of the Redis protocol: `-CODE text`.
+/// An error reply of Redis, `-CODE text`, or of PostgreSQL, with its SQLSTATE.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ErrorReply {
     pub(super) code: String,

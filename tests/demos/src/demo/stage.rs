@@ -7,6 +7,7 @@ use fence_client::Client;
 use service_kit::ids;
 use tempfile::TempDir;
 
+use super::account::Account;
 use super::worker::{self, BASE};
 use crate::backing::Backing;
 use crate::process::Process;
@@ -15,12 +16,15 @@ use fence_terminal::exit::{Failure, code};
 /// Keys that need no token: where the unguarded story takes place.
 pub(super) const OPEN_RULE: &str = "--rule=unguarded/**=@open";
 
+/// Variable with the guard's URL of a PostgreSQL, which may hold a password.
+const UPSTREAM: &str = "FENCED_STORE_POSTGRES_UPSTREAM";
+
 /// The running servers. Whatever still runs when this is dropped is killed, and the folder goes.
 #[derive(Debug)]
 pub(super) struct Stage {
     lock_server: String,
     guard: String,
-    /// The guard's second listener: its reverse proxy, or its Redis port.
+    /// The guard's second listener: its reverse proxy, its Redis port, or its PostgreSQL port.
     port: Option<String>,
     servers: Vec<Process>,
     namespace: String,
@@ -36,6 +40,8 @@ pub(super) enum Guarding {
     UnsignedOnDisk,
     /// The Redis port before the demo's own backing, which is a Redis.
     RedisPort,
+    /// The PostgreSQL port before the demo's own backing, which is a PostgreSQL.
+    PostgresPort,
     /// The reverse proxy before this datastore.
     Proxy { upstream: String },
 }
@@ -64,7 +70,11 @@ impl Stage {
         }
         let mut guard = vec!["fenced-store".to_owned(), OPEN_RULE.to_owned()];
         guard.extend(common);
-        guard.extend(guarded(backing, guarding, dir.path()));
+        guard.extend(guarded(backing, guarding, dir.path())?);
+        let upstream = match backing {
+            Backing::Postgres(database) => Some(database.guard_url()),
+            _ => None,
+        };
         let mut locks = Process::start_with(
             "lock-server",
             &locks,
@@ -73,13 +83,16 @@ impl Stage {
         )?;
         let guard_variable = match guarding {
             Guarding::Objects | Guarding::RedisPort => variable("FENCED_STORE_STORE", backing),
+            Guarding::PostgresPort => upstream.as_deref().map(|url| (UPSTREAM, url)),
             Guarding::UnsignedOnDisk | Guarding::Proxy { .. } => None,
         };
         let mut guard = Process::start_with("fenced-store", &guard, dir.path(), guard_variable)?;
         let lock_server = address(&mut locks).await?;
         let api = address(&mut guard).await?;
         let port = match guarding {
-            Guarding::Proxy { .. } | Guarding::RedisPort => Some(address(&mut guard).await?),
+            Guarding::Proxy { .. } | Guarding::RedisPort | Guarding::PostgresPort => {
+                Some(address(&mut guard).await?)
+            }
             Guarding::Objects | Guarding::UnsignedOnDisk => None,
         };
         let servers = vec![locks, guard];
@@ -101,8 +114,8 @@ impl Stage {
         format!("{}/", self.port.as_deref().unwrap_or(&self.guard))
     }
 
-    /// The guard's Redis port, without a token and a database.
-    pub(super) fn redis_port(&self) -> &str {
+    /// The guard's Redis or PostgreSQL port, without a token.
+    pub(super) fn second_port(&self) -> &str {
         self.port.as_deref().unwrap_or_default()
     }
 
@@ -116,8 +129,8 @@ impl Stage {
         Ok(builder.owner("director").build()?)
     }
 
-    /// A worker that writes to objects whose addresses begin with `base`, or to keys of the Redis
-    /// at `base`.
+    /// A worker that writes to objects whose addresses begin with `base`, or to the Redis or
+    /// PostgreSQL at `base`.
     pub(super) fn worker(&self, name: &str, base: &str) -> Result<Process, Failure> {
         let role = worker::role(name, &self.lock_server);
         Process::start_with(name, &role, self.dir.path(), Some((BASE, base)))
@@ -126,9 +139,10 @@ impl Stage {
     /// One line on what runs.
     pub(super) fn described(&self) -> String {
         let pids: Vec<_> = self.servers.iter().map(|server| server.pid().to_string()).collect();
-        let port = self.port.as_ref().map(|port| match port.starts_with("redis:") {
-            true => format!(", its Redis port {port},"),
-            false => format!(", its proxy {port}"),
+        let port = self.port.as_ref().map(|port| match port.split(':').next() {
+            Some("redis") => format!(", its Redis port {port},"),
+            Some("postgres") => format!(", its PostgreSQL port {port},"),
+            _ => format!(", its proxy {port}"),
         });
         format!(
             "lock-server {} and fenced-store {}{} run as processes {}",
@@ -147,8 +161,8 @@ impl Stage {
     }
 }
 
-fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
-    match guarding {
+fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Result<Vec<String>, Failure> {
+    Ok(match guarding {
         Guarding::Objects => store(backing, &dir.join("objects")),
         Guarding::RedisPort => {
             let mut args = store(backing, dir);
@@ -167,12 +181,29 @@ fn guarded(backing: &Backing, guarding: &Guarding, dir: &Path) -> Vec<String> {
             format!("--state={}", dir.join("lanes").display()),
             format!("--namespace={}", backing.namespace()),
         ],
-    }
+        Guarding::PostgresPort => postgres_port(backing, dir)?,
+    })
+}
+
+/// One lock covers the database: that of the guarded account.
+fn postgres_port(backing: &Backing, dir: &Path) -> Result<Vec<String>, Failure> {
+    let Backing::Postgres(database) = backing else { return Ok(Vec::new()) };
+    let file = dir.join("writer-password.txt");
+    std::fs::write(&file, format!("{}\n", database.password))
+        .map_err(|error| Failure::internal(format!("{}: {error}", file.display())))?;
+    Ok(vec![
+        "--postgres-listen=127.0.0.1:0".to_owned(),
+        format!("--postgres-writer={}", database.writer()),
+        format!("--postgres-writer-password-file={}", file.display()),
+        format!("--rule={}={}", database.name, Account::new(true).key),
+    ])
 }
 
 fn store(backing: &Backing, dir: &Path) -> Vec<String> {
     match backing {
-        Backing::Embedded | Backing::Http => vec![format!("--store=embedded:{}", dir.display())],
+        Backing::Embedded | Backing::Http | Backing::Postgres(_) => {
+            vec![format!("--store=embedded:{}", dir.display())]
+        }
         Backing::Redis { namespace, .. } => vec![format!("--namespace={namespace}")],
     }
 }
@@ -180,7 +211,7 @@ fn store(backing: &Backing, dir: &Path) -> Vec<String> {
 /// The URL of Redis, which may hold a password, goes to the servers in their environment.
 fn variable<'a>(name: &'a str, backing: &'a Backing) -> Option<(&'a str, &'a str)> {
     match backing {
-        Backing::Embedded | Backing::Http => None,
+        Backing::Embedded | Backing::Http | Backing::Postgres(_) => None,
         Backing::Redis { url, .. } => Some((name, &url.0)),
     }
 }

@@ -46,12 +46,12 @@ impl LateWrite {
         format!("balance {} ({})", self.final_balance, self.final_log.join(", "))
     }
 
-    /// The late write was refused because of its token: 412 `stale-token`, or `-FENCED` of the
-    /// Redis port, and by the mark of the newer one.
+    /// The late write was refused because of its token: 412 `stale-token`, `-FENCED` of the Redis
+    /// port, or SQLSTATE FE412 of the PostgreSQL port, and by the mark of the newer one.
     fn is_stale(&self) -> bool {
         let said = matches!(
             (self.late_status, self.late_code.as_deref()),
-            (Some(412), Some("stale-token")) | (None, Some("FENCED"))
+            (Some(412), Some("stale-token")) | (None, Some("FENCED" | "FE412"))
         );
         !self.late_taken && said && self.late_mark == Some(self.new_token)
     }

@@ -8,6 +8,7 @@ mod answers;
 mod count;
 mod documents;
 mod keys;
+mod rows;
 mod slow;
 
 use std::time::Duration;
@@ -33,7 +34,8 @@ pub(crate) struct Args {
     name: String,
     #[arg(long)]
     lock_server: String,
-    /// Prefix of the URL of an object, or the URL of a Redis, which may hold a password.
+    /// Prefix of the URL of an object, or the URL of a Redis or a PostgreSQL, which may hold a
+    /// password.
     #[arg(long, env = BASE, hide_env_values = true)]
     base: String,
 }

@@ -23,7 +23,8 @@ async fn what_was_acknowledged_survives_kills_under_load() {
     let writers: Vec<_> = (0..8)
         .map(|writer| {
             let guard = server.guard();
-            let (stop, done) = (stop.clone(), done.clone());
+            let stop = stop.clone();
+            let done = done.clone();
             tokio::spawn(async move {
                 let key = format!("w/{writer}");
                 let mut acknowledged = 0;
@@ -46,7 +47,8 @@ async fn what_was_acknowledged_survives_kills_under_load() {
         postgres.start_again().await;
     }
     // Its reads have a connection of their own.
-    until_true("reads", || async { server.guard().0.get("/v1/fences/w/0").await.status == 200 }).await;
+    until_true("reads", || async { server.guard().0.get("/v1/fences/w/0").await.status == 200 })
+        .await;
     let before = done.load(Ordering::Relaxed);
     until_true("writes again", || async { done.load(Ordering::Relaxed) > before + 100 }).await;
     stop.cancel();

@@ -18,13 +18,13 @@ use crate::verdict::{Fence, Mark};
 
 /// Operation of a batch; a seal has none.
 #[derive(Clone, Debug)]
-pub(super) struct Step {
+pub(super) struct BatchStep {
     pub(super) fence: Option<Fence>,
     pub(super) operation: Option<Operation>,
     pub(super) once: Option<Once>,
 }
 
-impl Step {
+impl BatchStep {
     /// Approximate number of bytes that it writes.
     pub(super) fn bytes(&self) -> usize {
         match &self.operation {
@@ -65,7 +65,7 @@ pub(super) struct Needs<'a> {
 }
 
 impl<'a> Needs<'a> {
-    pub(super) fn from_steps(steps: &'a [Step]) -> Self {
+    pub(super) fn from_steps(steps: &'a [BatchStep]) -> Self {
         let mut needs = Self::default();
         let mut changed = HashSet::new();
         let mut read = HashSet::new();
@@ -116,7 +116,7 @@ pub(super) struct Decided {
 
 impl Decided {
     /// Decides `steps`.
-    pub(super) fn from_steps(steps: &[Step], found: &Found) -> Self {
+    pub(super) fn from_steps(steps: &[BatchStep], found: &Found) -> Self {
         let mut decided = Self::default();
         for step in steps {
             let outcome = decided.outcome(step, found);
@@ -132,7 +132,7 @@ impl Decided {
         decided
     }
 
-    fn outcome(&mut self, step: &Step, found: &Found) -> Option<FenceOutcome> {
+    fn outcome(&mut self, step: &BatchStep, found: &Found) -> Option<FenceOutcome> {
         let fence = step.fence.as_ref();
         let mark = match fence {
             Some(fence) => Some(*found.marks.get(&fence.lock)?),
@@ -215,12 +215,12 @@ mod tests {
         Operation::Put { key: ObjectKey::new(key).unwrap(), object, condition }
     }
 
-    fn step(fence: Option<(u64, u64)>, operation: Operation) -> Step {
+    fn step(fence: Option<(u64, u64)>, operation: Operation) -> BatchStep {
         let fence = fence.map(|(token, lease)| Fence {
             lock: "a".parse().unwrap(),
             presented: mark(token, lease),
         });
-        Step { fence, operation: Some(operation), once: None }
+        BatchStep { fence, operation: Some(operation), once: None }
     }
 
     fn admitted(token: u64, lease: u64) -> Found {
@@ -287,7 +287,7 @@ mod tests {
     fn a_name_twice_in_a_batch_is_applied_once() {
         let operation = put("x", "one", Condition::None);
         let once = Once::new(None, "id", &operation);
-        let named = Step { once: Some(once), ..step(None, operation) };
+        let named = BatchStep { once: Some(once), ..step(None, operation) };
         let decided = Decided::from_steps(&[named.clone(), named], &Found::default());
         assert!(matches!(decided.outcomes[1], Some(FenceOutcome::Repeated { .. })));
         assert_eq!(decided.records.len(), 1);

@@ -14,7 +14,7 @@ use service_kit::tasks::Tasks;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::error::SqlState;
 
-use super::batch::Step;
+use super::batch::BatchStep;
 use super::transaction;
 use crate::store::{FenceOutcome, StoreError};
 use crate::verdict::Mark;
@@ -41,7 +41,7 @@ type Reply = oneshot::Sender<Result<FenceOutcome, StoreError>>;
 
 /// Operation that waits for its transaction.
 struct Job {
-    step: Step,
+    step: BatchStep,
     reply: Reply,
     seals: usize,
     _permit: OwnedSemaphorePermit,
@@ -98,7 +98,10 @@ impl Queue {
     ///
     /// # Cancel safety
     /// Dropping the future cancels nothing once the step is queued.
-    pub(super) async fn submit(self: &Arc<Self>, step: Step) -> Result<FenceOutcome, StoreError> {
+    pub(super) async fn submit(
+        self: &Arc<Self>,
+        step: BatchStep,
+    ) -> Result<FenceOutcome, StoreError> {
         let closed = || StoreError::Unavailable("the store is shutting down".to_owned());
         let permit = Arc::clone(&self.room).acquire_owned().await.map_err(|_| closed())?;
         let (reply, outcome) = oneshot::channel();
@@ -160,7 +163,7 @@ impl Queue {
     }
 
     async fn attempts(&self, batch: &[Job]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
-        let steps: Vec<Step> = batch.iter().map(|job| job.step.clone()).collect();
+        let steps: Vec<BatchStep> = batch.iter().map(|job| job.step.clone()).collect();
         let mut result = self.attempt(&steps).await;
         for _ in 1..TRIES {
             match &result {
@@ -174,7 +177,7 @@ impl Queue {
         result
     }
 
-    async fn attempt(&self, steps: &[Step]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
+    async fn attempt(&self, steps: &[BatchStep]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
         let (number, connection) =
             self.link.live().map_err(|error| Failed::Down(error.to_string()))?;
         let is_committing = AtomicBool::new(false);

@@ -12,7 +12,7 @@ use postgres_link::PostgresConnection;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::batch::{Decided, Found, FoundObject, Needs, Step};
+use super::batch::{BatchStep, Decided, Found, FoundObject, Needs};
 use crate::etag::ETag;
 use crate::store::FenceOutcome;
 use crate::verdict::Mark;
@@ -38,7 +38,7 @@ const STORE_OUTCOMES: &str = "SELECT fence.store_outcomes($1, $2, $3, $4, $5)";
 pub(super) async fn run(
     connection: &PostgresConnection,
     namespace: &Namespace,
-    steps: &[Step],
+    steps: &[BatchStep],
     is_committing: &AtomicBool,
 ) -> Result<Vec<Option<FenceOutcome>>, Error> {
     let client = connection.client();
@@ -59,7 +59,7 @@ struct Transaction<'a> {
 impl Transaction<'_> {
     async fn run(
         &self,
-        steps: &[Step],
+        steps: &[BatchStep],
         is_committing: &AtomicBool,
     ) -> Result<Vec<Option<FenceOutcome>>, Error> {
         let needs = Needs::from_steps(steps);

@@ -73,5 +73,5 @@ pub(super) fn answer(status: u16, body: &[u8]) -> Answer {
     let problem: Option<Problem> =
         if status >= 400 { serde_json::from_slice(body).ok() } else { None };
     let document = if status < 300 { serde_json::from_slice(body).ok() } else { None };
-    Answer { status: Some(status), document, problem, error: None }
+    Answer { status: Some(status), document, problem, error: None, done: None }
 }
