@@ -191,7 +191,11 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             let namespace = &settings.namespace;
             let lanes = http_proxy::open(upstream, namespace, settings.redis, counters, kit);
             let lanes = lanes.await?;
-            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some((http_proxy::Upstream::clone(upstream), lanes)))
+            (
+                Arc::clone(&lanes) as Arc<dyn Fences>,
+                None,
+                Some((http_proxy::Upstream::clone(upstream), lanes)),
+            )
         }
     };
     Ok(Opened { fences, objects, lanes, redis })

@@ -79,7 +79,8 @@ impl PostgresDatabase {
         self.run(&server, &format!("CREATE DATABASE {name} TEMPLATE template0")).await?;
         self.run(&server, &format!("CREATE ROLE {writer} LOGIN PASSWORD '{password}'")).await?;
         let target = self.target.clone();
-        let (user, password) = (target.user().to_owned(), target.password().cloned());
+        let user = target.user().to_owned();
+        let password = target.password().cloned();
         let database = connect(&target.with_session(&user, password, Some(name))).await?;
         self.run(&database, &pack::sql()).await?;
         let table = format!(

@@ -77,8 +77,8 @@ async fn on_redis(
     Ok(())
 }
 
-/// The workers log in to PostgreSQL itself first, and then at the guard's port: one transaction with
-/// SELECT and UPDATE, the same driver. Only the URL differs.
+/// The workers log in to PostgreSQL itself first, and then at the guard's port: one transaction
+/// with SELECT and UPDATE, the same driver. Only the URL differs.
 async fn on_postgres(
     narrator: &mut Narrator,
     backing: &Backing,
