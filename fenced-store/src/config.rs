@@ -218,7 +218,7 @@ impl Config {
         if self.postgres.is_given() {
             return match (self.store.url()?, self.proxy.is_given()) {
                 (None, false) => Ok(Backend::Postgres),
-                (Some(store @ StoreUrl::Postgres(_)), false) => Ok(Backend::Store(store)),
+                (Some(store @ StoreUrl::Postgres(_)), false) => Ok(Backend::Store(Box::new(store))),
                 _ => {
                     Err("--postgres-listen excludes --proxy-listen, and any --store but the same \
                           database: a lock has one mark; run another guard with locks of its own"
@@ -230,7 +230,11 @@ impl Config {
             let text = "--store is missing: set where objects are kept: memory:, embedded:DIR, \
                         redis://HOST:PORT or postgres://USER@HOST:PORT/DATABASE (or set \
                         --proxy-listen and --upstream)";
-            return self.store.url()?.map(Backend::Store).ok_or_else(|| text.to_owned());
+            return self
+                .store
+                .url()?
+                .map(|url| Backend::Store(Box::new(url)))
+                .ok_or_else(|| text.to_owned());
         }
         if self.store.store.is_some() {
             let text = "--store and --proxy-listen exclude each other: a lock has one mark; run \

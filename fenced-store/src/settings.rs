@@ -21,7 +21,7 @@ use crate::store::redis::RedisOptions;
 #[derive(Clone, Debug)]
 pub enum Backend {
     /// A store that checks and writes in one step, with the objects API.
-    Store(StoreUrl),
+    Store(Box<StoreUrl>),
     /// The database behind the PostgreSQL port. The guard stores no objects.
     Postgres,
     /// Any HTTP datastore, behind a reverse proxy that drains.

@@ -68,6 +68,7 @@ impl CommitRace {
     ///
     /// # Panics
     /// If an invariant is broken.
+    #[expect(clippy::print_stdout, reason = "figures of the test run")]
     pub async fn finish(mut self, client: &mut PostgresClient) {
         let read = client.query("select token || ' ' || op from writes order by place").await;
         let read = read.expect("the journal");

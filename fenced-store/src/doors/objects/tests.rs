@@ -29,7 +29,7 @@ impl Answer {
 }
 
 async fn router() -> ApiRouter {
-    let mut settings = Settings::new(Backend::Store(StoreUrl::Memory), None);
+    let mut settings = Settings::new(Backend::Store(Box::new(StoreUrl::Memory)), None);
     settings.max_object_bytes = 1000;
     app::build(settings, &Kit::new("test")).await.unwrap().router
 }
