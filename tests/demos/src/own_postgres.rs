@@ -49,7 +49,8 @@ impl OwnPostgres {
         let init = [&init[..], &[data.as_str()]].concat();
         let (program, args) = as_server_user(&programs.join("initdb"), &init)?;
         finished(Command::new(program).args(args).current_dir(dir.path())).await?;
-        let (port_text, socket) = (port.to_string(), dir.path().display().to_string());
+        let port_text = port.to_string();
+        let socket = dir.path().display().to_string();
         let mut args = vec!["-D", &data, "-p", &port_text, "-k", &socket];
         for setting in ["listen_addresses=127.0.0.1"].iter().chain(settings) {
             args.extend(["-c", setting]);

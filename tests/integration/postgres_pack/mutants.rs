@@ -145,16 +145,7 @@ impl Probe {
                 owner.run("set session_replication_role = replica; delete from docs;").await
                     == "FE428"
             }
-            Self::ClaimsDoNotHold => {
-                let mut client = app(server);
-                assert_eq!(client.run("begin; savepoint s;").await, DONE);
-                assert_eq!(client.run(&enter("docs/1", 34, NEW)).await, DONE);
-                let keep = "select current_setting('fence.claims') as kept \\gset\nrollback to s;";
-                assert_eq!(client.run(keep).await, DONE);
-                assert_eq!(app(server).run(&seal("docs/1", 35, NEW, 1000)).await, DONE);
-                assert_eq!(client.run("set fence.claims = :'kept';").await, DONE);
-                client.run("update docs set v = 'x' where id = 1;").await == "FE412"
-            }
+            Self::ClaimsDoNotHold => claims_do_not_hold(server).await,
             Self::RaisesAreRolledBack => {
                 server.sql("create extension dblink").await;
                 let mut client = app(server);
@@ -164,21 +155,30 @@ impl Probe {
                 client.run(&enter("docs/1", 33, OLD)).await == DONE
             }
             Self::NothingLowerOvertakesASeal => overtakes_no_seal(server).await,
-            Self::SealsEndLowerSessions => {
-                let mut old = Psql::start(&server.url());
-                assert_eq!(old.run(&register(33, OLD)).await, DONE);
-                assert_eq!(old.run("begin; update docs set v = v;").await, "FE428");
-                assert_eq!(app(server).run(&seal("shop", 34, NEW, 1)).await, DONE);
-                let left = server
-                    .sql(
-                        "select count(*) from pg_stat_activity a join \
-                    fence.sessions s using (pid, backend_start)",
-                    )
-                    .await;
-                left == "0"
-            }
+            Self::SealsEndLowerSessions => seals_end_lower_sessions(server).await,
         }
     }
+}
+
+async fn claims_do_not_hold(server: &Postgres) -> bool {
+    let mut client = app(server);
+    assert_eq!(client.run("begin; savepoint s;").await, DONE);
+    assert_eq!(client.run(&enter("docs/1", 34, NEW)).await, DONE);
+    let keep = "select current_setting('fence.claims') as kept \\gset\nrollback to s;";
+    assert_eq!(client.run(keep).await, DONE);
+    assert_eq!(app(server).run(&seal("docs/1", 35, NEW, 1000)).await, DONE);
+    assert_eq!(client.run("set fence.claims = :'kept';").await, DONE);
+    client.run("update docs set v = 'x' where id = 1;").await == "FE412"
+}
+
+async fn seals_end_lower_sessions(server: &Postgres) -> bool {
+    let mut old = Psql::start(&server.url());
+    assert_eq!(old.run(&register(33, OLD)).await, DONE);
+    assert_eq!(old.run("begin; update docs set v = v;").await, "FE428");
+    assert_eq!(app(server).run(&seal("shop", 34, NEW, 1)).await, DONE);
+    let left =
+        "select count(*) from pg_stat_activity join fence.sessions using (pid, backend_start)";
+    server.sql(left).await == "0"
 }
 
 async fn overtakes_no_seal(server: &Postgres) -> bool {

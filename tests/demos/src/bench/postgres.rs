@@ -30,7 +30,7 @@ const UPDATE: &str = "\\set aid random(1, 100000 * :scale)\n\
 /// Share of the transactions whose latency pgbench writes down.
 const SAMPLED: &str = "--sampling-rate=0.2";
 
-/// What pgbench does: its name, its mode of the protocol, whether it writes.
+/// Runs of pgbench: name, mode of the protocol, `true` for a write.
 const WORKS: [(&str, &str, bool); 4] = [
     ("UPDATE", "simple", true),
     ("UPDATE, prepared", "prepared", true),
