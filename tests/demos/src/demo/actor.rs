@@ -220,7 +220,8 @@ pub(super) fn described(answer: &Answer) -> String {
             format!("{status} {}: {}", problem.code, problem.detail)
         }
         (Some(status), None, _) => status.to_string(),
-        (None, _, Some(error)) if error.code.starts_with("FE") => {
+        // A SQLSTATE of the PostgreSQL port.
+        (None, _, Some(error)) if error.code.starts_with("FE4") => {
             format!("ERROR {}: {}", error.code, error.text)
         }
         (None, _, Some(error)) => format!("-{} {}", error.code, error.text),
