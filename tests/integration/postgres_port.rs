@@ -21,8 +21,11 @@ use fenced_store::store::postgres::pack;
 
 /// Roles and the database of the tests; the pack is installed by the guard's own role.
 const ROLES: &str = "CREATE ROLE guard LOGIN; GRANT pg_read_all_stats, pg_signal_backend TO guard; \
-                     CREATE ROLE writer LOGIN; CREATE ROLE reader LOGIN; \
-                     GRANT pg_read_all_data TO reader";
+                     CREATE ROLE writer LOGIN; CREATE ROLE reader LOGIN";
+
+/// Made by the writer; the reader may read it and nothing of schema fence.
+const JOURNAL: &str = "CREATE TABLE journal (token bigint, seq bigint); \
+                       GRANT SELECT ON journal TO reader";
 
 /// A guard with a port.
 pub(crate) struct Port {
@@ -44,7 +47,7 @@ pub(crate) async fn prepare(postgres: &Postgres) {
     postgres.sql("GRANT CREATE ON DATABASE shop TO guard").await;
     shop(postgres, "postgres", "GRANT CREATE ON SCHEMA public TO writer").await;
     shop(postgres, "guard", &pack::sql()).await;
-    shop(postgres, "writer", "CREATE TABLE journal (token bigint, seq bigint)").await;
+    shop(postgres, "writer", JOURNAL).await;
 }
 
 /// Runs statements in the database at the server itself.

@@ -1369,7 +1369,8 @@ grant execute on function fence.require(text, text), fence.row_lock(jsonb, text[
   select fence.set_key(:'kid', decode(:'key', 'hex'));
 \endif
 \if :{?client}
-  \if :{?key}
+  select exists (select from fence.keys where kid <> '') as is_signed \gset
+  \if :is_signed
     revoke execute on function fence.enter(text, bigint, uuid, text), fence.seal(text, bigint, uuid, text, integer) from :"client";
     grant execute on function fence.enter(text), fence.seal(text) to :"client";
   \else

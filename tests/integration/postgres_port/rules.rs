@@ -61,6 +61,16 @@ async fn roles_that_reach_others_are_refused() {
     for (change, back, reason) in [
         ("GRANT boss TO writer", "REVOKE boss FROM writer", "role writer could act"),
         (
+            "GRANT pg_read_all_data TO reader",
+            "REVOKE pg_read_all_data FROM reader",
+            "role reader could act",
+        ),
+        (
+            "GRANT pg_write_all_data TO writer",
+            "REVOKE pg_write_all_data FROM writer",
+            "role writer could act",
+        ),
+        (
             "GRANT writer TO reader",
             "REVOKE writer FROM reader",
             "role reader is a member of writer",

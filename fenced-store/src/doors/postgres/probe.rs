@@ -20,8 +20,12 @@ const WITHIN: Duration = Duration::from_secs(30);
 const RIGHTS: &str = "SELECT bool_or(g.rolsuper OR g.rolcreaterole OR g.rolreplication \
     OR has_schema_privilege(g.oid, 'fence', 'CREATE') OR has_function_privilege(g.oid, \
     'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
+    OR has_table_privilege(g.oid, 'fence.keys', 'SELECT') OR EXISTS (SELECT FROM pg_class c \
+    WHERE c.relnamespace = n.oid AND c.relkind = 'r' \
+    AND has_table_privilege(g.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) \
     OR g.oid IN (n.nspowner, d.datdba) OR g.rolname IN ('pg_execute_server_program', \
-    'pg_write_server_files', 'pg_signal_backend')) FROM pg_roles r, pg_roles g, pg_namespace n, \
+    'pg_read_server_files', 'pg_write_server_files', 'pg_signal_backend')) \
+    FROM pg_roles r, pg_roles g, pg_namespace n, \
     pg_database d WHERE n.nspname = 'fence' AND d.datname = current_database() \
     AND pg_has_role(r.oid, g.oid, 'MEMBER') AND r.rolname = ";
 
@@ -55,8 +59,9 @@ async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(),
                 return Err(format!(
                     "role {role} could act on the fence: neither it nor a role that it is a member \
                      of may be a superuser, create roles, replicate, signal back ends, run \
-                     programs or write files of the server, own the database or be granted \
-                     fence.register"
+                     programs or read or write files of the server, own the database, be granted \
+                     fence.register, read fence.keys (as pg_read_all_data can) or write tables of \
+                     schema fence (as pg_write_all_data can)"
                 ));
             }
             None => return Err(format!("role {role} does not exist")),

@@ -12,7 +12,7 @@ use super::server::{Row, ServerError, ServerSession};
 use super::upstream::{ServerIdentity, Upstream};
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::store::postgres::pack::VERSION;
-use crate::verdict::{Fence, Mark};
+use crate::verdict::{Fence, Mark, Verdict};
 
 /// Idle connections that are kept.
 const IDLE_MAX: usize = 4;
@@ -173,6 +173,7 @@ impl Registry {
         pid: i32,
         server_start: &str,
     ) -> Result<(), NotAdmitted> {
+        self.judge(fence)?;
         let mut is_fresh = false;
         for _ in 0..ROUNDS {
             self.fail_points.reached(FailPoint::BeforeRegister);
@@ -206,6 +207,15 @@ impl Registry {
         Err(NotAdmitted::Failed(ServerError::Broken(text)))
     }
 
+    /// Refuses what this guard knows to be stale, whatever the database has left of its marks.
+    fn judge(&self, fence: &Fence) -> Result<(), NotAdmitted> {
+        match self.upstream.judge(fence) {
+            Verdict::Admit | Verdict::Raise => Ok(()),
+            Verdict::Stale { mark } => Err(NotAdmitted::Stale(mark)),
+            Verdict::Collision { mark } => Err(NotAdmitted::Collision(mark)),
+        }
+    }
+
     async fn call(&self, function: &str) -> Result<(), NotAdmitted> {
         self.query(&format!("SELECT pid FROM fence.{function}")).await?;
         Ok(())
@@ -236,6 +246,7 @@ impl Registry {
 
     /// Raises the mark, and ends what has to end first, without registering a session.
     pub(super) async fn seal(&self, fence: &Fence) -> Result<(), NotAdmitted> {
+        self.judge(fence)?;
         let Fence { lock, presented: Mark { token, lease } } = fence;
         let sql = format!("SELECT fence.seal('{lock}', {token}, '{lease}', '{}')", self.namespace);
         let error = match self.query(&sql).await {

@@ -15,6 +15,8 @@ pub(super) struct Traffic {
     of_server: ServerFrames,
     /// Requests that the server has not completed, or more.
     under_way: u64,
+    /// `true` after an Execute that no Sync follows yet: the server executes it at once.
+    executes: bool,
     /// Transaction status in the last ReadyForQuery: idle, in a transaction, in a failed one.
     status: u8,
 }
@@ -35,6 +37,7 @@ impl Traffic {
             of_client: FrameScanner::default(),
             of_server: ServerFrames::default(),
             under_way: 0,
+            executes: false,
             status: b'I',
         }
     }
@@ -45,9 +48,17 @@ impl Traffic {
     /// [`BadLength`]: the client does not speak the protocol.
     pub(super) fn sent(&mut self, bytes: &[u8]) -> Result<(), BadLength> {
         // Query, FunctionCall and Sync: the server replies to each with ReadyForQuery, but not to
-        // a Sync during COPY. So this is never too low.
+        // a Sync during COPY. So the count is never too low.
         let under_way = &mut self.under_way;
-        self.of_client.scan(bytes, |tag| *under_way += u64::from(matches!(tag, b'Q' | b'F' | b'S')))
+        let executes = &mut self.executes;
+        self.of_client.scan(bytes, |tag| match tag {
+            b'Q' | b'F' | b'S' => {
+                *under_way += 1;
+                *executes = false;
+            }
+            b'E' => *executes = true,
+            _ => {}
+        })
     }
 
     /// Reads bytes of the server, and appends those for the client to `out`. A fatal error is kept:
@@ -113,12 +124,12 @@ impl Traffic {
 
     /// Returns `true` if no request is under way, and no transaction open.
     pub(super) fn is_idle(&self) -> bool {
-        self.under_way == 0 && self.status == b'I'
+        !self.is_unknown() && self.status == b'I'
     }
 
     /// Returns `true` if a request may have been executed whose reply did not come.
     pub(super) fn is_unknown(&self) -> bool {
-        self.under_way > 0
+        self.under_way > 0 || self.executes
     }
 }
 
@@ -152,6 +163,21 @@ mod tests {
         traffic.sent(&frame(b'S', b"")).unwrap();
         traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
         assert!(traffic.is_idle());
+    }
+
+    /// A COMMIT that is executed takes effect before its Sync.
+    #[test]
+    fn an_execute_is_under_way_before_its_sync() {
+        let mut traffic = Traffic::new();
+        let mut out = BytesMut::new();
+        traffic.sent(&frame(b'E', b"\0\0\0\0\0")).unwrap();
+        assert!(traffic.is_unknown() && !traffic.is_idle());
+        traffic.sent(&frame(b'H', b"")).unwrap();
+        traffic.received(&frame(b'C', b"COMMIT\0"), &mut out).unwrap();
+        assert!(traffic.is_unknown() && !traffic.is_idle());
+        traffic.sent(&frame(b'S', b"")).unwrap();
+        traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
+        assert!(traffic.is_idle() && !traffic.is_unknown());
     }
 
     #[test]

@@ -15,7 +15,7 @@ use fence_protocol::{LockName, Namespace, Token};
 use postgres_link::PostgresTarget;
 
 use super::server::{ServerError, ServerLogin, ServerSession};
-use crate::verdict::{Fence, Mark};
+use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Marks that are remembered; locks beyond have none.
 const MARKS_MAX: usize = 65_536;
@@ -97,6 +97,12 @@ impl Upstream {
 
     fn marks(&self) -> MutexGuard<'_, HashMap<LockName, Mark>> {
         self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares a token with the acknowledged mark of its lock: the database may have lost that
+    /// mark in a way that no connection shows, as when a dump is restored in place.
+    pub(super) fn judge(&self, fence: &Fence) -> Verdict {
+        judge(self.marks().get(&fence.lock).copied(), fence.presented)
     }
 
     /// Remembers an acknowledged mark.

@@ -13,6 +13,7 @@ use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Namespace, Token};
 use postgres_link::{LinkError, LinkOptions, PostgresConnection, PostgresLink, PostgresTarget};
 use service_kit::Kit;
+use tokio::sync::Semaphore;
 use tokio_postgres::Row;
 use tokio_postgres::types::{ToSql, Type};
 
@@ -34,6 +35,8 @@ use queue::Queue;
 use transaction::{mark_of, object_of};
 use verify::ObjectsVerifier;
 
+/// Reads outside of transactions at a time.
+const READS_MAX: usize = 16;
 /// A read in one statement, and so of one moment: the mark that decides, and the object.
 const READ: &str = "SELECT m.token, m.lease::text, \
     greatest(coalesce(s.token, 0), b.floor), o.etag, o.content_type, o.body FROM fence.meta b \
@@ -55,6 +58,8 @@ pub struct PostgresStore {
     namespace: Namespace,
     /// Reads have a connection of their own: they wait for no commit.
     reads: PostgresLink,
+    /// Permits of reads, whose objects are in memory as a whole.
+    reading: Semaphore,
     queue: Arc<Queue>,
     verifier: Arc<ObjectsVerifier>,
     shown: Shown,
@@ -94,7 +99,8 @@ impl PostgresStore {
         let reads = link().await?;
         let queue = Queue::new(link().await?, namespace.clone(), kit.tasks.clone());
         let namespace = namespace.clone();
-        Ok(Self { namespace, reads, queue, verifier, shown: Shown::default() })
+        let reading = Semaphore::new(READS_MAX);
+        Ok(Self { namespace, reads, reading, queue, verifier, shown: Shown::default() })
     }
 
     /// Identity of the database's marks, which every copy of it has.
@@ -252,10 +258,12 @@ impl FenceStore for PostgresStore {
         operation: Operation,
         once: Option<Once>,
     ) -> Result<FenceOutcome, StoreError> {
-        if let Operation::Get { key } = &operation
-            && let Some(outcome) = self.read(fence.as_ref(), key.as_str()).await?
-        {
-            return Ok(outcome);
+        if let Operation::Get { key } = &operation {
+            // Never closed. Held until the body is read, not while it is sent.
+            let _reading = self.reading.acquire().await;
+            if let Some(outcome) = self.read(fence.as_ref(), key.as_str()).await? {
+                return Ok(outcome);
+            }
         }
         self.step(fence, Some(operation), once).await
     }

@@ -39,6 +39,15 @@ const GUARD: &str = "fence.register(text, text, bigint, uuid, integer), fence.cl
 /// Tables that a guard reads itself.
 const READ_BY_GUARD: &str = "fence.meta, fence.marks, fence.seals, fence.objects";
 
+/// Refuses clients without signatures where the database verifies them.
+const REFUSE_UNSIGNED: &str = "do $$ begin
+  if exists (select from fence.keys where kid <> '') then
+    raise exception 'this database verifies signatures, and --unsigned would end that'
+      using errcode = '55000', hint = 'Install with --token-key-file.';
+  end if;
+end $$;
+";
+
 /// Settings of an installation.
 #[derive(Clone, Debug, Default)]
 pub struct Installation {
@@ -90,7 +99,8 @@ pub fn plain_file() -> String {
   select fence.set_key(:'kid', decode(:'key', 'hex'));
 \\endif
 \\if :{{?client}}
-  \\if :{{?key}}
+  select exists (select from fence.keys where kid <> '') as is_signed \\gset
+  \\if :is_signed
     revoke execute on function {UNSIGNED} from :\"client\";
     grant execute on function {SIGNED} to :\"client\";
   \\else
@@ -131,6 +141,9 @@ impl Installation {
         for (kid, Secret(key)) in &self.keys {
             let key = if shows_keys { key.as_str() } else { "KEY IN HEXADECIMAL" };
             add(format_args!("select fence.set_key('{kid}', '\\x{key}');\n"));
+        }
+        if self.keys.is_empty() && !self.clients.is_empty() {
+            add(format_args!("{REFUSE_UNSIGNED}"));
         }
         for role in self.clients.iter().map(|role| name(role)) {
             let (granted, revoked) =

@@ -16,6 +16,9 @@ use crate::store::once::EarlierOperation;
 use crate::store::{Effect, FenceOutcome, First, Object, Once, Operation};
 use crate::verdict::{Fence, Mark};
 
+/// Assumed size of an object that is read: its own is known when it is in memory.
+const READ_BYTES: usize = 2 << 20;
+
 /// Operation of a batch; a seal has none.
 #[derive(Clone, Debug)]
 pub(super) struct BatchStep {
@@ -25,10 +28,11 @@ pub(super) struct BatchStep {
 }
 
 impl BatchStep {
-    /// Approximate number of bytes that it writes.
+    /// Approximate number of bytes that it writes or reads.
     pub(super) fn bytes(&self) -> usize {
         match &self.operation {
             Some(Operation::Put { object, .. }) => object.body.len(),
+            Some(Operation::Get { .. }) => READ_BYTES,
             _ => 0,
         }
     }

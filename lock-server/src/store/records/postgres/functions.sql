@@ -215,7 +215,10 @@ DECLARE
   begun boolean;
 BEGIN
   IF mode <> 'look' THEN
-    INSERT INTO fence_locks.namespaces (name) VALUES (of_name) ON CONFLICT (name) DO NOTHING;
+    -- A row that exists uses up no id.
+    INSERT INTO fence_locks.namespaces (name)
+      SELECT of_name WHERE NOT EXISTS (SELECT FROM fence_locks.namespaces x WHERE x.name = of_name)
+      ON CONFLICT (name) DO NOTHING;
   END IF;
   SELECT x.* INTO n FROM fence_locks.namespaces x WHERE x.name = of_name FOR UPDATE;
   reason := CASE
@@ -226,6 +229,13 @@ BEGIN
     WHEN n.counter < seen THEN 'the counter fell to ' || n.counter
     WHEN n.counter < mark THEN 'the counter ' || n.counter || ' is below ' || mark || ', which a guard has seen'
   END;
+  -- Of a namespace that was in use leases may be left, whatever else is known of it.
+  IF mode = 'fresh' AND n.lineage <> '' THEN
+    verdict := 'USED';
+    lineage := n.lineage;
+    counter := n.counter;
+    RETURN;
+  END IF;
   IF reason IS NOT NULL AND mode = 'look' THEN
     verdict := 'DUE';
     RETURN;
@@ -238,9 +248,9 @@ BEGIN
   is_other := expected > 0 AND abs(clock - n.clock_ahead_ms - expected) > within;
   lives := greatest(lives, n.lives_until_ms
     - CASE WHEN is_other THEN expected ELSE clock - n.clock_ahead_ms END);
-  -- A counter of 0 is of a namespace that an operator vouched for.
-  IF begun AND NOT (mode = 'fresh' AND n.lineage = '')
-      OR (is_start OR n.started <> started) AND n.counter > 0 THEN
+  -- A counter of 0 is of a namespace that an operator vouched for, in this very run of PostgreSQL:
+  -- files that were restored come with another one.
+  IF begun AND mode <> 'fresh' OR is_start AND n.counter > 0 OR n.started <> started THEN
     counter := greatest(counter + 1, (clock - year_2025_ms) * tokens_a_ms + slack, floor_here,
       seen + 1, mark);
   END IF;

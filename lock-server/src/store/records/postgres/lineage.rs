@@ -188,8 +188,6 @@ impl LineageKeeper {
             ),
             "NEW" => {
                 self.begun.inc();
-                // It may be the log of another server.
-                self.witness.log_end.store(0, Ordering::Relaxed);
                 tracing::warn!(
                     lineage,
                     counter,
@@ -208,6 +206,8 @@ impl LineageKeeper {
         self.witness.saw(counter);
         if self.current().is_none_or(|known| *known.lineage != *lineage) {
             self.time.is_new();
+            // It may be the log of another server.
+            self.witness.log_end.store(0, Ordering::Relaxed);
         }
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         let changes = match &*current {
@@ -316,17 +316,12 @@ pub async fn init_fresh(
         now_ms: 0,
         limit_ms: 0,
     };
-    let outcome = adopt(&connection, namespace, &known, Mode::Look).await?;
-    if outcome.verdict != "DUE" {
-        return Err(format!(
-            "namespace {namespace} at {target} is in use (lineage {}); nothing was changed",
-            outcome.lineage
-        ));
-    }
-    match adopt(&connection, namespace, &known, Mode::Fresh).await? {
-        Adoption { counter: 0, .. } => Ok(()),
-        Adoption { counter, reason, .. } => Err(format!(
-            "namespace {namespace} is not new ({reason}); its next token is above {counter}"
+    let Adoption { verdict, lineage, .. } =
+        adopt(&connection, namespace, &known, Mode::Fresh).await?;
+    match verdict.as_str() {
+        "NEW" => Ok(()),
+        _ => Err(format!(
+            "namespace {namespace} at {target} is in use (lineage {lineage}); nothing was changed"
         )),
     }
 }

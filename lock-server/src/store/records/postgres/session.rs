@@ -48,6 +48,7 @@ const FORMAT: i32 = 1;
 const OPTIONS: &str = "SET search_path = pg_catalog, pg_temp; SET client_min_messages = warning; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
     SET jit = off; SET plan_cache_mode = force_generic_plan; \
+    SET default_transaction_isolation = 'read committed'; \
     SET idle_in_transaction_session_timeout = '10s'; \
     SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3";
 
