@@ -265,6 +265,33 @@ async fn a_namespace_that_is_new_begins_at_one() {
     assert!(late.code != 0 && late.stderr.contains("is in use"), "{}", late.stderr);
 }
 
+#[tokio::test]
+async fn a_namespace_in_use_is_not_new_after_a_failover() {
+    let postgres = Postgres::start().await;
+    let server = setup(&postgres.url()).start().await;
+    server.locks().grant("kept", 60_000).await;
+    drop(server);
+    postgres.sql("UPDATE fence_locks.namespaces SET timeline = timeline + 1").await;
+    let lineages = "SELECT lineage FROM fence_locks.namespaces";
+    let lineage = postgres.sql(lineages).await;
+    let fresh = ["init", "--fresh", "--store", &postgres.url()];
+    let late = fence_tests::process::run("lock-server", &fresh).await;
+    assert!(late.code != 0 && late.stderr.contains("is in use"), "{}", late.stderr);
+    assert_eq!(postgres.sql(lineages).await, lineage);
+}
+
+/// Files of a backup look like this, too: nothing was issued yet, and PostgreSQL has started.
+#[tokio::test]
+async fn a_namespace_that_is_new_is_so_in_one_run_of_postgresql() {
+    let mut postgres = Postgres::start().await;
+    let fresh = ["init", "--fresh", "--store", &postgres.url()];
+    let made = fence_tests::process::run("lock-server", &fresh).await;
+    assert_eq!(made.code, 0, "{}", made.stderr);
+    postgres.restart().await;
+    let server = setup(&postgres.url()).start().await;
+    assert!(next_token(&server.locks(), "first").await > 1);
+}
+
 /// Each server by its own name and rights: the role that owns nothing but its schema.
 #[tokio::test]
 async fn a_role_with_the_least_rights_is_enough() {

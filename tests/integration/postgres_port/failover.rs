@@ -93,6 +93,19 @@ async fn a_floor_that_an_operator_states_holds() {
     port.log_in(12).await.unwrap();
 }
 
+/// No connection shows it: the guard compares with what it remembers.
+#[tokio::test]
+async fn marks_that_were_removed_in_place_admit_nothing_lower() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    drop(port.log_in(5).await.unwrap());
+    let tables = "TRUNCATE fence.marks, fence.seals, fence.sessions";
+    shop(&postgres, "guard", tables).await;
+    let refused = port.log_in(4).await.unwrap_err();
+    assert_eq!(refused.code(), "FE412", "{refused:?}");
+    port.log_in(5).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_session_is_registered_at_its_own_server() {
     let before = database().await;
