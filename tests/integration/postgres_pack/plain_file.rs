@@ -58,6 +58,13 @@ async fn with_a_key_clients_need_a_signature() {
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
     assert_eq!(app(&server).run(&enter("docs/1", 33, OLD)).await, "42501");
     assert_eq!(app(&server).run("select fence.enter('33');").await, "FE400");
+    // Without the key, which the database has, clients still need a signature.
+    assert_eq!(run_file(&server, &["client=app"]).await.code, 0);
+    assert_eq!(app(&server).run(&enter("docs/1", 33, OLD)).await, "42501");
+    let clients = vec!["app".to_owned()];
+    let unsigned = pack::Installation { clients, ..Default::default() }.sql(true);
+    let refused = server.try_sql(&unsigned).await;
+    assert!(refused.stderr.contains("verifies signatures"), "{}", refused.stderr);
     let failed = run_file(&server, &["table=none", "lock=x"]).await;
     assert_eq!(failed.code, 3, "{}", failed.stderr);
 }
