@@ -64,7 +64,7 @@ struct Load {
     /// Connections, 1 to 1024 [default: 1, 16 and 64 in turn; guard without a port 64]
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024), value_name = "N")]
     clients: Option<u16>,
-    /// Length of a measurement [default: 2s; with guard --redis or --http 500ms]
+    /// Length of a measurement [default: 2s; guard --redis or --http 500ms, --postgres 5s]
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     time: Option<Duration>,
     /// Measurements of each side, 1 to 100

@@ -38,7 +38,7 @@ const RAISE_ELSEWHERE: &str = "perform public.dblink_exec(
       p_namespace, p_lock, p_token, p_lease));";
 
 /// A text of the pack, what it is replaced by, and the probe that fails then.
-const MUTANTS: [(&str, &str, Probe); 16] = [
+const MUTANTS: [(&str, &str, Probe); 17] = [
     (
         "m.token = p_token for share;",
         "m.token = p_token for key share;",
@@ -60,6 +60,11 @@ const MUTANTS: [(&str, &str, Probe); 16] = [
     ),
     ("before truncate on", "before update on", Probe::TruncateIsGuarded),
     ("return started = p_start;", "return true;", Probe::AnotherStartIsAnotherSession),
+    (
+        "is_running := session.started is not distinct from session.backend_start;",
+        "is_running := session.is_there;",
+        Probe::AnotherStartIsAnotherSession,
+    ),
     ("set search_path = pg_catalog, pg_temp", "", Probe::OwnNamesAreUsed),
     (
         "fence.sign(substr(setting, 65)) then\n    return '';",
@@ -205,7 +210,9 @@ async fn another_start(server: &Postgres) -> bool {
     let mut bystander = Psql::start(&server.url());
     assert_eq!(bystander.run(&register(33, OLD)).await, DONE);
     server.sql("update fence.sessions set backend_start = backend_start - interval '1 s'").await;
-    server.sql(&register(34, NEW)).await == "admitted"
+    server.sql(&seal("shop", 34, NEW, 1)).await;
+    let running = "select count(*) from pg_stat_activity join fence.sessions using (pid)";
+    server.sql(running).await == "1" && server.sql(&register(34, NEW)).await == "admitted"
 }
 
 async fn own_names(server: &Postgres) -> bool {

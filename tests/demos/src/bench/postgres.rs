@@ -20,8 +20,9 @@ use fence_terminal::status::StatusLine;
 
 /// Numbers of clients without `--clients`.
 const CLIENTS: [u16; 3] = [1, 16, 64];
-/// Duration of a measurement without `--time`; pgbench counts whole seconds.
-const TIME: Duration = Duration::from_secs(2);
+/// Duration of a measurement without `--time`; pgbench counts whole seconds. In the first one the
+/// server's sessions are slow.
+const TIME: Duration = Duration::from_secs(5);
 /// SIGINT, for the exit code of a benchmark that was interrupted.
 const INTERRUPT: u8 = 2;
 /// One-row update of a table with 100 000 rows a unit of scale.
@@ -85,6 +86,7 @@ async fn measure(
                     let at = (round + turn) % columns.len();
                     let name = columns[at].name;
                     status.show(&format!("{what}, {name}, {clients} clients: round {round}"));
+                    peers.end_sessions().await?;
                     let pgbench = peers.pgbench(&columns[at]);
                     let result = run(pgbench, &columns[at], &work, clients, time).await?;
                     measured[at].1.push(result);

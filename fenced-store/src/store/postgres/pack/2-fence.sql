@@ -58,6 +58,12 @@ begin
   return started;
 end $$;
 
+create or replace function fence.refuse_hidden(p_pid integer) returns void
+language sql set search_path = pg_catalog, pg_temp as $$
+  select fence.refuse('FE503', format('the start of session %s cannot be read', p_pid), null,
+    'GRANT pg_read_all_stats TO the owner of schema fence.')
+$$;
+
 -- True as long as the session may still act. The end of its transaction comes first.
 create or replace function fence.is_running(p_pid integer, p_start timestamptz) returns boolean
 language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -68,10 +74,7 @@ begin
   perform pg_stat_clear_snapshot();
   select a.backend_start into started from pg_stat_get_activity(p_pid) a;
   if not found then return false; end if;
-  if started is null then
-    perform fence.refuse('FE503', format('the start of session %s cannot be read', p_pid), null,
-      'GRANT pg_read_all_stats TO the owner of schema fence.');
-  end if;
+  if started is null then perform fence.refuse_hidden(p_pid); end if;
   return started = p_start;
 end $$;
 

@@ -11,6 +11,31 @@ begin
   end if;
 end $$;
 
+-- Sessions of a lock, whether they still run, by one look at the server's: that look costs as much as
+-- there are sessions.
+create or replace function fence.sessions_of(p_namespace text, p_lock text)
+returns table (token bigint, pid integer, backend_start timestamptz, is_running boolean)
+language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
+#variable_conflict use_column
+declare
+  session record;
+begin
+  perform pg_stat_clear_snapshot();
+  for session in select s.token, s.pid, s.backend_start, a.pid is not null as is_there,
+      a.backend_start as started
+      from fence.sessions s left join pg_stat_get_activity(null) a on a.pid = s.pid
+      where s.namespace = p_namespace and s.lock = p_lock loop
+    if session.is_there and session.started is null then
+      perform fence.refuse_hidden(session.pid);
+    end if;
+    token := session.token;
+    pid := session.pid;
+    backend_start := session.backend_start;
+    is_running := session.started is not distinct from session.backend_start;
+    return next;
+  end loop;
+end $$;
+
 -- Registers a session under a token: this one, or for a guard's own connection that of a client
 -- that has sent nothing yet.
 -- Returns one row 'admitted', 'stale' or 'collision' with the mark; or 'sealing', a row each lower
@@ -41,10 +66,9 @@ begin
     return next;
     return;
   end if;
-  for session in select s.token, s.pid, s.backend_start from fence.sessions s
-      where s.namespace = p_namespace and s.lock = p_lock
-      and (s.pid <> pg_backend_pid() or s.backend_start <> start) loop
-    if not fence.is_running(session.pid, session.backend_start) then
+  for session in select * from fence.sessions_of(p_namespace, p_lock) s
+      where s.pid <> pg_backend_pid() or s.backend_start <> start loop
+    if not session.is_running then
       delete from fence.sessions s where s.namespace = p_namespace and s.lock = p_lock
         and s.pid = session.pid and s.backend_start = session.backend_start;
     elsif session.token < p_token then
@@ -114,9 +138,8 @@ begin
   select * into announced from fence.seals s
     where s.namespace = p_namespace and s.lock = p_lock for update;
   if not found then return; end if;
-  for session in select s.token, s.pid, s.backend_start from fence.sessions s
-      where s.namespace = p_namespace and s.lock = p_lock loop
-    if not fence.is_running(session.pid, session.backend_start) then
+  for session in select * from fence.sessions_of(p_namespace, p_lock) loop
+    if not session.is_running then
       delete from fence.sessions s where s.namespace = p_namespace and s.lock = p_lock
         and s.pid = session.pid and s.backend_start = session.backend_start;
     elsif announced.sealing and session.token < announced.token then

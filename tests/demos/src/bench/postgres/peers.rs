@@ -103,6 +103,16 @@ impl Peers {
         pgbench
     }
 
+    /// Ends the clients' sessions at the server, so that all sides begin alike: those of the last
+    /// side would end during the next one's turn, and a pool would begin with warm ones.
+    pub(super) async fn end_sessions(&self) -> Result<(), Failure> {
+        let sql = format!(
+            "SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity \
+             WHERE usename = '{WRITER}'"
+        );
+        self.postgres.sql(SUPERUSER, DATABASE, &sql).await.map(|_| ())
+    }
+
     /// Sides that are not there, and why.
     pub(super) fn missing(&self) -> Vec<String> {
         self.missing.clone()
