@@ -182,7 +182,11 @@ impl PostgresRecords {
     /// Commits a batch. One that is refused because of the lineage or the clock has changed
     /// nothing, so it is sent again: once after a new verification, a few times after the clock was
     /// measured. What was long on its way has that much longer.
-    async fn commit_batch(&self, batch: &Batch, bound_ms: u64) -> Result<Committed, StoreError> {
+    async fn commit_batch(
+        &self,
+        batch: &Batch,
+        bound_ms: &mut u64,
+    ) -> Result<Committed, StoreError> {
         let PostgresInner { time, witness, .. } = &*self.inner;
         let arrays = Arrays::new(batch, &self.inner.namespace)?;
         // A lineage that lost it has to begin anew, so the verification has to know it too.
@@ -193,13 +197,15 @@ impl PostgresRecords {
         loop {
             let looks = time.looks();
             let Adopted { namespace, lineage } = self.adopted().map_err(refused)?;
+            // Another lineage may not have the bound that the former one had.
+            *bound_ms = time.promise(batch.lives_ms);
             let sent_ms = time.monotonic_ms();
             let latest_ms = time.latest_ms().saturating_add(slow_ms);
             let scalars = codec::Scalars {
                 namespace,
                 lineage: &lineage,
                 seen: signed(witness.counter()),
-                bound_ms: signed(bound_ms),
+                bound_ms: signed(*bound_ms),
                 latest_ms: signed(latest_ms),
                 earliest_ms: signed(time.earliest_ms()),
             };
@@ -353,8 +359,8 @@ impl RecordStore for PostgresRecords {
         let time = &self.inner.time;
         let lives_ms = batch.lives_ms;
         let sent_ms = time.monotonic_ms();
-        let bound_ms = time.promise(lives_ms);
-        let committed = self.commit_batch(&batch, bound_ms).await;
+        let mut bound_ms = 0;
+        let committed = self.commit_batch(&batch, &mut bound_ms).await;
         if let Err(StoreError::Paused { left_ms }) = &committed {
             self.inner.pauses.show(*left_ms);
         }

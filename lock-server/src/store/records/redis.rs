@@ -265,7 +265,7 @@ impl RedisRecords {
     async fn commit_batch(
         &self,
         batch: &Batch,
-        sent_bound_ms: u64,
+        sent_bound_ms: &AtomicU64,
     ) -> Result<Committed, StoreError> {
         let inner = &*self.inner;
         let commit = Commit::new(batch)?;
@@ -274,8 +274,11 @@ impl RedisRecords {
         self.saw(batch.counter.saturating_sub(batch.ahead));
         let reply = self.run(|lineage, latest_ms| {
             let earliest_ms = inner.time.earliest_ms();
-            let known =
-                ServerKnowledge { seen: self.seen(), sent_bound_ms, latest_ms, earliest_ms };
+            // Another lineage may not have the bound that the former one had.
+            let bound_ms = inner.time.promise(batch.lives_ms);
+            sent_bound_ms.store(bound_ms, Ordering::Relaxed);
+            let seen = self.seen();
+            let known = ServerKnowledge { seen, sent_bound_ms: bound_ms, latest_ms, earliest_ms };
             commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
         let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
@@ -376,14 +379,11 @@ impl RecordStore for RedisRecords {
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let lives_ms = batch.lives_ms;
-        let (sent_ms, sent_bound_ms) =
-            (self.inner.time.monotonic_ms(), self.inner.time.promise(lives_ms));
-        let committed = self.commit_batch(&batch, sent_bound_ms).await;
-        self.inner.time.promised(
-            lives_ms,
-            (sent_bound_ms, sent_ms),
-            committed.as_ref().map(|_| ()),
-        );
+        let sent_ms = self.inner.time.monotonic_ms();
+        let sent_bound_ms = AtomicU64::new(0);
+        let committed = self.commit_batch(&batch, &sent_bound_ms).await;
+        let sent = (sent_bound_ms.into_inner(), sent_ms);
+        self.inner.time.promised(lives_ms, sent, committed.as_ref().map(|_| ()));
         committed
     }
 
