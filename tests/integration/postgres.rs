@@ -3,3 +3,4 @@
 mod link;
 mod locks;
 mod objects;
+mod records;

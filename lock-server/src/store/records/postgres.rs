@@ -248,9 +248,8 @@ impl PostgresRecords {
         // Behind every character of a name.
         let end = format!("{prefix}~");
         let most = signed(u64::try_from(limit).unwrap_or(u64::MAX)).saturating_add(1);
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
-        let parameters: [&(dyn ToSql + Sync); 5] = [&namespace, &after, &prefix, &end, &most];
-        let rows = self.inner.link.query(session::NAMES, &parameters).await;
+        let seen = signed(self.inner.witness.counter());
+        let rows = self.query(session::NAMES, &[&seen, &after, &prefix, &end, &most]).await;
         let rows = rows.map_err(nothing_done)?;
         let keys = rows.iter().map(|row| row.try_get::<_, String>(0));
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|error| unreadable(&error))?;
@@ -336,20 +335,18 @@ impl RecordStore for PostgresRecords {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
+        let seen = signed(self.inner.witness.counter());
         let key = key.text();
         let limit = signed(u64::try_from(limit).unwrap_or(u64::MAX));
-        let parameters: [&(dyn ToSql + Sync); 4] = [&namespace, &key, &after, &limit];
-        let rows = self.inner.link.query(session::ITEMS, &parameters).await;
+        let rows = self.query(session::ITEMS, &[&seen, &key, &after, &limit]).await;
         let item = |row: &Row| Ok((column(row, 0)?, column(row, 1)?));
         let items = rows.map_err(nothing_done)?.iter().map(item).collect::<Result<_, String>>();
         items.map_err(|error| unreadable(&error))
     }
 
     async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
-        let key = key.text();
-        let rows = self.inner.link.query(session::COUNT, &[&namespace, &key]).await;
+        let seen = signed(self.inner.witness.counter());
+        let rows = self.query(session::COUNT, &[&seen, &key.text()]).await;
         let count = one(&rows.map_err(nothing_done)?, |row| column::<i64>(row, 0));
         let count = unsigned(count.map_err(|error| unreadable(&error))?);
         Ok(usize::try_from(count).unwrap_or(usize::MAX))

@@ -10,6 +10,20 @@ CREATE FUNCTION pg_temp.time_ms(ahead_ms bigint) RETURNS bigint LANGUAGE sql VOL
   SELECT trunc(extract(epoch FROM clock_timestamp()) * 1000)::bigint - ahead_ms
 $$;
 
+-- TRUE where this is the lineage that the caller verified. Of parameters alone, it is called first and
+-- once in a query, and sees what the query sees.
+CREATE FUNCTION pg_temp.check_lineage(ns int, believed text, seen bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  PERFORM FROM fence_locks.namespaces n
+    WHERE n.id = ns AND n.lineage = believed AND n.counter >= seen;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the lineage of this PostgreSQL is another one' USING ERRCODE = 'FL001';
+  END IF;
+  RETURN true;
+END
+$$;
+
 -- Records as they stand, each with its place in `keys`; and the items of locks.
 CREATE FUNCTION pg_temp.records(
   ns int, now_ms bigint, places int[], keys text[],

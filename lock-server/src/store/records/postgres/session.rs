@@ -25,16 +25,19 @@ const STATEMENTS: [&str; 9] = [
     "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
      $15, $16)",
     "SELECT x.key FROM fence_locks.records x JOIN fence_locks.namespaces n ON n.id = x.namespace \
-     WHERE n.id = $1 AND x.key > $2 AND x.key >= $3 AND x.key < $4 \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND n.id = $1 \
+     AND x.key > $4 AND x.key >= $5 AND x.key < $6 \
      AND (x.until_ms IS NULL OR x.until_ms > pg_temp.time_ms(n.clock_ahead_ms)) \
-     ORDER BY x.key LIMIT $5",
+     ORDER BY x.key LIMIT $7",
     "SELECT i.name, i.value FROM fence_locks.items i \
      JOIN fence_locks.records x ON x.namespace = i.namespace AND x.key = i.key \
      JOIN fence_locks.namespaces n ON n.id = x.namespace \
-     WHERE i.namespace = $1 AND i.key = $2 AND ($3::text IS NULL OR i.name > $3) \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND i.namespace = $1 AND i.key = $4 \
+     AND ($5::text IS NULL OR i.name > $5) \
      AND (x.until_ms IS NULL OR x.until_ms > pg_temp.time_ms(n.clock_ahead_ms)) \
-     ORDER BY i.name LIMIT $4",
-    "SELECT count(*) FROM fence_locks.items i WHERE i.namespace = $1 AND i.key = $2",
+     ORDER BY i.name LIMIT $6",
+    "SELECT count(*) FROM fence_locks.items i \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND i.namespace = $1 AND i.key = $4",
     "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
      current_setting('synchronous_standby_names'), \
      (SELECT count(*) FROM pg_stat_replication)",
