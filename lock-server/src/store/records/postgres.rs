@@ -401,7 +401,7 @@ impl RecordStore for PostgresRecords {
         Ok(servers)
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
         self.listen(server)
     }
 }

@@ -39,7 +39,8 @@ pub use self::lineage::init_fresh;
 pub use self::replicas::ReplicaOptions;
 use self::replicas::Replicas;
 use super::store_clock::{Jumps, Pauses, StoreTime};
-use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
+use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot};
+use super::{WAKEUPS_MAX, Wakeup};
 use crate::guards::Guards;
 use crate::store::redis::refusals::store_error;
 use crate::store::redis::{KeyPrefix, watch};
@@ -425,12 +426,8 @@ impl RecordStore for RedisRecords {
         Ok(servers)
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "wake-ups of one server, which reads them at once"
-        )]
-        let (sender, receiver) = mpsc::unbounded_channel();
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
+        let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
         let listener = self.clone();
         let stop = self.inner.tasks.shutdown_token();
         self.inner.tasks.spawn(async move {
