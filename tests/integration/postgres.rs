@@ -4,3 +4,4 @@ mod link;
 mod locks;
 mod objects;
 mod records;
+mod start;

@@ -43,6 +43,21 @@ const STATEMENTS: [&str; 9] = [
      (SELECT count(*) FROM pg_stat_replication)",
 ];
 
+/// Two servers may start at once; the number is the project's own, as in `schema.sql`.
+const CREATE_SCHEMA: &str = "BEGIN; SELECT pg_advisory_xact_lock(7420076); \
+    CREATE SCHEMA IF NOT EXISTS fence_locks; COMMIT";
+/// The schema or a table whose owner could change what a lock server trusts: neither this role or
+/// one of its groups, nor a superuser or the owner of the database. A superuser is in every group.
+const FOREIGN: &str = "SELECT o.name, r.rolname FROM (\
+     SELECT 'schema ' || nspname, nspowner FROM pg_namespace WHERE nspname = 'fence_locks' \
+     UNION ALL SELECT 'fence_locks.' || relname, relowner FROM pg_class \
+     WHERE relnamespace = to_regnamespace('fence_locks')) AS o(name, owner) \
+     JOIN pg_roles r ON r.oid = o.owner JOIN pg_roles me ON me.rolname = current_user \
+     WHERE NOT (r.oid = me.oid OR r.rolsuper \
+     OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'USAGE') \
+     OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())) \
+     ORDER BY o.name DESC LIMIT 1";
+
 /// Format of the tables; one database takes servers of one format.
 const FORMAT: i32 = 1;
 
@@ -78,11 +93,27 @@ pub(super) async fn prepare(connection: &PostgresConnection) -> Result<(), Strin
     let durable = "SELECT set_config('synchronous_commit', 'on', false) \
         WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
     client.batch_execute(durable).await.map_err(|error| failed("synchronous_commit", error))?;
-    let facts = "SELECT to_regclass('fence_locks.about') IS NOT NULL";
-    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its tables", error))?;
-    if !facts.get::<_, bool>(0) {
-        let created = client.batch_execute(include_str!("schema.sql")).await;
+    let facts = "SELECT to_regnamespace('fence_locks') IS NULL";
+    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its schema", error))?;
+    if facts.get(0) {
+        let created = client.batch_execute(CREATE_SCHEMA).await;
         created.map_err(|error| failed("creating schema fence_locks", error))?;
+    }
+    // Before anything of it is used: what belongs to another role runs that role's code.
+    let foreign = client.query_opt(FOREIGN, &[]).await;
+    if let Some(foreign) = foreign.map_err(|error| failed("its owners", error))? {
+        let [object, owner]: [&str; 2] = [foreign.get(0), foreign.get(1)];
+        return Err(format!(
+            "{object} belongs to role {owner}, which could forge leases and lower tokens. If \
+             lock servers are to use that role, name it in --store; if not, remove the schema: \
+             DROP SCHEMA fence_locks CASCADE"
+        ));
+    }
+    let facts = "SELECT to_regclass('fence_locks.about') IS NULL";
+    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its tables", error))?;
+    if facts.get(0) {
+        let created = client.batch_execute(include_str!("schema.sql")).await;
+        created.map_err(|error| failed("creating the tables of fence_locks", error))?;
     }
     let facts = "SELECT (SELECT max(format) FROM fence_locks.about), \
         (SELECT string_agg(relname, ', ') FROM pg_class WHERE relkind = 'r' \
