@@ -1,5 +1,6 @@
 //! PostgreSQL as a store: connections, records and locks.
 
+mod failover;
 mod link;
 mod locks;
 mod objects;
