@@ -1,5 +1,8 @@
 //! PostgreSQL as a store: connections, records and locks.
 
+mod failover;
 mod link;
 mod locks;
 mod objects;
+mod records;
+mod start;

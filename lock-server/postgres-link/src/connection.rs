@@ -19,6 +19,8 @@ use crate::target::PostgresTarget;
 use crate::tls::PostgresSocket;
 use crate::url::address_text;
 
+/// Most notifications that wait to be received.
+pub const NOTIFICATIONS_MAX: usize = 1_024;
 /// Oldest server that is supported, as `server_version_num`.
 const VERSION_MIN: u32 = 130_000;
 
@@ -55,7 +57,7 @@ pub struct PostgresConnection {
     statements: OnceLock<Vec<Statement>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
-    notifications: Mutex<Option<mpsc::UnboundedReceiver<Notification>>>,
+    notifications: Mutex<Option<mpsc::Receiver<Notification>>>,
 }
 
 impl PostgresConnection {
@@ -105,9 +107,10 @@ impl PostgresConnection {
         self.client.query(&statements[place], parameters).await
     }
 
-    /// Notifications of the channels that the session listens to; they end with the session.
-    /// `None` from the second call on.
-    pub fn take_notifications(&self) -> Option<mpsc::UnboundedReceiver<Notification>> {
+    /// Notifications of the channels that the session listens to; they end with the session. Where
+    /// [`NOTIFICATIONS_MAX`] wait to be received, more are dropped: any role may send some. `None`
+    /// from the second call on.
+    pub fn take_notifications(&self) -> Option<mpsc::Receiver<Notification>> {
         self.notifications.lock().ok()?.take()
     }
 
@@ -172,11 +175,7 @@ impl PostgresTarget {
         let config = self.session_config(options);
         let (client, connection) = config.connect_raw(socket, NoTls).await.map_err(failed)?;
         let stop = CancellationToken::new();
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "notifications of one session, whose reader only reads records"
-        )]
-        let (sender, notifications) = mpsc::unbounded_channel();
+        let (sender, notifications) = mpsc::channel(NOTIFICATIONS_MAX);
         let relay = relay(connection, sender, address.to_owned());
         let stopped = stop.clone();
         tasks.spawn_here(async move {
@@ -240,14 +239,14 @@ impl PostgresTarget {
 /// Drives a connection until it ends.
 async fn relay(
     mut connection: Connection<PostgresSocket, tokio_postgres::tls::NoTlsStream>,
-    notifications: mpsc::UnboundedSender<Notification>,
+    notifications: mpsc::Sender<Notification>,
     address: String,
 ) {
     loop {
         match poll_fn(|cx| connection.poll_message(cx)).await {
             Some(Ok(AsyncMessage::Notification(notification))) => {
                 // A session that listens to nothing has no reader.
-                let _ = notifications.send(notification);
+                let _ = notifications.try_send(notification);
             }
             Some(Ok(AsyncMessage::Notice(notice))) => {
                 tracing::debug!(address, notice = notice.message(), "PostgreSQL gave a notice");

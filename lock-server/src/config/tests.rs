@@ -87,6 +87,12 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --access-file /nonexistent/a", "/nonexistent/a: cannot be"),
         ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
         ("--store etcd://u:p@x --unsigned", "--store-password-file"),
+        ("--store postgres://db.example/x --unsigned", "add ?sslmode=verify-full"),
+        ("--store postgres://localhost:port/x --unsigned", "is no host:port"),
+        ("--store postgres://localhost/x?sslmode=prefer --unsigned", "disable and verify-full"),
+        ("--store postgres://u:p@localhost/x --unsigned --store-password-file x", "x"),
+        ("--store postgres://localhost/x --unsigned --key-prefix a:", "is for keys in Redis"),
+        ("--store postgres://localhost/x --unsigned --wait-replicas 1", "this store has none"),
     ] {
         let error = settings(args).unwrap_err();
         assert!(error.contains(reason), "{args}: {error}");

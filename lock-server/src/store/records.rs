@@ -208,9 +208,12 @@ pub struct Confirmed {
     pub shortfall: Option<String>,
 }
 
+/// Most wake-ups that wait to be received; the engine drops more.
+pub const WAKEUPS_MAX: usize = 1_024;
+
 /// A message that something may have changed. It may be lost, repeated, late or forged: its
 /// receiver reads the record, and does nothing else.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Wakeup {
     /// One record.
     Record(Key),
@@ -327,10 +330,9 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         Err(alone())
     }
 
-    /// Notifications of other servers to this one. Called once.
-    #[expect(clippy::disallowed_methods, reason = "nothing is sent")]
-    fn wakeups(&self, _server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        mpsc::unbounded_channel().1
+    /// Notifications of other servers to this one, at most [`WAKEUPS_MAX`]. Called once.
+    fn wakeups(&self, _server: ServerId) -> mpsc::Receiver<Wakeup> {
+        mpsc::channel(1).1
     }
 }
 

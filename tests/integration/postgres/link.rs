@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use fence_tests::postgres_server::Postgres;
 use fence_tests::wait::until;
 use postgres_link::{
-    ConnectOptions, LinkError, LinkOptions, LinkState, PostgresConnection, PostgresLink,
-    PostgresTarget, Verifier,
+    ConnectOptions, LinkError, LinkOptions, LinkState, NOTIFICATIONS_MAX, PostgresConnection,
+    PostgresLink, PostgresTarget, Verifier,
 };
 use service_kit::tasks::Tasks;
 
@@ -93,5 +93,27 @@ async fn of_several_hosts_the_one_is_used_that_accepts_writes() {
     replica.promote().await;
     let promoted = alone.connect(&ConnectOptions::default(), &tasks).await.unwrap();
     assert_eq!(promoted.address(), replica.address());
+    tasks.begin_shutdown();
+}
+
+/// Every role of the database may send some, as many as it likes.
+#[tokio::test]
+async fn notifications_that_wait_are_bounded() {
+    let server = Postgres::start().await;
+    let tasks = Tasks::new();
+    let target: PostgresTarget = server.url().parse().unwrap();
+    let connection = target.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    connection.client().batch_execute("LISTEN flooded").await.unwrap();
+    let flood = "SELECT count(pg_notify('flooded', at::text)) FROM generate_series(1, 50000) at";
+    server.sql(flood).await;
+    // They come before the reply to a statement that begins after them.
+    connection.client().batch_execute("SELECT 1").await.unwrap();
+    let mut notifications = connection.take_notifications().unwrap();
+    let waiting = std::iter::from_fn(|| notifications.try_recv().ok()).count();
+    assert_eq!(waiting, NOTIFICATIONS_MAX);
+    // Later ones come again.
+    server.sql("NOTIFY flooded, 'later'").await;
+    let later = notifications.recv().await.unwrap();
+    assert_eq!(later.payload(), "later");
     tasks.begin_shutdown();
 }

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 /// Short, so that a fault is noticed early.
 const TIMEOUT: [&str; 2] = ["--store-timeout", "1s"];
 
-fn setup(url: &str) -> Setup {
+pub(super) fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&TIMEOUT)
 }
 
 /// These tests are about tokens; others that grants wait.
-fn granting(url: &str) -> Setup {
+pub(super) fn granting(url: &str) -> Setup {
     setup(url).args(&["--after-loss", "grant"])
 }
 
@@ -26,7 +26,7 @@ fn through(proxy: &FaultProxy) -> String {
 }
 
 /// The reply to a request, as soon as the store works.
-async fn answered(locks: &Locks, lock: &str, verb: &str, body: Value) -> Reply {
+pub(super) async fn answered(locks: &Locks, lock: &str, verb: &str, body: Value) -> Reply {
     until("a reply of a store that works", || async {
         let reply = locks.try_post(lock, verb, body.clone()).await.ok()?;
         (!matches!(reply.status, 503 | 504)).then_some(reply)
@@ -34,7 +34,7 @@ async fn answered(locks: &Locks, lock: &str, verb: &str, body: Value) -> Reply {
     .await
 }
 
-async fn next_token(locks: &Locks, lock: &str) -> u64 {
+pub(super) async fn next_token(locks: &Locks, lock: &str) -> u64 {
     let body = json!({"ttl_ms": 60_000, "lease_id": lease_id()});
     answered(locks, lock, "acquire", body).await.lease().token.get()
 }

@@ -140,6 +140,23 @@ async fn a_first_start_does_not_wait() {
     assert_eq!(pause(&redis).await.0, 0);
 }
 
+/// A Redis that has restarted may have lost leases. Who vouches for it begins no lineage, which
+/// would have been one without the wait for them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_vouches_for_a_redis_in_use_ends_no_wait() {
+    let redis = Redis::start().await;
+    server(&redis).await.acquire(request("a", 60_000, 0)).await.unwrap();
+    let _: u64 = redis.run(&["HSET", "{fence:default}:meta", "run_id", "before"]).await;
+    let init = ["init", "--fresh", "--store", &redis.url()];
+    for lost in ["none", "{fence:default}:lineage", "{fence:default}:token"] {
+        let _: u64 = redis.run(&["DEL", lost]).await;
+        let said = fence_tests::process::run("lock-server", &init).await;
+        assert!(said.code == 1 && said.stderr.contains("is in use"), "{lost}: {said:?}");
+    }
+    left(server(&redis).await.acquire(request("b", 100, 0)).await);
+    assert!(pause(&redis).await.0 > 0);
+}
+
 /// A lease of the past holds no grant up, however long it was: only leases that may still live
 /// count.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

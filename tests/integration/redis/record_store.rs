@@ -201,3 +201,20 @@ async fn nothing_is_left_of_idle_locks() {
     assert_eq!(keys, ["lineage", "meta", "token"].map(|name| format!("{{fence:default}}:{name}")));
     assert_eq!(one.commit(batch(vec![])).await.unwrap().groups, []);
 }
+
+/// A lineage that another server began may not have the bound that the former one had.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_batch_that_is_sent_again_says_how_long_its_leases_live() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let leases = |name| {
+        let key = lock(name);
+        let groups = vec![group(&[(&key, Version::ABSENT)], vec![put(&key, "held")])];
+        Batch { lives_ms: 60_000, ..batch(groups) }
+    };
+    store.commit(leases("a")).await.unwrap();
+    let _: () = redis.run(&["SET", "{fence:default}:lineage", "another"]).await;
+    let _: u64 = redis.run(&["DEL", "{fence:default}:lives-until"]).await;
+    store.commit(leases("b")).await.unwrap();
+    assert_eq!(redis.run::<u64>(&["EXISTS", "{fence:default}:lives-until"]).await, 1);
+}

@@ -288,7 +288,7 @@ impl RecordStore for SimRecords {
         beat.await
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
         self.world.wakeups(server)
     }
 }

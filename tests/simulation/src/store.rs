@@ -10,7 +10,8 @@ use fence_protocol::Token;
 use futures_util::FutureExt;
 use lock_server::store::StoreError;
 use lock_server::store::records::{
-    Batch, Change, Committed, Group, Key, MemoryRecords, RecordStore, ServerId, Snapshot, Wakeup,
+    Batch, Change, Committed, Group, Key, MemoryRecords, RecordStore, ServerId, Snapshot,
+    WAKEUPS_MAX, Wakeup,
 };
 use service_kit::clock::Clock;
 use tokio::sync::mpsc;
@@ -51,7 +52,7 @@ pub(crate) struct WorldState {
     paused_until_ms: u64,
     /// A lease may live until then, by the time of the simulation.
     lives_until_ms: u64,
-    wakeups: BTreeMap<ServerId, mpsc::UnboundedSender<Wakeup>>,
+    wakeups: BTreeMap<ServerId, mpsc::Sender<Wakeup>>,
     trace: Option<String>,
 }
 
@@ -210,7 +211,7 @@ impl World {
         audit.memory_was_lost(now_ms, |key| snapshot(engine, key));
         for wakeups in state.wakeups.values() {
             // A server that is gone needs no message.
-            let _ = wakeups.send(Wakeup::All);
+            let _ = wakeups.try_send(Wakeup::All);
         }
     }
 
@@ -274,8 +275,8 @@ impl World {
     }
 
     /// Receiver of a server's wake-up messages.
-    pub(crate) fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        let (sender, receiver) = mpsc::unbounded_channel();
+    pub(crate) fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
+        let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
         self.state().wakeups.insert(server, sender);
         receiver
     }
@@ -359,7 +360,7 @@ impl WorldState {
             return;
         }
         if faults.direct == 1_000 && faults.delay_ms == 0 {
-            let _ = sender.send(Wakeup::Record(key));
+            let _ = sender.try_send(Wakeup::Record(key));
             return;
         }
         let times = 1 + u32::from(Faults::strikes(seed, faults.wakeup_repeated));
@@ -376,7 +377,7 @@ impl WorldState {
             tokio::spawn(async move {
                 tokio::time::sleep(late).await;
                 // A server that is gone needs no message.
-                let _ = sender.send(Wakeup::Record(key));
+                let _ = sender.try_send(Wakeup::Record(key));
             });
         }
     }

@@ -1,5 +1,6 @@
 //! Work without a request: time-outs, and changes by other servers.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -7,10 +8,10 @@ use fence_protocol::{LockName, SessionId};
 use tokio::sync::mpsc;
 
 use super::core::EndedBy;
-use super::op::{Withdraw, look_at};
+use super::op::{CallReply, Withdraw, look_at};
 use super::{Driver, DriverInner};
 use crate::store::StoreError;
-use crate::store::records::{Key, ServerId, Wakeup};
+use crate::store::records::{Key, ServerId, WAKEUPS_MAX, Wakeup};
 
 /// Rest when nothing is due, in milliseconds.
 const IDLE_MS: u64 = 3_600_000;
@@ -77,13 +78,27 @@ async fn alarms(weak: Weak<DriverInner>) {
     }
 }
 
-/// Reads the records that other servers have changed.
-async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::UnboundedReceiver<Wakeup>) {
-    while let Some(wakeup) = wakeups.recv().await {
+/// Reads the records that other servers have changed: each once, for all messages that came while
+/// the last ones were read. Any client of the store may send some.
+async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::Receiver<Wakeup>) {
+    let mut received = Vec::new();
+    while wakeups.recv_many(&mut received, WAKEUPS_MAX).await > 0 {
         let Some(inner) = weak.upgrade() else { return };
-        match wakeup {
-            Wakeup::Record(key) => inner.look_at(key),
-            Wakeup::All => inner.look_at_all(),
+        if received.len() == WAKEUPS_MAX {
+            // Some may have been dropped.
+            received.push(Wakeup::All);
+        }
+        let mut last = None;
+        for wakeup in received.drain(..).collect::<BTreeSet<_>>() {
+            match wakeup {
+                Wakeup::Record(key) => last = inner.look_at(key).or(last),
+                Wakeup::All => inner.look_at_all(),
+            }
+        }
+        drop(inner);
+        if let Some(reply) = last {
+            // Without a reply the driver has stopped.
+            let _ = reply.await;
         }
     }
 }
@@ -115,8 +130,8 @@ async fn look_again(weak: Weak<DriverInner>) {
 }
 
 impl DriverInner {
-    /// Reads a record that may have changed, if it matters here.
-    fn look_at(self: &Arc<Self>, key: Key) {
+    /// Reads a record that may have changed, if it matters here; the reply comes afterwards.
+    fn look_at(self: &Arc<Self>, key: Key) -> Option<CallReply<()>> {
         let matters = {
             let core = &self.state().core;
             match &key {
@@ -124,16 +139,15 @@ impl DriverInner {
                 Key::Session(id) => core.machine.session(*id).is_some(),
             }
         };
-        if matters {
-            let _ = self.submit(look_at(key));
-        }
+        let (op, reply) = matters.then(|| look_at(key))?;
+        self.submit(op).ok().map(|()| reply)
     }
 
     /// Watches the leases of a server that died, so that their end is reported.
     fn look_after(self: &Arc<Self>, dead: ServerId) {
         let locks = self.reports.get().map(|reports| reports.granted_by(dead));
         for lock in locks.into_iter().flatten() {
-            let _ = self.submit(look_at(Key::Lock(lock)));
+            let _ = self.submit(look_at(Key::Lock(lock)).0);
         }
     }
 

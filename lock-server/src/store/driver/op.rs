@@ -173,8 +173,8 @@ macro_rules! without_new_tokens {
 without_new_tokens!((), LockReply, LockPage, SessionEndedReply, SessionPage);
 
 /// Creates a request that decides nothing: if the record has changed, it is read.
-pub(super) fn look_at(key: Key) -> Box<dyn Op> {
-    Call::boxed(vec![key], |_, _| Ok(())).0
+pub(super) fn look_at(key: Key) -> (Box<dyn Op>, CallReply<()>) {
+    Call::boxed(vec![key], |_, _| Ok(()))
 }
 
 /// The reply to a [`Call`].

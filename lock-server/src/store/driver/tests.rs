@@ -1,7 +1,7 @@
 //! Unit tests of the driver, alone and beside another one over the same records.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,11 +10,12 @@ use lease::Machine;
 use service_kit::Kit;
 use service_kit::clock::{Clock, ManualClock};
 use service_kit::tasks::Tasks;
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Driver;
 use crate::store::records::{
-    Batch, Committed, Key, MemoryRecords, RecordStore, ServerId, Snapshot,
+    Batch, Committed, Key, MemoryRecords, RecordStore, ServerId, Snapshot, WAKEUPS_MAX, Wakeup,
 };
 use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, StoreError};
 
@@ -407,4 +408,63 @@ async fn a_grant_to_a_retry_is_not_withdrawn() {
     retry.await.unwrap().unwrap();
     driver.inner.withdraw_abandoned();
     assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
+}
+
+/// Shared records with a receiver of messages that the test sends, and commits that wait for it.
+#[derive(Debug)]
+struct Flooded {
+    records: MemoryRecords,
+    commits: tokio::sync::Semaphore,
+    wakeups: Mutex<Option<mpsc::Receiver<Wakeup>>>,
+}
+
+#[async_trait]
+impl RecordStore for Flooded {
+    fn name(&self) -> &'static str {
+        "flooded"
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.records.now_ms()
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
+        self.commits.acquire().await.unwrap().forget();
+        self.records.commit(batch).await
+    }
+
+    fn wakeups(&self, _: ServerId) -> mpsc::Receiver<Wakeup> {
+        self.wakeups.lock().unwrap().take().unwrap()
+    }
+}
+
+/// Messages, which any client can send, fill neither the memory nor the place of requests.
+#[tokio::test]
+async fn a_flood_of_messages_is_read_once() {
+    let kit = Kit::new("lock-server");
+    let records = MemoryRecords::new(kit.clock.clone(), 0);
+    let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
+    let commits = tokio::sync::Semaphore::new(1);
+    let store = Arc::new(Flooded { records, commits, wakeups: Mutex::new(Some(receiver)) });
+    let driver = Driver::shared(store.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let held = driver.acquire(request("a", 0)).await.unwrap();
+    let mut dropped = 0;
+    for _ in 0..4 * WAKEUPS_MAX {
+        dropped += u32::from(sender.try_send(Wakeup::Record(Key::Lock(lock("a")))).is_err());
+        tokio::task::yield_now().await;
+        let core = &driver.inner.state().core;
+        assert!(core.pending.len() + core.in_flight.held_back() <= 1);
+    }
+    assert!(dropped > 0);
+    store.commits.add_permits(usize::MAX >> 4);
+    let resumed = async {
+        driver.release(&lock("a"), held.lease_id).await.unwrap();
+        // Once there is room again.
+        sender.send(Wakeup::All).await.unwrap();
+    };
+    tokio::time::timeout(Duration::from_secs(20), resumed).await.expect("a reply");
 }

@@ -417,7 +417,7 @@ impl RecordStore for EtcdRecords {
         self.inner.beat(server, ms).await
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
         background::wakeups(&self.inner, server)
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Batch, Change, Committed, Group, ItemName, Key, RecordStore, ServerId, Snapshot, Version,
-    Wakeup, Write,
+    WAKEUPS_MAX, Wakeup, Write,
 };
 use crate::store::{ListQuery, StoreError};
 
@@ -31,7 +31,7 @@ struct MemoryState {
     records: BTreeMap<Key, Record>,
     /// When which record may be forgotten.
     due: BTreeSet<(u64, Key)>,
-    servers: BTreeMap<ServerId, (u64, Option<mpsc::UnboundedSender<Wakeup>>)>,
+    servers: BTreeMap<ServerId, (u64, Option<mpsc::Sender<Wakeup>>)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -105,7 +105,7 @@ impl MemoryState {
         for (server, key) in group.notify {
             if let Some((_, Some(wakeups))) = self.servers.get(&server) {
                 // A server that is gone needs no message.
-                let _ = wakeups.send(Wakeup::Record(key));
+                let _ = wakeups.try_send(Wakeup::Record(key));
             }
         }
         Ok(())
@@ -235,12 +235,8 @@ impl RecordStore for MemoryRecords {
         Ok(alive.map(|(server, _)| *server).collect())
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "wake-ups of one server, which reads them at once"
-        )]
-        let (sender, receiver) = mpsc::unbounded_channel();
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
+        let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
         self.state().servers.entry(server).or_default().1 = Some(sender);
         receiver
     }

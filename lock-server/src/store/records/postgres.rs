@@ -182,7 +182,11 @@ impl PostgresRecords {
     /// Commits a batch. One that is refused because of the lineage or the clock has changed
     /// nothing, so it is sent again: once after a new verification, a few times after the clock was
     /// measured. What was long on its way has that much longer.
-    async fn commit_batch(&self, batch: &Batch, bound_ms: u64) -> Result<Committed, StoreError> {
+    async fn commit_batch(
+        &self,
+        batch: &Batch,
+        bound_ms: &mut u64,
+    ) -> Result<Committed, StoreError> {
         let PostgresInner { time, witness, .. } = &*self.inner;
         let arrays = Arrays::new(batch, &self.inner.namespace)?;
         // A lineage that lost it has to begin anew, so the verification has to know it too.
@@ -193,13 +197,15 @@ impl PostgresRecords {
         loop {
             let looks = time.looks();
             let Adopted { namespace, lineage } = self.adopted().map_err(refused)?;
+            // Another lineage may not have the bound that the former one had.
+            *bound_ms = time.promise(batch.lives_ms);
             let sent_ms = time.monotonic_ms();
             let latest_ms = time.latest_ms().saturating_add(slow_ms);
             let scalars = codec::Scalars {
                 namespace,
                 lineage: &lineage,
                 seen: signed(witness.counter()),
-                bound_ms: signed(bound_ms),
+                bound_ms: signed(*bound_ms),
                 latest_ms: signed(latest_ms),
                 earliest_ms: signed(time.earliest_ms()),
             };
@@ -242,9 +248,8 @@ impl PostgresRecords {
         // Behind every character of a name.
         let end = format!("{prefix}~");
         let most = signed(u64::try_from(limit).unwrap_or(u64::MAX)).saturating_add(1);
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
-        let parameters: [&(dyn ToSql + Sync); 5] = [&namespace, &after, &prefix, &end, &most];
-        let rows = self.inner.link.query(session::NAMES, &parameters).await;
+        let seen = signed(self.inner.witness.counter());
+        let rows = self.query(session::NAMES, &[&seen, &after, &prefix, &end, &most]).await;
         let rows = rows.map_err(nothing_done)?;
         let keys = rows.iter().map(|row| row.try_get::<_, String>(0));
         let keys = keys.collect::<Result<Vec<_>, _>>().map_err(|error| unreadable(&error))?;
@@ -330,20 +335,18 @@ impl RecordStore for PostgresRecords {
         after: Option<&str>,
         limit: usize,
     ) -> Result<Vec<(ItemName, Vec<u8>)>, StoreError> {
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
+        let seen = signed(self.inner.witness.counter());
         let key = key.text();
         let limit = signed(u64::try_from(limit).unwrap_or(u64::MAX));
-        let parameters: [&(dyn ToSql + Sync); 4] = [&namespace, &key, &after, &limit];
-        let rows = self.inner.link.query(session::ITEMS, &parameters).await;
+        let rows = self.query(session::ITEMS, &[&seen, &key, &after, &limit]).await;
         let item = |row: &Row| Ok((column(row, 0)?, column(row, 1)?));
         let items = rows.map_err(nothing_done)?.iter().map(item).collect::<Result<_, String>>();
         items.map_err(|error| unreadable(&error))
     }
 
     async fn item_count(&self, key: &Key) -> Result<usize, StoreError> {
-        let namespace = self.adopted().map_err(nothing_done)?.namespace;
-        let key = key.text();
-        let rows = self.inner.link.query(session::COUNT, &[&namespace, &key]).await;
+        let seen = signed(self.inner.witness.counter());
+        let rows = self.query(session::COUNT, &[&seen, &key.text()]).await;
         let count = one(&rows.map_err(nothing_done)?, |row| column::<i64>(row, 0));
         let count = unsigned(count.map_err(|error| unreadable(&error))?);
         Ok(usize::try_from(count).unwrap_or(usize::MAX))
@@ -353,8 +356,8 @@ impl RecordStore for PostgresRecords {
         let time = &self.inner.time;
         let lives_ms = batch.lives_ms;
         let sent_ms = time.monotonic_ms();
-        let bound_ms = time.promise(lives_ms);
-        let committed = self.commit_batch(&batch, bound_ms).await;
+        let mut bound_ms = 0;
+        let committed = self.commit_batch(&batch, &mut bound_ms).await;
         if let Err(StoreError::Paused { left_ms }) = &committed {
             self.inner.pauses.show(*left_ms);
         }
@@ -398,7 +401,7 @@ impl RecordStore for PostgresRecords {
         Ok(servers)
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
         self.listen(server)
     }
 }

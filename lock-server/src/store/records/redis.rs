@@ -39,7 +39,8 @@ pub use self::lineage::init_fresh;
 pub use self::replicas::ReplicaOptions;
 use self::replicas::Replicas;
 use super::store_clock::{Jumps, Pauses, StoreTime};
-use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
+use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot};
+use super::{WAKEUPS_MAX, Wakeup};
 use crate::guards::Guards;
 use crate::store::redis::refusals::store_error;
 use crate::store::redis::{KeyPrefix, watch};
@@ -265,7 +266,7 @@ impl RedisRecords {
     async fn commit_batch(
         &self,
         batch: &Batch,
-        sent_bound_ms: u64,
+        sent_bound_ms: &AtomicU64,
     ) -> Result<Committed, StoreError> {
         let inner = &*self.inner;
         let commit = Commit::new(batch)?;
@@ -274,8 +275,11 @@ impl RedisRecords {
         self.saw(batch.counter.saturating_sub(batch.ahead));
         let reply = self.run(|lineage, latest_ms| {
             let earliest_ms = inner.time.earliest_ms();
-            let known =
-                ServerKnowledge { seen: self.seen(), sent_bound_ms, latest_ms, earliest_ms };
+            // Another lineage may not have the bound that the former one had.
+            let bound_ms = inner.time.promise(batch.lives_ms);
+            sent_bound_ms.store(bound_ms, Ordering::Relaxed);
+            let seen = self.seen();
+            let known = ServerKnowledge { seen, sent_bound_ms: bound_ms, latest_ms, earliest_ms };
             commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
         });
         let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
@@ -376,14 +380,11 @@ impl RecordStore for RedisRecords {
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
         let lives_ms = batch.lives_ms;
-        let (sent_ms, sent_bound_ms) =
-            (self.inner.time.monotonic_ms(), self.inner.time.promise(lives_ms));
-        let committed = self.commit_batch(&batch, sent_bound_ms).await;
-        self.inner.time.promised(
-            lives_ms,
-            (sent_bound_ms, sent_ms),
-            committed.as_ref().map(|_| ()),
-        );
+        let sent_ms = self.inner.time.monotonic_ms();
+        let sent_bound_ms = AtomicU64::new(0);
+        let committed = self.commit_batch(&batch, &sent_bound_ms).await;
+        let sent = (sent_bound_ms.into_inner(), sent_ms);
+        self.inner.time.promised(lives_ms, sent, committed.as_ref().map(|_| ()));
         committed
     }
 
@@ -425,12 +426,8 @@ impl RecordStore for RedisRecords {
         Ok(servers)
     }
 
-    fn wakeups(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "wake-ups of one server, which reads them at once"
-        )]
-        let (sender, receiver) = mpsc::unbounded_channel();
+    fn wakeups(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
+        let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
         let listener = self.clone();
         let stop = self.inner.tasks.shutdown_token();
         self.inner.tasks.spawn(async move {

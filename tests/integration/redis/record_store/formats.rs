@@ -68,5 +68,5 @@ async fn a_namespace_that_is_vouched_for_begins_at_1() {
     assert!(error.contains("in use") && error.contains("nothing was changed"), "{error}");
     let _: u64 = redis.run(&["DEL", "{fence:default}:lineage"]).await;
     let error = init().await.unwrap_err();
-    assert!(error.contains("is not new"), "{error}");
+    assert!(error.contains("lineage missing") && error.contains("nothing was changed"), "{error}");
 }

@@ -15,7 +15,7 @@ impl Core {
             // here.
             let awaited = |lock: &LockName| self.waiters.wait_for(lock);
             let locks = decisions.keys.iter().filter_map(lock_of).filter(awaited);
-            self.pending.extend(locks.map(|lock| look_at(Key::Lock(lock))));
+            self.pending.extend(locks.map(|lock| look_at(Key::Lock(lock)).0));
         }
         for mut op in decisions.ops.into_iter().rev() {
             if op.lost() > RACES_MAX {
@@ -106,7 +106,7 @@ impl Core {
         for decisions in flight.groups {
             // Changes due without a request are noticed when the records are read again.
             let locks = decisions.keys.iter().filter(|key| matches!(key, Key::Lock(_)));
-            again.extend(locks.map(|key| look_at(key.clone())));
+            again.extend(locks.map(|key| look_at(key.clone()).0));
             self.forget(decisions.keys);
             again.extend(decisions.ops);
         }

@@ -14,7 +14,7 @@ use super::txn::{self, Range};
 use super::wire::{KeyValue, Status as MemberStatus, Txn};
 use super::{EtcdInner, NAME, locked, store_error, tidy};
 use crate::store::StoreError;
-use crate::store::records::{ServerId, Wakeup};
+use crate::store::records::{ServerId, WAKEUPS_MAX, Wakeup};
 
 /// Interval of probes of etcd. An etcd that was stopped, restored and started again takes longer
 /// than this, so that it is noticed before the next commit, or by it.
@@ -64,12 +64,8 @@ fn spawn(inner: &Arc<EtcdInner>, work: impl Future<Output = ()> + Send + 'static
 }
 
 /// Notifications of other servers to this one.
-pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "wake-ups of one server, which reads them at once"
-    )]
-    let (sender, receiver) = mpsc::unbounded_channel();
+pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::Receiver<Wakeup> {
+    let (sender, receiver) = mpsc::channel(WAKEUPS_MAX);
     let listener = inner.clone();
     let inbox = inner.keys.inbox(server);
     let read = Arc::new(tokio::sync::Notify::new());
@@ -86,7 +82,7 @@ pub(super) fn wakeups(inner: &Arc<EtcdInner>, server: ServerId) -> mpsc::Unbound
                 read.notify_one();
             }
             // A server that stops reads no more.
-            wakeup.map(|wakeup| sender.send(wakeup));
+            wakeup.map(|wakeup| sender.try_send(wakeup));
         };
         listener.listen(inbox, receive).await;
     });

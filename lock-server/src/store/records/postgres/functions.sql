@@ -4,10 +4,27 @@
 -- FL001: the lineage is another one  FL002: the clock shows what is not possible
 -- FL003: no lease may begin for so long, ms  FL004: no token is left
 -- After each of them nothing was changed.
+--
+-- Joins compare a namespace with `ns + 0 * n`, which is `ns` and is known only with a row of the other
+-- side. With `ns` alone a plan that was made for empty tables may read a whole namespace for each key.
 
 -- The time of the records, ms since 1970.
 CREATE FUNCTION pg_temp.time_ms(ahead_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
   SELECT trunc(extract(epoch FROM clock_timestamp()) * 1000)::bigint - ahead_ms
+$$;
+
+-- TRUE where this is the lineage that the caller verified. Of parameters alone, it is called first and
+-- once in a query, and sees what the query sees.
+CREATE FUNCTION pg_temp.check_lineage(ns int, believed text, seen bigint) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+  PERFORM FROM fence_locks.namespaces n
+    WHERE n.id = ns AND n.lineage = believed AND n.counter >= seen;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the lineage of this PostgreSQL is another one' USING ERRCODE = 'FL001';
+  END IF;
+  RETURN true;
+END
 $$;
 
 -- Records as they stand, each with its place in `keys`; and the items of locks.
@@ -20,7 +37,7 @@ BEGIN
   SELECT array_agg(w.place), array_agg(x.version), array_agg(x.base), array_agg(x.value)
     INTO places_of, versions, bases, contents
     FROM unnest(places, keys) AS w(place, k)
-    JOIN fence_locks.records x ON x.namespace = ns AND x.key = w.k
+    JOIN fence_locks.records x ON x.namespace = ns + 0 * w.place AND x.key = w.k
     WHERE x.until_ms IS NULL OR x.until_ms > now_ms;
   IF places_of IS NULL THEN
     RETURN;
@@ -30,7 +47,7 @@ BEGIN
     FROM (
       SELECT w.place, i.name, i.value
         FROM unnest(places, keys) AS w(place, k)
-        JOIN fence_locks.items i ON i.namespace = ns AND i.key = w.k
+        JOIN fence_locks.items i ON i.namespace = ns + 0 * w.place AND i.key = w.k
         WHERE w.place = ANY (places_of) AND w.k LIKE 'lock:%'
         ORDER BY w.place, i.name
     ) i;
@@ -120,7 +137,7 @@ BEGIN
         bool_or(x.until_ms <= now_ms)
       INTO lost, has_overdue
       FROM unnest(r_group, r_key, r_version) AS r(g, k, v)
-      LEFT JOIN fence_locks.records x ON x.namespace = ns AND x.key = r.k
+      LEFT JOIN fence_locks.records x ON x.namespace = ns + 0 * r.g AND x.key = r.k
       WHERE waves = 1 OR g_wave[r.g] = wave;
     IF has_times THEN
       lost := lost || ARRAY(
@@ -130,17 +147,18 @@ BEGIN
     IF has_overdue THEN
       WITH gone AS (
         DELETE FROM fence_locks.records x USING unnest(r_group, r_key) AS r(g, k)
-          WHERE x.namespace = ns AND x.key = r.k AND x.until_ms <= now_ms
+          WHERE x.namespace = ns + 0 * r.g AND x.key = r.k AND x.until_ms <= now_ms
             AND (waves = 1 OR g_wave[r.g] = wave)
-          RETURNING x.key
-      ) DELETE FROM fence_locks.items i USING gone WHERE i.namespace = ns AND i.key = gone.key;
+          RETURNING x.namespace, x.key
+      ) DELETE FROM fence_locks.items i USING gone
+        WHERE i.namespace = gone.namespace AND i.key = gone.key;
     END IF;
     IF cardinality(d_key) > 0 THEN
       DELETE FROM fence_locks.records x USING unnest(d_group, d_key) AS d(g, k)
-        WHERE x.namespace = ns AND x.key = d.k
+        WHERE x.namespace = ns + 0 * d.g AND x.key = d.k
           AND (waves = 1 OR g_wave[d.g] = wave) AND d.g <> ALL (lost);
       DELETE FROM fence_locks.items x USING unnest(d_group, d_key) AS d(g, k)
-        WHERE x.namespace = ns AND x.key = d.k
+        WHERE x.namespace = ns + 0 * d.g AND x.key = d.k
           AND (waves = 1 OR g_wave[d.g] = wave) AND d.g <> ALL (lost);
     END IF;
     INSERT INTO fence_locks.records AS x (namespace, key, version, base, until_ms, value)
@@ -152,12 +170,12 @@ BEGIN
     IF cardinality(i_key) > 0 THEN
       DELETE FROM fence_locks.items x
         USING unnest(i_group, i_key, i_name, i_value) AS i(g, k, name, value)
-        WHERE x.namespace = ns AND x.key = i.k AND x.name = i.name AND i.value IS NULL
+        WHERE x.namespace = ns + 0 * i.g AND x.key = i.k AND x.name = i.name AND i.value IS NULL
           AND (waves = 1 OR g_wave[i.g] = wave) AND i.g <> ALL (lost);
       INSERT INTO fence_locks.items (namespace, key, name, value)
         SELECT ns, i.k, i.name, i.value
           FROM unnest(i_group, i_key, i_name, i_value) AS i(g, k, name, value)
-          JOIN fence_locks.records x ON x.namespace = ns AND x.key = i.k
+          JOIN fence_locks.records x ON x.namespace = ns + 0 * i.g AND x.key = i.k
           WHERE i.value IS NOT NULL
             AND (waves = 1 OR g_wave[i.g] = wave) AND i.g <> ALL (lost)
         ON CONFLICT (namespace, key, name) DO UPDATE SET value = excluded.value;
@@ -364,10 +382,12 @@ BEGIN
     RETURN;
   END IF;
   WITH gone AS (
-    DELETE FROM fence_locks.records x USING unnest(due) AS d(k)
-      WHERE x.namespace = ns AND x.key = d.k AND x.until_ms <= now_ms RETURNING x.key
+    DELETE FROM fence_locks.records x USING unnest(due) WITH ORDINALITY AS d(k, at)
+      WHERE x.namespace = ns + 0 * d.at AND x.key = d.k AND x.until_ms <= now_ms
+      RETURNING x.namespace, x.key
   ), items_gone AS (
-    DELETE FROM fence_locks.items i USING gone WHERE i.namespace = ns AND i.key = gone.key
+    DELETE FROM fence_locks.items i USING gone
+      WHERE i.namespace = gone.namespace AND i.key = gone.key
   ) SELECT count(*) INTO removed FROM gone;
 END
 $$;

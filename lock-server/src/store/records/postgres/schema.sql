@@ -1,9 +1,8 @@
 -- The tables of lock servers in PostgreSQL. What works on them is created by each session for itself:
--- functions.sql.
+-- functions.sql. The schema was created before.
 BEGIN;
 -- Two servers may start at once; the number is the project's own.
 SELECT pg_advisory_xact_lock(7420076);
-CREATE SCHEMA IF NOT EXISTS fence_locks;
 -- One row: the format of the tables.
 CREATE TABLE IF NOT EXISTS fence_locks.about (format int NOT NULL);
 -- A row a namespace. Each commit locks its row, so commits of a namespace are one after the other.

@@ -25,20 +25,38 @@ const STATEMENTS: [&str; 9] = [
     "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
      $15, $16)",
     "SELECT x.key FROM fence_locks.records x JOIN fence_locks.namespaces n ON n.id = x.namespace \
-     WHERE n.id = $1 AND x.key > $2 AND x.key >= $3 AND x.key < $4 \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND n.id = $1 \
+     AND x.key > $4 AND x.key >= $5 AND x.key < $6 \
      AND (x.until_ms IS NULL OR x.until_ms > pg_temp.time_ms(n.clock_ahead_ms)) \
-     ORDER BY x.key LIMIT $5",
+     ORDER BY x.key LIMIT $7",
     "SELECT i.name, i.value FROM fence_locks.items i \
      JOIN fence_locks.records x ON x.namespace = i.namespace AND x.key = i.key \
      JOIN fence_locks.namespaces n ON n.id = x.namespace \
-     WHERE i.namespace = $1 AND i.key = $2 AND ($3::text IS NULL OR i.name > $3) \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND i.namespace = $1 AND i.key = $4 \
+     AND ($5::text IS NULL OR i.name > $5) \
      AND (x.until_ms IS NULL OR x.until_ms > pg_temp.time_ms(n.clock_ahead_ms)) \
-     ORDER BY i.name LIMIT $4",
-    "SELECT count(*) FROM fence_locks.items i WHERE i.namespace = $1 AND i.key = $2",
+     ORDER BY i.name LIMIT $6",
+    "SELECT count(*) FROM fence_locks.items i \
+     WHERE pg_temp.check_lineage($1, $2, $3) AND i.namespace = $1 AND i.key = $4",
     "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
      current_setting('synchronous_standby_names'), \
      (SELECT count(*) FROM pg_stat_replication)",
 ];
+
+/// Two servers may start at once; the number is the project's own, as in `schema.sql`.
+const CREATE_SCHEMA: &str = "BEGIN; SELECT pg_advisory_xact_lock(7420076); \
+    CREATE SCHEMA IF NOT EXISTS fence_locks; COMMIT";
+/// The schema or a table whose owner could change what a lock server trusts: neither this role or
+/// one of its groups, nor a superuser or the owner of the database. A superuser is in every group.
+const FOREIGN: &str = "SELECT o.name, r.rolname FROM (\
+     SELECT 'schema ' || nspname, nspowner FROM pg_namespace WHERE nspname = 'fence_locks' \
+     UNION ALL SELECT 'fence_locks.' || relname, relowner FROM pg_class \
+     WHERE relnamespace = to_regnamespace('fence_locks')) AS o(name, owner) \
+     JOIN pg_roles r ON r.oid = o.owner JOIN pg_roles me ON me.rolname = current_user \
+     WHERE NOT (r.oid = me.oid OR r.rolsuper \
+     OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'USAGE') \
+     OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())) \
+     ORDER BY o.name DESC LIMIT 1";
 
 /// Format of the tables; one database takes servers of one format.
 const FORMAT: i32 = 1;
@@ -75,11 +93,27 @@ pub(super) async fn prepare(connection: &PostgresConnection) -> Result<(), Strin
     let durable = "SELECT set_config('synchronous_commit', 'on', false) \
         WHERE current_setting('synchronous_commit') NOT IN ('on', 'remote_apply')";
     client.batch_execute(durable).await.map_err(|error| failed("synchronous_commit", error))?;
-    let facts = "SELECT to_regclass('fence_locks.about') IS NOT NULL";
-    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its tables", error))?;
-    if !facts.get::<_, bool>(0) {
-        let created = client.batch_execute(include_str!("schema.sql")).await;
+    let facts = "SELECT to_regnamespace('fence_locks') IS NULL";
+    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its schema", error))?;
+    if facts.get(0) {
+        let created = client.batch_execute(CREATE_SCHEMA).await;
         created.map_err(|error| failed("creating schema fence_locks", error))?;
+    }
+    // Before anything of it is used: what belongs to another role runs that role's code.
+    let foreign = client.query_opt(FOREIGN, &[]).await;
+    if let Some(foreign) = foreign.map_err(|error| failed("its owners", error))? {
+        let [object, owner]: [&str; 2] = [foreign.get(0), foreign.get(1)];
+        return Err(format!(
+            "{object} belongs to role {owner}, which could forge leases and lower tokens. If \
+             lock servers are to use that role, name it in --store; if not, remove the schema: \
+             DROP SCHEMA fence_locks CASCADE"
+        ));
+    }
+    let facts = "SELECT to_regclass('fence_locks.about') IS NULL";
+    let facts = client.query_one(facts, &[]).await.map_err(|error| failed("its tables", error))?;
+    if facts.get(0) {
+        let created = client.batch_execute(include_str!("schema.sql")).await;
+        created.map_err(|error| failed("creating the tables of fence_locks", error))?;
     }
     let facts = "SELECT (SELECT max(format) FROM fence_locks.about), \
         (SELECT string_agg(relname, ', ') FROM pg_class WHERE relkind = 'r' \

@@ -7,7 +7,7 @@ use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use super::PostgresRecords;
-use crate::store::records::{Key, ServerId, Wakeup};
+use crate::store::records::{Key, ServerId, WAKEUPS_MAX, Wakeup};
 
 /// The channel of a server.
 pub(super) fn channel(server: ServerId) -> String {
@@ -24,18 +24,14 @@ pub(super) fn message(namespace: &Namespace, key: &Key) -> String {
 struct Listener {
     namespace: Namespace,
     channel: String,
-    wakeups: mpsc::UnboundedSender<Wakeup>,
+    wakeups: mpsc::Sender<Wakeup>,
     tasks: Tasks,
 }
 
 impl PostgresRecords {
     /// Listens until shutdown; anew when the connection is lost or silent.
-    pub(super) fn listen(&self, server: ServerId) -> mpsc::UnboundedReceiver<Wakeup> {
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "wake-ups of one server, which reads them at once"
-        )]
-        let (wakeups, receiver) = mpsc::unbounded_channel();
+    pub(super) fn listen(&self, server: ServerId) -> mpsc::Receiver<Wakeup> {
+        let (wakeups, receiver) = mpsc::channel(WAKEUPS_MAX);
         let inner = &*self.inner;
         let listener = Listener {
             namespace: inner.namespace.clone(),
@@ -61,7 +57,7 @@ impl Verifier for Listener {
         let listening = connection.client().batch_execute(&listen).await;
         listening.map_err(|error| error_text(&error))?;
         // Messages before this moment were lost. A receiver that has gone needs none.
-        let _ = self.wakeups.send(Wakeup::All);
+        let _ = self.wakeups.try_send(Wakeup::All);
         let Some(mut messages) = connection.take_notifications() else { return Ok(()) };
         let wakeups = self.wakeups.clone();
         let prefix = format!("{} ", self.namespace);
@@ -69,10 +65,10 @@ impl Verifier for Listener {
             while let Some(message) = messages.recv().await {
                 let key = message.payload().strip_prefix(&prefix).and_then(Key::from_text);
                 if let Some(key) = key {
-                    let _ = wakeups.send(Wakeup::Record(key));
+                    let _ = wakeups.try_send(Wakeup::Record(key));
                 }
             }
-            let _ = wakeups.send(Wakeup::All);
+            let _ = wakeups.try_send(Wakeup::All);
         });
         Ok(())
     }

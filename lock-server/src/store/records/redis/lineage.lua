@@ -19,6 +19,8 @@
 --       NEW id counter reason left      the counter is above every token that can have been issued, and
 --                                       no lease begins for so long, ms
 --       DUE reason                      a new lineage is due; nothing was changed
+--       USED id                         an operator vouched for a namespace that is in use; nothing was
+--                                       changed
 --       STALE epoch | FORMAT found | EXHAUSTED      nothing was changed
 local lineage, token, until_ms, ahead =
   unpack(redis.call('MGET', KEYS[1], KEYS[2], KEYS[5], KEYS[7]))
@@ -27,6 +29,10 @@ if meta.err then
   return redis.error_reply('FOREIGN ' .. KEYS[3] .. ' is no hash: no lock server has written it')
 elseif meta[1] and meta[3] ~= ARGV[11] then
   return { 'FORMAT', meta[3] or '1' }
+end
+if ARGV[15] == 'fresh' and (lineage or token or until_ms or meta[1]) then
+  -- Of a namespace that was in use leases may be left, whatever else is known of it.
+  return { 'USED', lineage or 'missing' }
 end
 local counter = token and string.match(token, '^%d+$') and tonumber(token)
 local time = redis.call('TIME')
@@ -60,7 +66,7 @@ end
 -- Who began this lineage may not have known of leases that the caller knows of.
 local waits = ARGV[14] == 'wait' and lives > 0
   and (reason or ARGV[10] ~= '' and ARGV[10] ~= lineage)
-if reason and not (ARGV[15] == 'fresh' and not lineage and not token) then
+if reason and ARGV[15] ~= 'fresh' then
   local floor = (now - tonumber(ARGV[6])) * tonumber(ARGV[7]) + tonumber(ARGV[8])
   counter = math.max((counter or 0) + 1, floor, tonumber(ARGV[3]) + 1, tonumber(ARGV[4]),
     tonumber(ARGV[5]))

@@ -235,10 +235,7 @@ pub async fn init_fresh(
     let is_cluster = target.is_cluster();
     let known = KnownLineage { choice, ..KnownLineage::default() };
     match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
-        Verdict::New { counter, .. } if counter == "0" => Ok(()),
-        Verdict::New { counter, reason, .. } => Err(format!(
-            "namespace {namespace} is not new ({reason}); its next token is above {counter}"
-        )),
+        Verdict::New { .. } => Ok(()),
         Verdict::Due { reason } => Err(format!("namespace {namespace} is not new ({reason})")),
         Verdict::Same { id } => Err(format!(
             "namespace {namespace} at {target} is in use (lineage {id}); nothing was changed"
@@ -288,7 +285,7 @@ async fn judge_lineage(
     let value = value.map_err(|error| failed("its lineage", error))?;
     let fields = text_fields(value).unwrap_or_default();
     match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["SAME", id] => Ok(Verdict::Same { id: (*id).to_owned() }),
+        ["SAME" | "USED", id] => Ok(Verdict::Same { id: (*id).to_owned() }),
         ["NEW", id, counter, reason, left] => Ok(Verdict::New {
             id: (*id).to_owned(),
             counter: (*counter).to_owned(),

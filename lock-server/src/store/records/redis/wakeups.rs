@@ -16,7 +16,7 @@ const PING: &str = "ping";
 
 impl RedisRecords {
     /// Listens until shutdown; subscribes anew when the connection is lost or silent.
-    pub(super) async fn listen(self, server: ServerId, wakeups: mpsc::UnboundedSender<Wakeup>) {
+    pub(super) async fn listen(self, server: ServerId, wakeups: mpsc::Sender<Wakeup>) {
         let channel = self.inner.keys.channel(server);
         while !wakeups.is_closed() {
             if let Err(reason) = self.listen_once(&channel, &wakeups).await {
@@ -29,7 +29,7 @@ impl RedisRecords {
     async fn listen_once(
         &self,
         channel: &str,
-        wakeups: &mpsc::UnboundedSender<Wakeup>,
+        wakeups: &mpsc::Sender<Wakeup>,
     ) -> Result<(), String> {
         let options = self.inner.link_options;
         let mut subscription =
@@ -39,7 +39,7 @@ impl RedisRecords {
             Err(_) => return Err("no reply in time".to_owned()),
         }
         // Messages before this moment were lost.
-        let _ = wakeups.send(Wakeup::All);
+        let _ = wakeups.try_send(Wakeup::All);
         let mut messages = subscription.into_on_message();
         let mut ticker = tokio::time::interval(PING_INTERVAL);
         let mut unheard = 0;
@@ -50,8 +50,7 @@ impl RedisRecords {
                     let text: String = message.get_payload().unwrap_or_default();
                     unheard = 0;
                     if let Some(key) = Key::from_text(&text) {
-                        // Its receiver may have gone: the loop ends then.
-                        let _ = wakeups.send(Wakeup::Record(key));
+                        let _ = wakeups.try_send(Wakeup::Record(key));
                     }
                 }
                 _ = ticker.tick() => {

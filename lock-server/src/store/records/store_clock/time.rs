@@ -42,6 +42,8 @@ struct TimeState {
     known_until_ms: u64,
     /// Other servers' bound.
     others_until_ms: u64,
+    /// Time of the last change of the memory behind the connection, by our clock.
+    new_at_ms: u64,
 }
 
 impl StoreTime {
@@ -164,7 +166,8 @@ impl StoreTime {
             state.ends_ms = state.ends_ms.max(now_ms.saturating_add(lives_ms));
         }
         match outcome {
-            Ok(()) if sent_bound_ms == 0 => {}
+            // What was sent before a change of the memory may be lost with the former one.
+            Ok(()) if sent_bound_ms == 0 || sent_ms <= state.new_at_ms => {}
             Ok(()) => {
                 state.known_until_ms =
                     state.known_until_ms.max(sent_ms.saturating_add(sent_bound_ms));
@@ -196,8 +199,10 @@ impl StoreTime {
     /// Another process, or another memory, may be behind the connection: its clock is not compared,
     /// and what the store stored may be lost.
     pub(in crate::store::records) fn is_new(&self) {
+        let now_ms = self.clock.monotonic_ms();
         let mut state = self.state();
         (state.known_until_ms, state.offset, state.ahead_ms) = (0, None, None);
+        state.new_at_ms = now_ms;
     }
 }
 
@@ -298,5 +303,15 @@ mod tests {
         assert_eq!(time.promise(8_000), 0);
         time.promised(8_000, (0, sent_ms), Err(&StoreError::Unknown("no reply".to_owned())));
         assert_eq!(time.lives_ms(), 8_000);
+    }
+
+    #[test]
+    fn a_promise_to_a_former_memory_is_made_again() {
+        let (clock, time) = time();
+        let sent_ms = time.monotonic_ms();
+        clock.advance(1);
+        time.is_new();
+        time.promised(8_000, (9_000, sent_ms), Ok(()));
+        assert_eq!((time.promise(8_000), time.lives_ms()), (9_000, 8_000));
     }
 }
