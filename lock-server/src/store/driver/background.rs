@@ -5,6 +5,8 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fence_protocol::{LockName, SessionId};
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc;
 
 use super::core::EndedBy;
@@ -13,6 +15,8 @@ use super::{Driver, DriverInner};
 use crate::store::StoreError;
 use crate::store::records::{Key, ServerId, WAKEUPS_MAX, Wakeup};
 
+/// Most reads under way for messages, before more are received.
+pub(super) const LOOKS_MAX: usize = 64;
 /// Rest when nothing is due, in milliseconds.
 const IDLE_MS: u64 = 3_600_000;
 /// Interval at which records that requests wait for are read again, in case a message was lost.
@@ -78,28 +82,27 @@ async fn alarms(weak: Weak<DriverInner>) {
     }
 }
 
-/// Reads the records that other servers have changed: each once, for all messages that came while
-/// the last ones were read. Any client of the store may send some.
+/// Reads the records that other servers have changed. Any client of the store may send messages: one
+/// record is read once for all that wait, and few reads are under way at once.
 async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::Receiver<Wakeup>) {
     let mut received = Vec::new();
+    let mut looks = FuturesUnordered::new();
     while wakeups.recv_many(&mut received, WAKEUPS_MAX).await > 0 {
         let Some(inner) = weak.upgrade() else { return };
         if received.len() == WAKEUPS_MAX {
             // Some may have been dropped.
             received.push(Wakeup::All);
         }
-        let mut last = None;
         for wakeup in received.drain(..).collect::<BTreeSet<_>>() {
             match wakeup {
-                Wakeup::Record(key) => last = inner.look_at(key).or(last),
+                Wakeup::Record(key) => looks.extend(inner.look_at(key)),
                 Wakeup::All => inner.look_at_all(),
             }
         }
         drop(inner);
-        if let Some(reply) = last {
-            // Without a reply the driver has stopped.
-            let _ = reply.await;
-        }
+        // Without a reply the driver has stopped.
+        while let Some(Some(_)) = looks.next().now_or_never() {}
+        while looks.len() > LOOKS_MAX && looks.next().await.is_some() {}
     }
 }
 
