@@ -46,8 +46,6 @@ create table if not exists fence.meta (
   -- First token to admit, 0 for none.
   floor bigint not null default 0,
   floor_lease uuid not null default gen_random_uuid(),
-  -- Without it, tokens need no signature.
-  signed boolean not null default false,
   id uuid not null default gen_random_uuid()
 );
 
@@ -1174,6 +1172,12 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
   union all select 'sessions', count(*)::text from fence.sessions s
     where fence.is_running(s.pid, s.backend_start)
   union all select 'key', k.kid from fence.keys k where k.kid <> ''
+  -- It could make tokens of these keys. Superusers can anyway.
+  union all select 'reads keys', r.rolname from pg_roles r
+    where r.rolcanlogin and not r.rolsuper and r.rolname <> current_user
+    and exists (select from pg_roles g where pg_has_role(r.oid, g.oid, 'member')
+      and (has_any_column_privilege(g.oid, 'fence.keys', 'select')
+        or g.rolname in ('pg_read_server_files', 'pg_execute_server_program')))
   union all select 'table', g.relation::text || ' by ' || g.namespace || ' ' || g.lock
     from fence.guarded g
   union all select 'GAP', format('%s lacks %s: guard its table again', p.relation, p.missing)

@@ -5,6 +5,9 @@ use clap::Parser as _;
 use super::*;
 use crate::rules::Protection;
 
+const POSTGRES_PORT: &str = "--unsigned --postgres-listen 127.0.0.1:0 \
+                             --postgres-upstream postgres://guard@127.0.0.1/shop --postgres-writer w";
+
 fn settings(args: &str) -> Result<Settings, String> {
     // An & stands for a space in a value.
     let args = args.split_whitespace().map(|arg| arg.replace('&', " "));
@@ -20,6 +23,13 @@ fn the_usual_ways_to_start() {
     let proxy = "--proxy-listen 127.0.0.1:0 --upstream http://127.0.0.1:9 --unsigned \
                  --max-request-lifetime 30s --state s";
     assert!(settings(proxy).is_ok(), "{:?}", settings(proxy));
+    let both =
+        settings(&format!("--store postgres://guard@127.0.0.1/shop --floor 9 {POSTGRES_PORT}"));
+    let both = both.unwrap();
+    assert!(matches!(both.backend, Backend::Store(_)));
+    // The floor is for both doors.
+    assert_eq!(both.redis.floor, both.postgres_port.unwrap().floor);
+    assert!(matches!(settings(POSTGRES_PORT).unwrap().backend, Backend::Postgres));
 }
 
 #[test]
@@ -48,6 +58,19 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --rule a/**=b --rule a/c=d", "\"a/c=d\" never decides"),
         ("--store memory: --unsigned --default-rule closed", "closed"),
         ("--store mysql://x --unsigned", "mysql://x"),
+        (&format!("--store memory: {POSTGRES_PORT}"), "any --store but the same"),
+        (&format!("--store redis://127.0.0.1:1 {POSTGRES_PORT}"), "any --store but the same"),
+        (&format!("--proxy-listen 127.0.0.1:1 {POSTGRES_PORT}"), "excludes --proxy-listen"),
+        (&format!("{POSTGRES_PORT} --postgres-reader w"), "must be a role of its own"),
+        (&format!("{POSTGRES_PORT} --postgres-threads 65"), "not in 1 to 64"),
+        (&format!("{POSTGRES_PORT} --mode observe"), "not offered at the PostgreSQL port"),
+        (&format!("{POSTGRES_PORT} --marks-from postgres://127.0.0.1/b"), "name the new store"),
+        (&format!("{POSTGRES_PORT} --redis-listen 127.0.0.1:0"), "needs the Redis behind it"),
+        ("--store postgres://127.0.0.1/b --unsigned --postgres-writer w", "set --postgres-listen"),
+        (
+            "--unsigned --postgres-listen 127.0.0.1:0 --postgres-upstream postgres://127.0.0.1",
+            "needs the database behind it",
+        ),
         ("--store memory: --unsigned --proxy-listen 127.0.0.1:1", "exclude each other"),
         ("--proxy-listen 127.0.0.1:1 --unsigned", "--max-request-lifetime is missing"),
         ("--store memory: --unsigned --drain-wait 30", "as in 30s"),

@@ -1,4 +1,5 @@
 //! PostgreSQL as a store: the SQL pack in the database that it protects, and objects beside it.
 
+pub(crate) mod known_marks;
 pub mod objects;
 pub mod pack;

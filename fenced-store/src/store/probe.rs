@@ -30,8 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) async fn probe(stores: &[Arc<dyn FenceStore>], kit: &Kit) -> Result<String, String> {
     let tried = async {
         let first = stores.first().ok_or("there is none")?;
-        rules_hold(&**first).await?;
-        races(stores, kit).await
+        // A floor may be for all namespaces of a store.
+        let floor = first.highest_mark().await.map_err(text)?.map_or(0, Token::get);
+        rules_hold(&**first, floor).await?;
+        races(stores, floor, kit).await
     };
     tokio::time::timeout(PATIENCE, tried)
         .await
@@ -54,7 +56,7 @@ pub(super) async fn remembers(store: &dyn FenceStore) -> Result<(), String> {
     }
 }
 
-async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
+async fn rules_hold(store: &dyn FenceStore, floor: u64) -> Result<(), String> {
     let one = ids::lease_id();
     let two = ids::lease_id();
     for (token, lease, expected) in [
@@ -65,7 +67,7 @@ async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
         (LAST, two, "applied"),
         (3, one, "stale"),
     ] {
-        let fence = fence(token, lease)?;
+        let fence = fence(floor + token, lease)?;
         let outcome = store.apply(Some(fence), write(token)?).await.map_err(text)?;
         if word(&outcome) != expected {
             return Err(format!("a write with token {token} gave {outcome:?}"));
@@ -83,8 +85,8 @@ async fn rules_hold(store: &dyn FenceStore) -> Result<(), String> {
     }
 }
 
-async fn races(stores: &[Arc<dyn FenceStore>], kit: &Kit) -> Result<(), String> {
-    for token in LAST + 1..=LAST + ROUNDS {
+async fn races(stores: &[Arc<dyn FenceStore>], floor: u64, kit: &Kit) -> Result<(), String> {
+    for token in floor + LAST + 1..=floor + LAST + ROUNDS {
         let mut racers = Vec::with_capacity(RACERS);
         for store in stores.iter().cycle().take(RACERS) {
             let store = Arc::clone(store);

@@ -2,6 +2,7 @@
 
 use fence_protocol::Code;
 use fence_tests::key_file::{lease_id, unsigned};
+use fence_tests::postgres_server::Postgres;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Setup};
 use serde_json::json;
@@ -13,11 +14,12 @@ fn guard_of(store: &str, earlier: Option<&str>) -> Setup {
 }
 
 #[tokio::test]
-async fn embedded_to_redis_and_back_keeps_marks_and_raises_tokens() {
+async fn from_store_to_store_keeps_marks_and_raises_tokens() {
     let redis = Redis::start().await;
+    let postgres = Postgres::start().await;
     let folders: Vec<DataDir> = (0..4).map(|_| DataDir::new()).collect();
-    let stores = [folders[0].store(), redis.url(), folders[1].store()];
-    let lock_stores = [folders[2].store(), redis.url(), folders[3].store()];
+    let stores = [folders[0].store(), redis.url(), postgres.url(), folders[1].store()];
+    let lock_stores = [folders[2].store(), redis.url(), postgres.url(), folders[3].store()];
     let mut mark = None;
     for (number, store) in stores.iter().enumerate() {
         let earlier = number.checked_sub(1).map(|number| stores[number].as_str());
@@ -66,4 +68,26 @@ async fn a_floor_is_carried_over_or_the_guard_does_not_start() {
     }
     let ready = guard.guard().0.get("/readyz?verbose").await.expect(200);
     assert!(!String::from_utf8_lossy(&ready.body).contains(&earlier.address()), "{ready:?}");
+}
+
+#[tokio::test]
+async fn a_floor_is_carried_to_postgres_and_from_it() {
+    let redis = Redis::start().await;
+    let postgres = Postgres::start().await;
+    let last = Redis::start().await;
+    let guard = guard_of(&redis.url(), None).start().await;
+    guard.guard().put("a", &unsigned(100, "a", lease_id()), "x").await.expect(201);
+    guard.guard().0.post("/v1/floor", &json!({"floor": 1000})).await.expect(200);
+    drop(guard);
+    for (store, earlier) in [(postgres.url(), redis.url()), (last.url(), postgres.url())] {
+        let guard = guard_of(&store, Some(&earlier)).start().await;
+        assert_eq!(guard.guard().fence("a").await.mark.map(|mark| mark.get()), Some(100));
+        for lock in ["a", "b"] {
+            let late = unsigned(999, lock, lease_id());
+            guard.guard().put(lock, &late, "late").await.problem(Code::StaleToken);
+        }
+    }
+    let folder = DataDir::new();
+    let output = guard_of(&folder.store(), Some(&postgres.url())).refused().await;
+    assert!(output.stderr.contains("refuses every token below 1000"), "{output:?}");
 }

@@ -1,6 +1,7 @@
 //! `fenced-store --store postgres://…`: objects and marks in one transaction.
 
 mod faults;
+mod mutants;
 mod sharing;
 mod start;
 

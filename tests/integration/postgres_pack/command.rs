@@ -15,6 +15,7 @@ async fn installed_again_shown_and_removed() {
     let server = Postgres::start().await;
     server.sql("create table docs (id int, v text); create role app login").await;
     server.sql("grant all on docs to app").await;
+    server.sql("create role auditor login noinherit in role pg_read_all_data").await;
     let install = "install --table docs --lock docs/{id} --client app";
     let shown = postgres(&server, &format!("{install} --dry-run")).await;
     assert!(shown.stdout.contains("select fence.guard('docs', 'docs/{id}', 'default');"));
@@ -27,9 +28,15 @@ async fn installed_again_shown_and_removed() {
     assert_eq!(app(&server).run(&enter("docs/1", 7, OLD)).await, DONE);
     let status = postgres(&server, "status").await;
     assert_eq!(status.code, 0, "{}", status.stderr);
-    for line in ["version: 2", "highest mark: 7", "table: public.docs by default docs/{id}"] {
+    for line in [
+        "version: 2",
+        "highest mark: 7",
+        "table: public.docs by default docs/{id}",
+        "reads keys: auditor",
+    ] {
         assert!(status.stdout.contains(line), "{}", status.stdout);
     }
+    assert_eq!(status.stdout.matches("reads keys").count(), 1, "{}", status.stdout);
     // Marks survive an installation.
     assert_eq!(postgres(&server, install).await.code, 0);
     assert_eq!(app(&server).run(&enter("docs/1", 6, OLD)).await, "FE412");

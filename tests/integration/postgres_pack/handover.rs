@@ -95,3 +95,35 @@ async fn older_snapshots_are_refused() {
         assert_eq!(old.run(&enter(lock, 34, NEW)).await, "40001");
     }
 }
+
+/// Two holders enter two fences in opposite order: the server ends one transaction, and its marks
+/// with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deadlock_ends_one_transaction_and_leaves_the_marks_sound() {
+    let server = installed_with(&[("deadlock_timeout", "100ms")], &pack::sql()).await;
+    for (lock, other) in [("docs/1", "docs/2"), ("docs/2", "docs/1")] {
+        // Marks that are raised for the first time, then some that exist.
+        let token: u64 = if lock == "docs/1" { 3 } else { 5 };
+        let mut one = app(&server);
+        let mut two = app(&server);
+        assert_eq!(one.run(&format!("begin; {}", enter(lock, token, OLD))).await, DONE);
+        assert_eq!(two.run(&format!("begin; {}", enter(other, token, NEW))).await, DONE);
+        let of_one = one.send(&format!("{} commit;", enter(other, token + 1, OLD)));
+        let of_two = two.send(&enter(lock, token + 1, NEW));
+        let of_two = two.result(of_two).await;
+        assert_eq!(two.run("commit;").await, DONE);
+        assert_eq!(one.result(of_one).await, DONE);
+        let marks = "select string_agg(lock || ' ' || token || ' ' || left(lease::text, 1), ','
+                     order by lock) from fence.marks";
+        let expected = match of_two.as_str() {
+            "40P01" => [(lock, token, '1'), (other, token + 1, '1')],
+            // The second one got both, and the first was rolled back.
+            DONE => [(other, token, '2'), (lock, token + 1, '2')],
+            code => panic!("{code}"),
+        };
+        let mut expected = expected.map(|(lock, token, lease)| format!("{lock} {token} {lease}"));
+        expected.sort();
+        assert_eq!(server.sql(marks).await, expected.join(","));
+        assert_eq!(server.sql("select count(*) from fence.seals where sealing").await, "0");
+    }
+}

@@ -1,9 +1,11 @@
 //! Failovers: the marks that the next primary has, and sessions that must be its own.
 
 use fence_tests::fault_proxy::FaultProxy;
+use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::postgres_server::Postgres;
+use fence_tests::psql::{DONE, Psql};
 use fence_tests::servers::Setup;
-use fence_tests::wait::until;
+use fence_tests::wait::{soon, until};
 
 use super::{database, port, setup, setup_at, shop};
 
@@ -93,6 +95,25 @@ async fn a_floor_that_an_operator_states_holds() {
     port.log_in(12).await.unwrap();
 }
 
+/// A floor ends lower sessions before it commits.
+#[tokio::test]
+async fn a_session_that_a_floor_ended_gets_its_error() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut client = port.log_in(5).await.unwrap();
+    let mut operator = Psql::start(&format!("postgres://guard@{}/shop", postgres.address()));
+    assert_eq!(operator.run("BEGIN; SELECT fence.set_floor(9);").await, DONE);
+    let ended = tokio::spawn(async move { client.rows().await.unwrap_err() });
+    let waits = "SELECT count(*) FROM pg_stat_activity \
+                 WHERE query LIKE '%fence.meta FOR SHARE' AND wait_event_type = 'Lock'";
+    until("the port to wait", || async {
+        (shop(&postgres, "postgres", waits).await == "1").then_some(())
+    })
+    .await;
+    assert_eq!(operator.run("COMMIT;").await, DONE);
+    assert_eq!(soon("the error", ended).await.unwrap().code(), "FE412");
+}
+
 /// No connection shows it: the guard compares with what it remembers.
 #[tokio::test]
 async fn marks_that_were_removed_in_place_admit_nothing_lower() {
@@ -126,4 +147,20 @@ async fn a_session_is_registered_at_its_own_server() {
     assert_eq!(shop(&after, "guard", FLOOR).await, "5");
     port.log_in(7).await.unwrap();
     assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
+}
+
+/// Two primaries for a while: a seal is made at the one that new connections reach.
+#[tokio::test]
+async fn a_seal_is_made_at_the_server_of_new_sessions() {
+    let before = database().await;
+    let after = database().await;
+    let proxy = FaultProxy::before(&before.address()).await;
+    let setup = setup_at(&format!("postgres://guard@{}/shop", proxy.address()));
+    let port = port(&setup.args(&["--postgres-writer", "writer"])).await;
+    let guard = port.server.guard();
+    guard.sealed("shop", &unsigned(5, "shop", lease_id())).await;
+    proxy.redirect(&after.address());
+    guard.sealed("shop", &unsigned(6, "shop", lease_id())).await;
+    assert_eq!(shop(&after, "guard", MARK).await, "6");
+    assert_eq!(shop(&before, "guard", MARK).await, "5");
 }

@@ -1,9 +1,13 @@
 //! Hand-overs: the older session has ended, and its transaction with it, before the newer is
 //! admitted; also with a guard that stops or is killed between any two steps.
 
-use fence_tests::postgres_client::{PostgresClient, credential_of, frame};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use fence_tests::postgres_client::{PostgresClient, credential_of, frame, startup};
 use fence_tests::process::Process;
-use fence_tests::wait::until;
+use fence_tests::psql::{DONE, Psql};
+use fence_tests::wait::{soon, until, until_true};
 use rustix::process::Signal;
 
 use super::{database, port, setup, shop};
@@ -100,7 +104,7 @@ async fn guard_fails(fail_at: &str) {
     let mut lost = PostgresClient::connect(&failing.address).await;
     let credential = credential_of("shop", 34, 34);
     let pairs = [("user", "a"), ("database", "shop"), ("fence.token", credential.as_str())];
-    lost.send(&fence_tests::postgres_client::startup(3 << 16, &pairs)).await;
+    lost.send(&startup(3 << 16, &pairs)).await;
     match fail_at.ends_with("stop") {
         true => failing.server.process.stopped().await,
         false => drop(failing.server.process.ended().await),
@@ -132,7 +136,7 @@ async fn a_client_that_hangs_up_in_a_hand_over_changes_nothing() {
         let mut client = PostgresClient::connect(&port.address).await;
         let credential = credential_of("shop", token, token);
         let pairs = [("user", "a"), ("database", "shop"), ("fence.token", credential.as_str())];
-        client.send(&fence_tests::postgres_client::startup(3 << 16, &pairs)).await;
+        client.send(&startup(3 << 16, &pairs)).await;
     }
     let mut new = port.log_in(20).await.unwrap();
     assert_eq!(old.query("INSERT INTO journal VALUES (1, 2)").await.unwrap_err().code(), "FE412");
@@ -170,4 +174,66 @@ async fn sessions_register_again_at_a_restarted_server() {
     assert_eq!(port.log_in(6).await.unwrap_err().code(), "FE412");
     let mut client = port.log_in(7).await.unwrap();
     assert_eq!(client.query("SELECT count(*) FROM journal").await.unwrap(), ["1"]);
+}
+
+/// The registration waits for a newer holder, whose seal is not committed.
+#[tokio::test]
+async fn nothing_of_a_client_is_relayed_before_its_registration() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut newer = Psql::start(&format!("postgres://guard@{}/shop", postgres.address()));
+    let seal = "SELECT fence.seal('shop', 34, '22222222-2222-4222-8222-222222222222');";
+    assert_eq!(newer.run(&format!("BEGIN; {seal}")).await, DONE);
+    let mut client = PostgresClient::connect(&port.address).await;
+    let credential = credential_of("shop", 33, 33);
+    let pairs = [("user", "a"), ("database", "shop"), ("fence.token", credential.as_str())];
+    let insert = frame(b'Q', b"INSERT INTO journal VALUES (33, 1)\0");
+    client.send(&[startup(3 << 16, &pairs), insert].concat()).await;
+    let waits = "SELECT count(*) FROM pg_stat_activity \
+                 WHERE query LIKE '%fence.register%' AND wait_event_type = 'Lock'";
+    until_true("the registration to wait", || async {
+        shop(&postgres, "postgres", waits).await == "1"
+    })
+    .await;
+    // The port's one thread serves another client, and so has seen all that the first one sent.
+    let mut reader = PostgresClient::log_in(&port.address, "reader", "shop", "any").await.unwrap();
+    assert_eq!(reader.query("SELECT count(*) FROM journal").await.unwrap(), ["0"]);
+    assert_eq!(newer.run("COMMIT;").await, DONE);
+    assert_eq!(client.finish_login("").await.unwrap_err().code(), "FE412");
+    assert_eq!(reader.query("SELECT count(*) FROM journal").await.unwrap(), ["0"]);
+}
+
+/// The server takes nothing while it sleeps, so that the port keeps bytes for it.
+#[tokio::test]
+async fn the_server_s_last_error_reaches_a_client_that_still_sends() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut client = port.log_in(1).await.unwrap();
+    let pid = client.key.0;
+    client.send(&frame(b'Q', b"SELECT pg_sleep(600)\0")).await;
+    let sent = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&sent);
+    let sending = tokio::spawn(async move {
+        let piece = frame(b'Q', format!("SELECT '{}'\0", "x".repeat(64 << 10)).as_bytes());
+        for _ in 0..1_000 {
+            client.send(&piece).await;
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        client
+    });
+    let mut looks = (0, 0);
+    until_true("all sockets to be full", || {
+        let now = sent.load(Ordering::Relaxed);
+        looks = if now == looks.0 { (now, looks.1 + 1) } else { (now, 0) };
+        std::future::ready(now > 0 && looks.1 > 50)
+    })
+    .await;
+    port.server.process.pause();
+    port.server.process.stopped().await;
+    let end = format!("SELECT pg_terminate_backend({pid}, 5000)");
+    assert_eq!(shop(&postgres, "postgres", &end).await, "t");
+    port.server.process.resume();
+    let mut client = soon("all bytes to be sent", sending).await.unwrap();
+    let error = client.rows().await.unwrap_err();
+    assert_eq!(error.code(), "57P01", "{error:?}");
 }

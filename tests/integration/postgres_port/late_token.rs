@@ -100,3 +100,34 @@ async fn later_settings_of_the_fence_have_no_effect() {
     port.log_in(6).await.unwrap();
     assert_eq!(client.query("SELECT 1").await.unwrap_err().code(), "FE412");
 }
+
+/// Parse, Bind, Execute and Sync of one statement.
+fn extended(statement: &str) -> Vec<u8> {
+    [
+        frame(b'P', format!("one\0{statement}\0\0\0").as_bytes()),
+        frame(b'B', b"\0one\0\0\0\0\0\0\0"),
+        frame(b'E', b"\0\0\0\0\0"),
+        frame(b'S', b""),
+    ]
+    .concat()
+}
+
+#[tokio::test]
+async fn a_token_may_come_by_the_extended_protocol() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let mut client = reader(&port).await;
+    for byte in extended(&set_token(&credential_of("shop", 4, 4))) {
+        client.send(&[byte]).await;
+    }
+    assert_eq!(client.rows().await.unwrap(), [""; 0]);
+    assert_eq!(client.query("SELECT current_user").await.unwrap(), ["writer"]);
+    // The server has not seen the credential.
+    assert_eq!(client.query("SHOW fence.token").await.unwrap(), [""]);
+    let mut stale = reader(&port).await;
+    stale.send(&extended(&set_token(&credential_of("shop", 3, 3)))).await;
+    assert_eq!(stale.rows().await.unwrap_err().code(), "FE412");
+    let mut other = reader(&port).await;
+    other.send(&extended("SELECT current_user::text")).await;
+    assert_eq!(other.rows().await.unwrap(), ["reader"]);
+}

@@ -156,6 +156,11 @@ async fn passwords_are_sent_by_scram_alone() {
     let port = port(&setup(&postgres).args(&files)).await;
     let mut client = port.log_in(1).await.unwrap();
     assert_eq!(client.query("SELECT current_user").await.unwrap(), ["writer"]);
+    // Each role may change its own password: the next session is refused with the server's reason.
+    client.query("ALTER ROLE writer PASSWORD 'mine'").await.unwrap();
+    assert_eq!(port.log_in(2).await.unwrap_err().code(), "28P01");
+    client.query("ALTER ROLE writer PASSWORD 'the writer''s'").await.unwrap();
+    port.log_in(2).await.unwrap();
     let reader = PostgresClient::log_in(&port.address, "reader", "shop", "the reader's").await;
     assert_eq!(reader.unwrap().query("SELECT current_user").await.unwrap(), ["reader"]);
     let reader = PostgresClient::log_in(&port.address, "reader", "shop", "wrong").await;

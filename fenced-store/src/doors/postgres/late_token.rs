@@ -1,11 +1,12 @@
 //! A token that comes by `SET fence.token = '…'`, as the first statement of a reader.
 //!
 //! Nothing has run in the reader's session then, so that a session of the writer, registered under
-//! the token, can take its place. Later statements of this kind set a name that nothing reads.
+//! the token, can take its place; in the extended protocol it executes the statement, too. Later
+//! statements of this kind set a name that nothing reads.
 
 use std::borrow::Cow;
 
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::admission;
@@ -28,28 +29,33 @@ pub(super) async fn await_token(
     mut admitted: Admitted,
     stop: &CancellationToken,
 ) -> Result<Admitted, Early> {
-    let Some((credential, len)) = first_statement(client, &mut admitted.server, stop).await? else {
-        return Ok(admitted);
-    };
-    client.inbox.advance(len);
+    let first = first_statement(client, &mut admitted.server, stop).await?;
+    let Some((credential, frame)) = first else { return Ok(admitted) };
+    client.inbox.advance(frame.len());
     let port = &thread.port;
     let admission = admission::present(port, startup, &credential)?;
     let opening = admission::open(thread, &admission, startup);
     let server = within(port.settings.login_within, opening).await?;
     admitted.key.stand_for(server.cancel_target());
     let mut reply = BytesMut::from(&server.greeting[..]);
-    reply.extend_from_slice(b"C\0\0\0\x08SET\0");
-    reply.extend_from_slice(READY);
+    if frame[0] == b'Q' {
+        reply.extend_from_slice(b"C\0\0\0\x08SET\0");
+        reply.extend_from_slice(READY);
+    } else {
+        let mut inbox = without_credential(&frame);
+        inbox.extend_from_slice(&client.inbox);
+        client.inbox = inbox;
+    }
     write_all(&client.writer, &reply).await?;
     Ok(Admitted { server, fences: admission.fences, key: admitted.key })
 }
 
-/// Returns the credential in the first statement, and the length of its frame.
+/// Returns the credential in the first statement, and its frame.
 async fn first_statement(
     client: &mut Client,
     server: &mut ServerSession,
     stop: &CancellationToken,
-) -> Result<Option<(String, usize)>, Early> {
+) -> Result<Option<(String, Bytes)>, Early> {
     loop {
         if !may_present(&client.inbox) {
             return Ok(None);
@@ -61,7 +67,9 @@ async fn first_statement(
                 return Ok(None);
             }
             if let Some(frame) = client.inbox.get(..len) {
-                return Ok(credential(&frame[HEADER..])?.map(|text| (text.into_owned(), len)));
+                let found = credential(statement(frame).unwrap_or_default())?;
+                let frame = Bytes::copy_from_slice(frame);
+                return Ok(found.map(|text| (text.into_owned(), frame)));
             }
         }
         tokio::select! {
@@ -77,20 +85,41 @@ async fn first_statement(
     }
 }
 
-/// Returns `true` as long as the bytes may be the beginning of a simple query with SET.
+/// Returns the statement of a Query or Parse, as far as it is there; `None` for other frames, and
+/// until the name before it is complete.
+fn statement(frame: &[u8]) -> Option<&[u8]> {
+    let mut texts = frame.get(HEADER..).unwrap_or_default().split(|byte| *byte == 0);
+    match frame.first()? {
+        b'Q' => texts.next(),
+        b'P' => texts.nth(1),
+        _ => None,
+    }
+}
+
+/// Returns `true` as long as the bytes may be the beginning of a statement with SET.
 fn may_present(bytes: &[u8]) -> bool {
-    let Some((tag, _)) = bytes.split_first() else { return true };
-    let body = bytes.get(HEADER..).unwrap_or_default().trim_ascii_start();
-    let begun = &body[..body.len().min(3)];
-    *tag == b'Q' && begun.eq_ignore_ascii_case(&b"SET"[..begun.len()])
+    let Some(statement) = statement(bytes) else { return matches!(bytes, [] | [b'P', ..]) };
+    let text = statement.trim_ascii_start();
+    let begun = &text[..text.len().min(3)];
+    begun.eq_ignore_ascii_case(&b"SET"[..begun.len()])
+}
+
+/// Returns a Parse with an empty credential: servers log statements.
+fn without_credential(parse: &[u8]) -> BytesMut {
+    let name = parse[HEADER..].split_inclusive(|byte| *byte == 0).next().unwrap_or_default();
+    let body = [name, b"SET fence.token = ''\0\0\0"].concat();
+    let mut frame = BytesMut::from(&b"P"[..]);
+    frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
+    frame.extend_from_slice(&body);
+    frame
 }
 
 /// Reads `SET [SESSION] fence.token {=|TO} 'credential'`; `None` for any other statement.
 ///
 /// # Errors
 /// The refusal of one that sets the token and more, or to a value without quotes.
-fn credential(body: &[u8]) -> Result<Option<Cow<'_, str>>, Refusal> {
-    let text = String::from_utf8_lossy(body.strip_suffix(&[0]).unwrap_or(body));
+fn credential(statement: &[u8]) -> Result<Option<Cow<'_, str>>, Refusal> {
+    let text = String::from_utf8_lossy(statement);
     let Some(value) = value(&text).map(str::to_owned) else { return Ok(None) };
     let value = value.trim().trim_end_matches(|char: char| char == ';' || char.is_whitespace());
     let quoted = value.strip_prefix('\'').and_then(|rest| rest.strip_suffix('\''));
@@ -133,8 +162,7 @@ mod tests {
             "SET fence.token='T';",
             "SET fence.token TO'T'",
         ] {
-            let body = format!("{text}\0");
-            assert_eq!(credential(body.as_bytes()).unwrap().as_deref(), Some("T"), "{text}");
+            assert_eq!(credential(text.as_bytes()).unwrap().as_deref(), Some("T"), "{text}");
         }
         for text in
             ["SET fence.tokens = 'T'", "SET x = 'fence.token'", "SELECT 1", "SETfence.token"]
@@ -155,7 +183,10 @@ mod tests {
             (b"Q\0\0", true),
             (b"Q\0\0\0\x20 se", true),
             (b"Q\0\0\0\x20SELECT", false),
-            (b"P\0", false),
+            (b"P\0", true),
+            (b"P\0\0\0\x20name", true),
+            (b"P\0\0\0\x20name\0set", true),
+            (b"P\0\0\0\x20\0SELECT", false),
             (b"X", false),
         ] {
             assert_eq!(may_present(bytes), may, "{bytes:?}");

@@ -247,6 +247,8 @@ impl Registry {
     /// Raises the mark, and ends what has to end first, without registering a session.
     pub(super) async fn seal(&self, fence: &Fence) -> Result<(), NotAdmitted> {
         self.judge(fence)?;
+        // An idle connection may be one to a former primary, where a seal seals nothing.
+        self.find_primary().await;
         let Fence { lock, presented: Mark { token, lease } } = fence;
         let sql = format!("SELECT fence.seal('{lock}', {token}, '{lease}', '{}')", self.namespace);
         let error = match self.query(&sql).await {
@@ -283,6 +285,14 @@ impl Registry {
     pub(super) async fn bound(&self, lock: &LockName) -> Result<Option<Mark>, ServerError> {
         let floor = "UNION ALL SELECT floor, floor_lease FROM fence.meta WHERE floor > 0";
         self.highest(&format!("{} {floor}", self.marks_of(lock))).await
+    }
+
+    /// Waits until a raise or a floor that is under way has ended; it holds these rows.
+    pub(super) async fn await_raise(&self, lock: &LockName) -> Result<(), ServerError> {
+        let of_lock = format!("WHERE namespace = '{}' AND lock = '{lock}'", self.namespace);
+        let seals = format!("SELECT FROM fence.seals {of_lock} FOR SHARE");
+        let sql = format!("{seals}; SELECT FROM fence.meta FOR SHARE");
+        self.query(&sql).await.map(drop)
     }
 
     fn marks_of(&self, lock: &LockName) -> String {

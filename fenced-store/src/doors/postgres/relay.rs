@@ -17,10 +17,11 @@ use super::cancel::CancelKey;
 use super::client::{Admitted, Client};
 use super::frames::BadLength;
 use super::refusal::{Refusal, sqlstate};
+use super::server::ServerError;
 use super::thread::PortThread;
 use super::traffic::Traffic;
 use crate::doors::client_socket::{ClientReader, ClientWriter, Sink};
-use crate::verdict::Fence;
+use crate::verdict::{Fence, Mark};
 
 /// Size of one read.
 const READ: usize = 64 * 1024;
@@ -153,16 +154,26 @@ impl Relay {
         let port = &self.thread.port;
         for fence in &self.fences {
             // Where the mark cannot be read, the client gets the server's own error.
-            let Ok(Some(mark)) = self.thread.registry.bound(&fence.lock).await else { continue };
-            if mark.token > fence.presented.token {
-                let is_unknown = self.traffic.is_unknown();
-                let refusal = Refusal::preempted(fence, mark.token, is_unknown);
-                port.counters.preempted.inc();
-                port.record_preempted(fence, mark);
-                return Some(refusal);
-            }
+            let Some(mark) = self.newer(fence).await.ok().flatten() else { continue };
+            let is_unknown = self.traffic.is_unknown();
+            let refusal = Refusal::preempted(fence, mark.token, is_unknown);
+            port.counters.preempted.inc();
+            port.record_preempted(fence, mark);
+            return Some(refusal);
         }
         None
+    }
+
+    /// Returns a mark above the session's token. Seals and floors end sessions before they commit.
+    async fn newer(&self, fence: &Fence) -> Result<Option<Mark>, ServerError> {
+        let registry = &self.thread.registry;
+        let is_newer = |mark: &Mark| mark.token > fence.presented.token;
+        let found = registry.bound(&fence.lock).await?.filter(is_newer);
+        if found.is_some() || self.traffic.fatal().is_none() {
+            return Ok(found);
+        }
+        registry.await_raise(&fence.lock).await?;
+        Ok(registry.bound(&fence.lock).await?.filter(is_newer))
     }
 
     /// Moves bytes while any can be moved.
@@ -191,8 +202,11 @@ impl Relay {
     /// Moves bytes of the client to the server.
     fn poll_up(&mut self, cx: &mut Context<'_>, read: &mut BytesMut) -> Poll<Result<(), Stopped>> {
         if !self.for_server.is_empty() {
-            ready!(self.to_server.poll_writable(cx)).map_err(|_| Stopped::Server)?;
-            return write(&self.to_server, &mut self.for_server, cx).map_err(|_| Stopped::Server);
+            let sent = match ready!(self.to_server.poll_writable(cx)) {
+                Ok(()) => ready!(write(&self.to_server, &mut self.for_server, cx)),
+                failed => failed,
+            };
+            return self.sent(&sent);
         }
         read.clear();
         let count = ready!(self.from_client.poll_read_buf(cx, read));
@@ -205,9 +219,13 @@ impl Relay {
             return Poll::Ready(Err(Stopped::ClientFrame(bad)));
         }
         let sent = send(&self.to_server, read, &mut self.for_server);
-        // A server that takes nothing more may have sent the reason.
+        self.sent(&sent)
+    }
+
+    /// A server that takes nothing more may have sent the reason, which is still to be read.
+    fn sent(&mut self, sent: &io::Result<()>) -> Poll<Result<(), Stopped>> {
         if sent.is_err() {
-            self.for_server.clear();
+            self.for_server = BytesMut::new();
         }
         Poll::Ready(Ok(()))
     }

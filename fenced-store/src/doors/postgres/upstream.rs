@@ -6,19 +6,17 @@
 //! which this guard has admitted nothing is set there: with the marks, the registrations of other
 //! guards are lost too.
 
-use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::{LockName, Namespace, Token};
 use postgres_link::PostgresTarget;
 
 use super::server::{ServerError, ServerLogin, ServerSession};
+use crate::store::postgres::known_marks::KnownMarks;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
-/// Marks that are remembered; locks beyond have none.
-const MARKS_MAX: usize = 65_536;
 /// Marks that one statement compares.
 const MARKS_AT_ONCE: usize = 1_000;
 
@@ -36,7 +34,7 @@ pub struct Upstream {
 struct SharedUpstream {
     /// Number of the address that accepted writes last.
     at: AtomicUsize,
-    marks: Mutex<HashMap<LockName, Mark>>,
+    marks: KnownMarks,
     /// Server that has the marks. Locked while another one is verified.
     verified: tokio::sync::Mutex<Option<ServerIdentity>>,
 }
@@ -95,26 +93,14 @@ impl Upstream {
         ServerSession::open(&self.target, self.at(), login, parameters).await
     }
 
-    fn marks(&self) -> MutexGuard<'_, HashMap<LockName, Mark>> {
-        self.shared.marks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Compares a token with the acknowledged mark of its lock: the database may have lost that
-    /// mark in a way that no connection shows, as when a dump is restored in place.
+    /// Compares a token with the acknowledged mark of its lock.
     pub(super) fn judge(&self, fence: &Fence) -> Verdict {
-        judge(self.marks().get(&fence.lock).copied(), fence.presented)
+        judge(self.shared.marks.deciding(&fence.lock, None), fence.presented)
     }
 
     /// Remembers an acknowledged mark.
     pub(super) fn remember(&self, fence: &Fence) {
-        let mut marks = self.marks();
-        if let Some(mark) = marks.get_mut(&fence.lock) {
-            if mark.token < fence.presented.token {
-                *mark = fence.presented;
-            }
-        } else if marks.len() < MARKS_MAX {
-            marks.insert(fence.lock.clone(), fence.presented);
-        }
+        self.shared.marks.remember(fence);
     }
 
     /// Compares a server's marks with those that this guard remembers, unless this very server was
@@ -153,8 +139,7 @@ impl Upstream {
         session: &mut ServerSession,
         namespace: &Namespace,
     ) -> Result<(), ServerError> {
-        let marks: Vec<(LockName, Mark)> =
-            self.marks().iter().map(|(lock, mark)| (lock.clone(), *mark)).collect();
+        let marks = self.shared.marks.to_vec();
         let Some(highest) = marks.iter().map(|(_, mark)| mark.token).max() else { return Ok(()) };
         let mut lost = 0;
         for marks in marks.chunks(MARKS_AT_ONCE) {

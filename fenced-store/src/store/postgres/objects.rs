@@ -38,8 +38,8 @@ use verify::ObjectsVerifier;
 /// Reads outside of transactions at a time.
 const READS_MAX: usize = 16;
 /// A read in one statement, and so of one moment: the mark that decides, and the object.
-const READ: &str = "SELECT m.token, m.lease::text, \
-    greatest(coalesce(s.token, 0), b.floor), o.etag, o.content_type, o.body FROM fence.meta b \
+const READ: &str = "SELECT m.token, m.lease::text, greatest(coalesce(s.token, 0), b.floor), \
+    o.etag, o.content_type, o.body, b.id || ' ' || b.tableoid FROM fence.meta b \
     LEFT JOIN fence.marks m ON m.namespace = $1 AND m.lock = $2 \
     LEFT JOIN fence.seals s ON s.namespace = $1 AND s.lock = $2 \
     LEFT JOIN fence.objects o ON o.namespace = $1 AND o.key = $3";
@@ -97,7 +97,8 @@ impl PostgresStore {
         let link =
             || PostgresLink::start(target.clone(), options.clone(), verifier.clone(), &kit.tasks);
         let reads = link().await?;
-        let queue = Queue::new(link().await?, namespace.clone(), kit.tasks.clone());
+        let queue =
+            Queue::new(link().await?, namespace.clone(), verifier.clone(), kit.tasks.clone());
         let namespace = namespace.clone();
         let reading = Semaphore::new(READS_MAX);
         Ok(Self { namespace, reads, reading, queue, verifier, shown: Shown::default() })
@@ -156,14 +157,23 @@ impl PostgresStore {
             [(&namespace, Type::TEXT), (&lock, Type::TEXT), (&key, Type::TEXT)];
         let rows = self.rows(READ, &parameters).await?;
         let row = rows.first().ok_or_else(|| malformed("fence.meta is empty"))?;
+        if self.verifier.database_id() != row.try_get(6).map_err(malformed)? {
+            if let Ok((number, _)) = self.reads.live() {
+                // Verified again, it stays down.
+                self.reads.replace(number, verify::OTHER_DATABASE);
+            }
+            return Err(StoreError::Unavailable(verify::OTHER_DATABASE.to_owned()));
+        }
         if let Some(fence) = fence {
             let bound: i64 = row.try_get(2).map_err(malformed)?;
             let token = fence.presented.token;
-            let mark = mark_of(row, 0).map_err(malformed)?;
+            let found = mark_of(row, 0).map_err(malformed)?;
+            let mark = self.verifier.marks.deciding(&fence.lock, found);
             // An announced token, or a floor: the transaction gives the refusal.
             if token.get().cast_signed() < bound || judge(mark, fence.presented) != Verdict::Admit {
                 return Ok(None);
             }
+            self.verifier.marks.remember(fence);
         }
         let etag: Option<&str> = row.try_get(3).map_err(malformed)?;
         let effect = match etag {

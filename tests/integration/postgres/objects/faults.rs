@@ -146,8 +146,8 @@ async fn an_unreachable_server_refuses_and_changes_nothing() {
     until_true("readiness", || async { guard.0.get("/readyz").await.status == 200 }).await;
 }
 
-/// A replica that did not get the last commits has lost marks and objects together: what remains is
-/// an earlier state, in which the mark still fits the object.
+/// A replica that did not get the last commits has lost marks and objects together. The guard
+/// presents the marks that it remembers again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_promoted_replica_has_lost_marks_with_their_objects() {
     let mut primary = Postgres::start().await;
@@ -166,14 +166,14 @@ async fn a_promoted_replica_has_lost_marks_with_their_objects() {
     replica.start_again().await;
     replica.promote().await;
     proxy.move_to(&replica.address());
-    let late = unsigned(32, "a", lease_id());
-    until_true("a refusal by what was replicated", || async {
+    let late = unsigned(33, "a", lease_id());
+    until_true("a refusal by what was acknowledged", || async {
         guard.put("a", &late, "late").await.status == 412
     })
     .await;
     until_true("reads", || async { guard.0.get("/v1/fences/a").await.status == 200 }).await;
     let token = unsigned(35, "a", lease_id());
-    assert_eq!(guard.fence("a").await.mark.map(|mark| mark.get()), Some(33));
+    assert_eq!(guard.fence("a").await.mark.map(|mark| mark.get()), Some(34));
     assert_eq!(guard.fenced_get("a", &token).await.expect(200).body.as_ref(), b"replicated");
     let floor = serde_json::json!({"floor": 100});
     guard.0.post("/v1/floor", &floor).await.expect(200);

@@ -66,6 +66,13 @@ async fn the_port_and_the_objects_have_one_mark() {
     assert_eq!(port.log_in(5).await.unwrap_err().code(), "FE412");
     port.log_in(7).await.unwrap();
     guard.put("shop", &new, "late").await.problem(Code::StaleToken);
+    // A floor at the start is for both doors.
+    drop(port);
+    let port = postgres_port::port(&setup.args(&["--floor", "20"])).await;
+    assert_eq!(port.log_in(19).await.unwrap_err().code(), "FE412");
+    let late = unsigned(19, "other", lease_id());
+    port.server.guard().put("other", &late, "late").await.problem(Code::StaleToken);
+    port.log_in(20).await.unwrap();
 }
 
 #[tokio::test]

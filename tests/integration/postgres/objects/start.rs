@@ -54,24 +54,41 @@ async fn another_version_of_the_pack_is_refused() {
 }
 
 /// A pack that was removed has taken its marks along: a guard that runs does not go on with an
-/// empty one.
+/// empty one, also on connections that stayed open; nor with a restored one, which has the same id.
 #[tokio::test]
 async fn marks_that_vanish_stop_a_running_guard() {
     let postgres = Postgres::start().await;
-    let setup = Setup::fenced_store(&postgres.url());
-    let server = setup.start().await;
+    for id in ["gen_random_uuid()", "(SELECT id FROM dump)"] {
+        let server = Setup::fenced_store(&postgres.url()).start().await;
+        let guard = server.guard();
+        let stale = unsigned(33, "a", lease_id());
+        guard.put("a", &unsigned(34, "a", lease_id()), "x").await.expect(201);
+        postgres.sql("DROP TABLE IF EXISTS dump; CREATE TABLE dump AS TABLE fence.meta").await;
+        postgres.sql(&pack::uninstall_sql()).await;
+        postgres.sql(&pack::sql()).await;
+        postgres.sql(&format!("UPDATE fence.meta SET id = {id}")).await;
+        for reply in [guard.put("a", &stale, "late").await, guard.fenced_get("a", &stale).await] {
+            let problem = reply.problem(Code::StoreUnavailable);
+            assert!(problem.detail.contains("another database"), "{problem:?}");
+        }
+        until_true("no readiness", || async { guard.0.get("/readyz").await.status == 503 }).await;
+        assert_eq!(postgres.sql("SELECT count(*) FROM fence.objects").await, "0");
+    }
+}
+
+/// Nothing shows that marks were removed: the guard presents those that it remembers again.
+#[tokio::test]
+async fn marks_that_were_removed_in_place_admit_nothing_lower() {
+    let postgres = Postgres::start().await;
+    let server = Setup::fenced_store(&postgres.url()).start().await;
     let guard = server.guard();
-    guard.put("a", &unsigned(34, "a", lease_id()), "x").await.expect(201);
-    postgres.sql(&pack::uninstall_sql()).await;
-    postgres.sql(&pack::sql()).await;
-    let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                  WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'";
-    postgres.sql(others).await;
+    let lease = lease_id();
+    guard.put("a", &unsigned(34, "a", lease), "x").await.expect(201);
+    postgres.sql("TRUNCATE fence.marks, fence.seals, fence.sessions").await;
     let stale = unsigned(33, "a", lease_id());
-    until_true("a refusal that names the reason", || async {
-        let reply = guard.put("a", &stale, "late").await;
-        assert!(reply.status >= 500, "{reply:?}");
-        String::from_utf8_lossy(&reply.body).contains("another database")
-    })
-    .await;
+    guard.fenced_get("a", &stale).await.problem(Code::StaleToken);
+    guard.put("a", &stale, "late").await.problem(Code::StaleToken);
+    guard.put("a", &unsigned(34, "a", lease_id()), "twin").await.problem(Code::TokenCollision);
+    guard.put("a", &unsigned(34, "a", lease), "y").await.expect(204);
+    assert_eq!(guard.fence("a").await.mark.map(|mark| mark.get()), Some(34));
 }

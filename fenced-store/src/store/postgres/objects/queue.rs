@@ -3,7 +3,7 @@
 //! A lock whose raise has to end or await something is taken out: its operations wait aside until
 //! `fence.seal` on a session of its own has returned, and the batches of the others go on.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,12 +15,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::error::SqlState;
 
 use super::batch::BatchStep;
-use super::transaction;
+use super::transaction::{self, TransactionError};
+use super::verify::{self, ObjectsVerifier};
 use crate::store::{FenceOutcome, StoreError};
 use crate::verdict::Mark;
 
 /// Operations that wait or run; more wait to be queued.
 const QUEUE: usize = 1024;
+/// Operations that wait aside, of all locks; a lock may have a quarter of what the others left.
+const ASIDE: usize = QUEUE / 4 * 3;
 /// Operations of a transaction: bounds memory and the wait of the first.
 const BATCH_STEPS: usize = 256;
 /// Approximate size at which a transaction takes no further operation, in bytes.
@@ -55,10 +58,25 @@ struct Waiting {
     is_running: bool,
 }
 
+impl Waiting {
+    /// Puts a job aside, or fails it.
+    fn put_aside(&mut self, lock: LockName, job: Job) {
+        let all: usize = self.aside.values().map(Vec::len).sum();
+        let jobs = self.aside.entry(lock).or_default();
+        if jobs.len() * 4 < ASIDE.saturating_sub(all - jobs.len()) {
+            return jobs.push(job);
+        }
+        let text =
+            "too many operations wait for lower sessions or transactions of this lock to end";
+        fail(vec![job], &StoreError::LimitReached(text.to_owned()));
+    }
+}
+
 /// Operations before one database, and the task that runs their transactions.
 pub(super) struct Queue {
     link: PostgresLink,
     namespace: Namespace,
+    verifier: Arc<ObjectsVerifier>,
     tasks: Tasks,
     waiting: Mutex<Waiting>,
     room: Arc<Semaphore>,
@@ -84,11 +102,16 @@ enum Failed {
 }
 
 impl Queue {
-    pub(super) fn new(link: PostgresLink, namespace: Namespace, tasks: Tasks) -> Arc<Self> {
+    pub(super) fn new(
+        link: PostgresLink,
+        namespace: Namespace,
+        verifier: Arc<ObjectsVerifier>,
+        tasks: Tasks,
+    ) -> Arc<Self> {
         let waiting = Mutex::default();
         let room = Arc::new(Semaphore::new(QUEUE));
         let sealing = Semaphore::new(SEALS);
-        Arc::new(Self { link, namespace, tasks, waiting, room, sealing })
+        Arc::new(Self { link, namespace, verifier, tasks, waiting, room, sealing })
     }
 
     /// Runs a step in a transaction with others; returns once it is committed.
@@ -134,8 +157,8 @@ impl Queue {
         while batch.len() < BATCH_STEPS && bytes < BATCH_BYTES {
             let Some(job) = waiting.jobs.pop_front() else { break };
             let lock = job.step.fence.as_ref().map(|fence| &fence.lock);
-            if let Some(aside) = lock.and_then(|lock| waiting.aside.get_mut(lock)) {
-                aside.push(job);
+            if let Some(lock) = lock.filter(|lock| waiting.aside.contains_key(*lock)).cloned() {
+                waiting.put_aside(lock, job);
                 continue;
             }
             bytes += job.step.bytes();
@@ -181,16 +204,18 @@ impl Queue {
         let (number, connection) =
             self.link.live().map_err(|error| Failed::Down(error.to_string()))?;
         let is_committing = AtomicBool::new(false);
-        let run = transaction::run(&connection, &self.namespace, steps, &is_committing);
+        let Self { namespace, verifier, .. } = self;
+        let run = transaction::run(&connection, namespace, verifier, steps, &is_committing);
+        let broke = |reason: &str| format!("the connection to PostgreSQL broke: {reason}");
         let reason = match tokio::time::timeout(REPLY_WITHIN, run).await {
             Ok(Ok(outcomes)) => return Ok(outcomes),
-            Ok(Err(error)) => match postgres_link::refusal(&error) {
+            Ok(Err(TransactionError::OtherDatabase)) => verify::OTHER_DATABASE.to_owned(),
+            Ok(Err(TransactionError::Driver(error))) => match postgres_link::refusal(&error) {
                 Some(refusal) => return Err(refused(refusal)),
-                None => error.to_string(),
+                None => broke(&error.to_string()),
             },
-            Err(_) => format!("no end of a transaction within {REPLY_WITHIN:?}"),
+            Err(_) => broke(&format!("no end of a transaction within {REPLY_WITHIN:?}")),
         };
-        let reason = format!("the connection to PostgreSQL broke: {reason}");
         connection.close();
         self.link.replace(number, &reason);
         Err(match is_committing.load(Ordering::Acquire) {
@@ -201,19 +226,25 @@ impl Queue {
 
     /// Replies, and puts aside the jobs whose locks have to be sealed first.
     fn settle(self: &Arc<Self>, batch: Vec<Job>, outcomes: Vec<Option<FenceOutcome>>) {
-        let mut aside: HashMap<LockName, Vec<Job>> = HashMap::new();
+        let mut aside: HashSet<LockName> = HashSet::new();
         for (job, outcome) in batch.into_iter().zip(outcomes) {
             match (outcome, &job.step.fence) {
-                (Some(outcome), _) => {
+                (Some(outcome), fence) => {
+                    if let Some(fence) = fence.as_ref().filter(|_| outcome.mark().is_some()) {
+                        self.verifier.marks.remember(fence);
+                    }
                     // The caller may have gone; the operation stays done.
                     let _ = job.reply.send(Ok(outcome));
                 }
-                (None, Some(fence)) => aside.entry(fence.lock.clone()).or_default().push(job),
+                (None, Some(fence)) => {
+                    let lock = fence.lock.clone();
+                    self.lock().put_aside(lock.clone(), job);
+                    aside.insert(lock);
+                }
                 (None, None) => fail(vec![job], &inconsistent()),
             }
         }
-        for (lock, jobs) in aside {
-            self.lock().aside.entry(lock.clone()).or_default().extend(jobs);
+        for lock in aside {
             let queue = Arc::clone(self);
             self.tasks.spawn(async move { queue.seal_aside(lock).await });
         }
@@ -225,7 +256,7 @@ impl Queue {
             let marks = jobs.iter().filter_map(|job| job.step.fence.as_ref());
             marks.map(|fence| fence.presented).max_by_key(|mark| mark.token)
         });
-        let sealed = match highest {
+        let sealed = match self.verifier.marks.deciding(&lock, highest) {
             Some(mark) => tokio::time::timeout(SEAL_WITHIN, self.seal(&lock, mark)).await,
             None => Ok(Ok(())),
         };
@@ -329,5 +360,35 @@ fn inconsistent() -> StoreError {
 fn fail(jobs: Vec<Job>, error: &StoreError) {
     for job in jobs {
         let _ = job.reply.send(Err(error.clone()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Puts as many operations of a lock aside as there is room for; returns their number.
+    fn fill(waiting: &mut Waiting, lock: &str, room: &Arc<Semaphore>) -> usize {
+        let lock: LockName = lock.parse().unwrap();
+        for _ in 0..room.available_permits() {
+            let permit = Arc::clone(room).try_acquire_owned().unwrap();
+            let step = BatchStep { fence: None, operation: None, once: None };
+            let job = Job { step, reply: oneshot::channel().0, seals: 0, _permit: permit };
+            waiting.put_aside(lock.clone(), job);
+        }
+        waiting.aside[&lock].len()
+    }
+
+    #[test]
+    fn a_lock_under_seal_leaves_room_for_others() {
+        let room = Arc::new(Semaphore::new(QUEUE));
+        let mut waiting = Waiting::default();
+        assert_eq!(fill(&mut waiting, "a", &room), 192);
+        assert_eq!(fill(&mut waiting, "b", &room), 144);
+        assert_eq!(fill(&mut waiting, "a", &room), 192);
+        for number in 0..100 {
+            fill(&mut waiting, &format!("c/{number}"), &room);
+        }
+        assert_eq!(room.available_permits(), QUEUE - ASIDE);
     }
 }

@@ -13,6 +13,7 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
 use super::batch::{BatchStep, Decided, Found, FoundObject, Needs};
+use super::verify::ObjectsVerifier;
 use crate::etag::ETag;
 use crate::store::FenceOutcome;
 use crate::verdict::Mark;
@@ -21,28 +22,43 @@ use crate::verdict::Mark;
 const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                      SET LOCAL lock_timeout = '5s'; \
                      SET LOCAL idle_in_transaction_session_timeout = '10s'";
-const ADMIT: &str = "SELECT lock, token, lease::text, is_changed \
-                     FROM fence.admit_all($1, $2, $3, $4::text[]::uuid[])";
+const ADMIT: &str = "SELECT a.lock, a.token, a.lease::text, a.is_changed, \
+                     b.id || ' ' || b.tableoid \
+                     FROM fence.meta b, fence.admit_all($1, $2, $3, $4::text[]::uuid[]) a";
 const LOAD_OBJECTS: &str = "SELECT key, etag, content_type, body \
                             FROM fence.load_objects($1, $2, $3)";
 const LOAD_OUTCOMES: &str = "SELECT scope, name, outcome FROM fence.load_outcomes($1, $2, $3)";
 const STORE_OBJECTS: &str = "SELECT fence.store_objects($1, $2, $3, $4, $5, $6)";
 const STORE_OUTCOMES: &str = "SELECT fence.store_outcomes($1, $2, $3, $4, $5)";
 
+/// Failure of a transaction.
+pub(super) enum TransactionError {
+    Driver(Error),
+    /// The marks are others than at the start of this guard.
+    OtherDatabase,
+}
+
+impl From<Error> for TransactionError {
+    fn from(error: Error) -> Self {
+        Self::Driver(error)
+    }
+}
+
 /// Runs a batch. Sets `is_committing` before its COMMIT is sent: a failure before that has changed
 /// nothing.
 ///
 /// # Errors
-/// The driver's; the transaction is rolled back, unless `is_committing` is set and the error is not
+/// [`TransactionError`]: nothing was applied, unless `is_committing` is set and the error is not
 /// the server's refusal.
 pub(super) async fn run(
     connection: &PostgresConnection,
     namespace: &Namespace,
+    verifier: &ObjectsVerifier,
     steps: &[BatchStep],
     is_committing: &AtomicBool,
-) -> Result<Vec<Option<FenceOutcome>>, Error> {
+) -> Result<Vec<Option<FenceOutcome>>, TransactionError> {
     let client = connection.client();
-    let transaction = Transaction { client, namespace: namespace.as_str() };
+    let transaction = Transaction { client, namespace: namespace.as_str(), verifier };
     let result = transaction.run(steps, is_committing).await;
     if result.is_err() && !connection.is_closed() {
         // A connection that fails here is found broken by its next use.
@@ -54,6 +70,7 @@ pub(super) async fn run(
 struct Transaction<'a> {
     client: &'a Client,
     namespace: &'a str,
+    verifier: &'a ObjectsVerifier,
 }
 
 impl Transaction<'_> {
@@ -61,7 +78,7 @@ impl Transaction<'_> {
         &self,
         steps: &[BatchStep],
         is_committing: &AtomicBool,
-    ) -> Result<Vec<Option<FenceOutcome>>, Error> {
+    ) -> Result<Vec<Option<FenceOutcome>>, TransactionError> {
         let needs = Needs::from_steps(steps);
         let mut found = Found::default();
         let is_raised = self.admit(&needs, &mut found).await?;
@@ -89,23 +106,28 @@ impl Transaction<'_> {
     }
 
     /// Begins, and has the tokens checked. Returns `true` if a mark was announced or raised.
-    async fn admit(&self, needs: &Needs<'_>, found: &mut Found) -> Result<bool, Error> {
+    async fn admit(&self, needs: &Needs<'_>, found: &mut Found) -> Result<bool, TransactionError> {
         let begin = self.client.batch_execute(BEGIN);
         if needs.fences.is_empty() {
             begin.await?;
             return Ok(false);
         }
         let locks: Vec<&str> = needs.fences.keys().map(|lock| lock.as_str()).collect();
+        // A mark that the database has lost is presented again in place of a lower token.
+        let known = &self.verifier.marks;
+        let marks =
+            needs.fences.iter().filter_map(|(lock, mark)| known.deciding(lock, Some(*mark)));
         // Tokens have 15 digits at most.
-        let tokens: Vec<i64> =
-            needs.fences.values().map(|mark| mark.token.get().cast_signed()).collect();
-        let leases: Vec<String> =
-            needs.fences.values().map(|mark| mark.lease.to_string()).collect();
+        let (tokens, leases): (Vec<i64>, Vec<String>) =
+            marks.map(|mark| (mark.token.get().cast_signed(), mark.lease.to_string())).unzip();
         let parameters: [(&(dyn ToSql + Sync), Type); 3] =
             [(&locks, Type::TEXT_ARRAY), (&tokens, Type::INT8_ARRAY), (&leases, Type::TEXT_ARRAY)];
         let ((), rows) = try_join(begin, self.query(ADMIT, &parameters)).await?;
         let mut is_raised = false;
         for row in rows {
+            if self.verifier.database_id() != row.try_get(4)? {
+                return Err(TransactionError::OtherDatabase);
+            }
             is_raised |= row.try_get::<_, bool>(3)?;
             let lock = LockName::new(row.try_get(0)?);
             if let (Ok(lock), Some(mark)) = (lock, mark_of(&row, 1)?) {

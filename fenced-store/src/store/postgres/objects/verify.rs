@@ -12,6 +12,7 @@ use service_kit::health::Status;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
+use crate::store::postgres::known_marks::KnownMarks;
 use crate::store::postgres::pack;
 
 /// Readiness check: PostgreSQL can be used.
@@ -24,10 +25,13 @@ const IS_INSTALLED: &str = "SELECT to_regclass('fence.meta') IS NOT NULL \
                             AND to_regclass('fence.objects') IS NOT NULL";
 const NO_RIGHTS: &str = "the guard's role may not use the SQL pack; have its owner run: \
                          fenced-store postgres install --guard ROLE";
-const FACTS: &str = "SELECT version, id::text, \
+/// Reason to refuse a database whose marks are others than at the start.
+pub(super) const OTHER_DATABASE: &str = "it is another database than at the start of this guard, or its pack was installed or restored \
+     anew: marks are missing; restart the guard if that is right";
+const FACTS: &str = "SELECT version, b.id || ' ' || b.tableoid, \
     has_function_privilege('fence.admit_all(text, text[], bigint[], uuid[])', 'EXECUTE'), \
     current_setting('fsync'), current_setting('full_page_writes'), \
-    current_setting('synchronous_standby_names') FROM fence.meta";
+    current_setting('synchronous_standby_names') FROM fence.meta b";
 
 /// Installs the pack in a database that has none, or one without objects. Another version is left
 /// to the operator: its guards would refuse the new one.
@@ -68,10 +72,13 @@ fn is_true(replies: &[SimpleQueryMessage]) -> bool {
     })
 }
 
-/// Refuses a database without the pack's objects, and another one than at start.
+/// Refuses a database without the pack's objects, and another one than at start; knows the marks
+/// that this guard acknowledged.
 #[derive(Debug, Default)]
 pub(super) struct ObjectsVerifier {
+    /// Id of the pack's installation, and its table: a restored one has another.
     database_id: OnceLock<String>,
+    pub(super) marks: KnownMarks,
     gaps: Mutex<Vec<String>>,
 }
 
@@ -98,12 +105,7 @@ impl ObjectsVerifier {
         }
         let id: String = row.try_get(1)?;
         if *self.database_id.get_or_init(|| id.clone()) != id {
-            return Err(Refused(
-                "it is another database than at the start of this guard, or its pack was \
-                 removed and installed again: marks are missing; restart the guard if that is \
-                 right"
-                    .to_owned(),
-            ));
+            return Err(Refused(OTHER_DATABASE.to_owned()));
         }
         let gaps = gaps(row.try_get(3)?, row.try_get(4)?, row.try_get(5)?);
         *self.gaps.lock().unwrap_or_else(PoisonError::into_inner) = gaps;

@@ -34,8 +34,6 @@ create table if not exists fence.meta (
   -- First token to admit, 0 for none.
   floor bigint not null default 0,
   floor_lease uuid not null default gen_random_uuid(),
-  -- Without it, tokens need no signature.
-  signed boolean not null default false,
   id uuid not null default gen_random_uuid()
 );
 
