@@ -52,6 +52,13 @@ impl TlsClient {
         Self(Arc::new(config))
     }
 
+    /// Names a protocol in the handshake (ALPN).
+    #[must_use]
+    pub fn naming(mut self, protocol: &str) -> Self {
+        Arc::make_mut(&mut self.0).alpn_protocols = vec![protocol.into()];
+        self
+    }
+
     /// Does the handshake with the server, which is called `localhost`.
     ///
     /// # Errors

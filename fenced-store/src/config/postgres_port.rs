@@ -79,7 +79,8 @@ impl PostgresPortFlags {
         let tls = exposure.tls().cloned();
         Ok(Some(PortSettings {
             listen,
-            tls: tls.map(|tls| tls.for_listener(listener.header_timeout, Vec::new)),
+            tls: tls
+                .map(|tls| tls.for_listener(listener.header_timeout, Vec::new).for_postgresql()),
             exposure,
             upstream,
             floor,

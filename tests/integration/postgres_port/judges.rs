@@ -15,3 +15,9 @@ fn node_postgres_says_that_it_is_postgresql() {
         eprintln!("not judged by node-postgres: there is no Node 20 with npm");
     }
 }
+
+/// The tests of psycopg2, with a token; `FENCE_LONG=1` runs them in other ways, too.
+#[test]
+fn the_tests_of_psycopg_pass_at_the_port() {
+    run("drivers/postgres/run", "psycopg-suite");
+}

@@ -5,8 +5,11 @@ use fence_tests::postgres_client::{PostgresClient, credential_of, frame, startup
 use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Process, command};
 use fence_tests::servers::Setup;
+use fence_tests::tls_client::TlsClient;
 use fence_tests::wait::until;
 use rustix::process::Signal;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 
 use super::{Port, database, port, setup, setup_at, shop};
 
@@ -92,6 +95,27 @@ async fn tls_on_both_sides_carries_everything() {
     assert_eq!(ended.stdout, "1\n", "{}", ended.stderr);
     let ended = old.ended().await;
     assert!(ended.stderr.contains("a newer holder of lock shop"), "{}", ended.stderr);
+}
+
+/// libpq since 17 and asyncpg do, and end the connection if the port does not.
+#[tokio::test]
+async fn drivers_may_name_the_protocol_in_the_handshake() {
+    let certificates = Certificates::new();
+    let postgres = database().await;
+    let port = tls_port(&setup(&postgres), &certificates).await;
+    let named = async |client: TlsClient| {
+        let mut stream = TcpStream::connect(&port.address).await.unwrap();
+        stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).await.unwrap();
+        assert_eq!(stream.read_u8().await.unwrap(), b'S');
+        let stream = client.connect(stream).await?;
+        std::io::Result::Ok(stream.get_ref().1.alpn_protocol().map(<[u8]>::to_vec))
+    };
+    let client = TlsClient::anonymous(&certificates);
+    assert_eq!(named(client.clone()).await.unwrap(), None);
+    let name = named(client.clone().naming("postgresql")).await.unwrap();
+    assert_eq!(name.as_deref(), Some(&b"postgresql"[..]));
+    // What a browser sends never reaches the port.
+    assert!(named(client.naming("http/1.1")).await.is_err());
 }
 
 #[tokio::test]

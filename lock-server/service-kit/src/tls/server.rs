@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use std::{fmt, mem};
 
+use rustls::ServerConfig;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -30,7 +31,7 @@ pub struct ServerTls {
     pub(super) shared: Arc<SharedTls>,
     handshake_timeout: Duration,
     plain_reply: fn() -> Vec<u8>,
-    has_http2: bool,
+    config: fn(&LoadedTls) -> &Arc<ServerConfig>,
 }
 
 pub(super) struct SharedTls {
@@ -62,7 +63,7 @@ impl ServerTls {
             shared,
             handshake_timeout: HANDSHAKE_TIMEOUT,
             plain_reply: Vec::new,
-            has_http2: false,
+            config: |loaded| &loaded.config,
         })
     }
 
@@ -77,8 +78,17 @@ impl ServerTls {
 
     /// Offers HTTP/2 too, if `has_http2` is true.
     #[must_use]
-    pub(crate) fn with_http2(self, has_http2: bool) -> Self {
-        Self { has_http2, ..self }
+    pub(crate) fn with_http2(mut self, has_http2: bool) -> Self {
+        if has_http2 {
+            self.config = |loaded| &loaded.http2;
+        }
+        self
+    }
+
+    /// Offers PostgreSQL's protocol in place of HTTP.
+    #[must_use]
+    pub fn for_postgresql(self) -> Self {
+        Self { config: |loaded| &loaded.postgresql, ..self }
     }
 
     /// Returns `true` if the client chose HTTP/2.
@@ -115,7 +125,7 @@ impl ServerTls {
         }
         let config = {
             let loaded = self.shared.loaded.read().unwrap_or_else(PoisonError::into_inner);
-            Arc::clone(if self.has_http2 { &loaded.http2 } else { &loaded.config })
+            Arc::clone((self.config)(&loaded))
         };
         let peer = stream.peer_addr()?.ip();
         let accepting = TlsAcceptor::from(config).accept(stream).into_fallible();

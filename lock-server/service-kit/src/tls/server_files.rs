@@ -21,6 +21,8 @@ use super::expiry::not_after_seconds;
 const ALPN: &[u8] = b"http/1.1";
 /// HTTP/2, as ALPN names it.
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+/// PostgreSQL's protocol, as ALPN names it. Drivers before libpq 17 name none.
+const ALPN_POSTGRESQL: &[u8] = b"postgresql";
 
 /// Demand for a client certificate of `--tls-client-ca`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -60,6 +62,8 @@ pub(super) struct LoadedTls {
     pub(super) config: Arc<ServerConfig>,
     /// Configuration for listeners that speak HTTP/2 too, which is the first choice.
     pub(super) http2: Arc<ServerConfig>,
+    /// Configuration for listeners that speak PostgreSQL's protocol.
+    pub(super) postgresql: Arc<ServerConfig>,
     /// End of the server's certificate, in seconds since 1970.
     pub(super) not_after_seconds: u64,
     /// Warning about the key's permissions.
@@ -110,9 +114,12 @@ impl ServerTlsFiles {
         config.alpn_protocols = vec![ALPN.to_vec()];
         let mut http2 = config.clone();
         http2.alpn_protocols.insert(0, ALPN_HTTP2.to_vec());
+        let mut postgresql = config.clone();
+        postgresql.alpn_protocols = vec![ALPN_POSTGRESQL.to_vec()];
         Ok(LoadedTls {
             config: Arc::new(config),
             http2: Arc::new(http2),
+            postgresql: Arc::new(postgresql),
             not_after_seconds,
             key_warning: contents.wide_mode.map(|mode| self.key_warning(mode)),
         })

@@ -82,8 +82,8 @@ async fn alarms(weak: Weak<DriverInner>) {
     }
 }
 
-/// Reads the records that other servers have changed. Any client of the store may send messages: one
-/// record is read once for all that wait, and few reads are under way at once.
+/// Reads the records that other servers have changed. Any client of the store may send messages:
+/// one record is read once for all that wait, and few reads are under way at once.
 async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::Receiver<Wakeup>) {
     let mut received = Vec::new();
     let mut looks = FuturesUnordered::new();
