@@ -130,7 +130,8 @@ pub(crate) async fn check_store(
     let upstream = settings.upstream.clone();
     let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
     probe::probe(&registry, settings).await?;
-    let rows = registry.query("SELECT b.id || ' ' || b.tableoid FROM fence.meta b").await;
+    let rows =
+        registry.query("SELECT b.id::text || ' ' || b.tableoid::text FROM fence.meta b").await;
     let rows = rows.map_err(|error| error.to_string())?;
     match rows.first().and_then(|row| row.first()?.as_deref()) {
         id if id.is_some() && id == database_id => Ok(()),

@@ -213,7 +213,7 @@ pub const WAKEUPS_MAX: usize = 1_024;
 
 /// A message that something may have changed. It may be lost, repeated, late or forged: its
 /// receiver reads the record, and does nothing else.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wakeup {
     /// One record.
     Record(Key),

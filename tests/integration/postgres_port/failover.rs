@@ -105,7 +105,7 @@ async fn a_session_that_a_floor_ended_gets_its_error() {
     assert_eq!(operator.run("BEGIN; SELECT fence.set_floor(9);").await, DONE);
     let ended = tokio::spawn(async move { client.rows().await.unwrap_err() });
     let waits = "SELECT count(*) FROM pg_stat_activity \
-                 WHERE query LIKE '%fence.meta FOR SHARE' AND wait_event_type = 'Lock'";
+                 WHERE query LIKE '%fence.await_seal%' AND wait_event_type = 'Lock'";
     until("the port to wait", || async {
         (shop(&postgres, "postgres", waits).await == "1").then_some(())
     })

@@ -135,9 +135,12 @@ impl Registry {
         let parameters = [
             ("database", target.database()),
             ("application_name", target.application_name().unwrap_or("fenced-store")),
+            // Names are PostgreSQL's own: in a schema that others can write to could be operators
+            // that fit better.
             (
                 "options",
-                "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s",
+                "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s \
+                 -c search_path=pg_catalog,pg_temp",
             ),
         ];
         let mut session = ServerSession::open(target, at, login, &parameters).await?;
@@ -289,10 +292,9 @@ impl Registry {
 
     /// Waits until a raise or a floor that is under way has ended; it holds these rows.
     pub(super) async fn await_raise(&self, lock: &LockName) -> Result<(), ServerError> {
-        let of_lock = format!("WHERE namespace = '{}' AND lock = '{lock}'", self.namespace);
-        let seals = format!("SELECT FROM fence.seals {of_lock} FOR SHARE");
-        let sql = format!("{seals}; SELECT FROM fence.meta FOR SHARE");
-        self.query(&sql).await.map(drop)
+        self.query(&format!("SELECT fence.await_seal('{}', '{lock}')", self.namespace))
+            .await
+            .map(drop)
     }
 
     fn marks_of(&self, lock: &LockName) -> String {

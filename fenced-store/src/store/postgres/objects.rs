@@ -39,7 +39,7 @@ use verify::ObjectsVerifier;
 const READS_MAX: usize = 16;
 /// A read in one statement, and so of one moment: the mark that decides, and the object.
 const READ: &str = "SELECT m.token, m.lease::text, greatest(coalesce(s.token, 0), b.floor), \
-    o.etag, o.content_type, o.body, b.id || ' ' || b.tableoid FROM fence.meta b \
+    o.etag, o.content_type, o.body, b.id::text || ' ' || b.tableoid::text FROM fence.meta b \
     LEFT JOIN fence.marks m ON m.namespace = $1 AND m.lock = $2 \
     LEFT JOIN fence.seals s ON s.namespace = $1 AND s.lock = $2 \
     LEFT JOIN fence.objects o ON o.namespace = $1 AND o.key = $3";
@@ -169,8 +169,10 @@ impl PostgresStore {
             let token = fence.presented.token;
             let found = mark_of(row, 0).map_err(malformed)?;
             let mark = self.verifier.marks.deciding(&fence.lock, found);
-            // An announced token, or a floor: the transaction gives the refusal.
-            if token.get().cast_signed() < bound || judge(mark, fence.presented) != Verdict::Admit {
+            let admits = |mark| judge(mark, fence.presented) == Verdict::Admit;
+            // An announced token, or a floor: the transaction gives the refusal. It also brings
+            // back a mark that only this guard knows.
+            if token.get().cast_signed() < bound || !admits(found) || !admits(mark) {
                 return Ok(None);
             }
             self.verifier.marks.remember(fence);

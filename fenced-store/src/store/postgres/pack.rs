@@ -29,7 +29,7 @@ const SIGNED: &str = "fence.enter(text), fence.seal(text)";
 /// Functions of a guard, which registers the sessions of its clients and keeps objects.
 const GUARD: &str = "fence.register(text, text, bigint, uuid, integer), fence.close(), \
                      fence.abort(text, text, bigint), fence.settle(text, text), \
-                     fence.set_floor(bigint), fence.status(), \
+                     fence.set_floor(bigint), fence.status(), fence.await_seal(text, text), \
                      fence.admit_all(text, text[], bigint[], uuid[]), \
                      fence.load_objects(text, text[], text[]), \
                      fence.load_outcomes(text, text[], text[]), \

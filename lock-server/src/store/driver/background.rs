@@ -88,21 +88,25 @@ async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::Receiver<Wakeup>) {
     let mut received = Vec::new();
     let mut looks = FuturesUnordered::new();
     while wakeups.recv_many(&mut received, WAKEUPS_MAX).await > 0 {
-        let Some(inner) = weak.upgrade() else { return };
         if received.len() == WAKEUPS_MAX {
             // Some may have been dropped.
             received.push(Wakeup::All);
         }
-        for wakeup in received.drain(..).collect::<BTreeSet<_>>() {
+        let mut keys = BTreeSet::new();
+        for wakeup in received.drain(..) {
+            let Some(inner) = weak.upgrade() else { return };
             match wakeup {
-                Wakeup::Record(key) => looks.extend(inner.look_at(key)),
-                Wakeup::All => inner.look_at_all(),
+                Wakeup::Record(key) => drop(keys.insert(key)),
+                Wakeup::All => keys.extend(inner.awaited_locks().into_iter().map(Key::Lock)),
             }
         }
-        drop(inner);
-        // Without a reply the driver has stopped.
-        while let Some(Some(_)) = looks.next().now_or_never() {}
-        while looks.len() > LOOKS_MAX && looks.next().await.is_some() {}
+        for key in keys {
+            // Without a reply the driver has stopped.
+            while let Some(Some(_)) = looks.next().now_or_never() {}
+            while looks.len() >= LOOKS_MAX && looks.next().await.is_some() {}
+            let Some(inner) = weak.upgrade() else { return };
+            looks.extend(inner.look_at(key));
+        }
     }
 }
 
@@ -154,9 +158,12 @@ impl DriverInner {
         }
     }
 
+    fn awaited_locks(&self) -> Vec<LockName> {
+        self.state().core.waiters.locks().cloned().collect()
+    }
+
     fn look_at_all(self: &Arc<Self>) {
-        let locks: Vec<LockName> = self.state().core.waiters.locks().cloned().collect();
-        for lock in locks {
+        for lock in self.awaited_locks() {
             self.look_at(Key::Lock(lock));
         }
     }

@@ -23,7 +23,7 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
                      SET LOCAL lock_timeout = '5s'; \
                      SET LOCAL idle_in_transaction_session_timeout = '10s'";
 const ADMIT: &str = "SELECT a.lock, a.token, a.lease::text, a.is_changed, \
-                     b.id || ' ' || b.tableoid \
+                     b.id::text || ' ' || b.tableoid::text \
                      FROM fence.meta b, fence.admit_all($1, $2, $3, $4::text[]::uuid[]) a";
 const LOAD_OBJECTS: &str = "SELECT key, etag, content_type, body \
                             FROM fence.load_objects($1, $2, $3)";

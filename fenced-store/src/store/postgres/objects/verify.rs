@@ -28,7 +28,10 @@ const NO_RIGHTS: &str = "the guard's role may not use the SQL pack; have its own
 /// Reason to refuse a database whose marks are others than at the start.
 pub(super) const OTHER_DATABASE: &str = "it is another database than at the start of this guard, or its pack was installed or restored \
      anew: marks are missing; restart the guard if that is right";
-const FACTS: &str = "SELECT version, b.id || ' ' || b.tableoid, \
+/// Names are PostgreSQL's own: in a schema that others can write to could be operators that fit
+/// better.
+const OWN_NAMES: &str = "SET search_path = pg_catalog, pg_temp";
+const FACTS: &str = "SELECT version, b.id::text || ' ' || b.tableoid::text, \
     has_function_privilege('fence.admit_all(text, text[], bigint[], uuid[])', 'EXECUTE'), \
     current_setting('fsync'), current_setting('full_page_writes'), \
     current_setting('synchronous_standby_names') FROM fence.meta b";
@@ -51,6 +54,7 @@ pub(super) async fn install(target: &PostgresTarget, kit: &Kit) -> Result<(), St
     let connection = target.connect(&options, &kit.tasks).await?;
     let installed = async {
         let client = connection.client();
+        client.batch_execute(OWN_NAMES).await?;
         if is_true(&client.simple_query(IS_INSTALLED).await?) {
             return Ok(());
         }
@@ -162,6 +166,7 @@ fn gaps(fsync: &str, full_page_writes: &str, standbys: &str) -> Vec<String> {
 impl Verifier for ObjectsVerifier {
     async fn verify(&self, connection: &PostgresConnection) -> Result<(), String> {
         let checked = async {
+            connection.client().batch_execute(OWN_NAMES).await?;
             let row = connection.client().query_typed_one(FACTS, &[]).await?;
             self.check(&row)
         };

@@ -109,6 +109,15 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
     where s.pid = pg_backend_pid() and s.backend_start = fence.start_of(pg_backend_pid())
 $$;
 
+-- Waits, for a while, until a raise or a floor that is under way has ended; it holds these rows.
+create or replace function fence.await_seal(p_namespace text, p_lock text) returns void
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
+begin
+  perform from fence.seals s where s.namespace = p_namespace and s.lock = p_lock for share;
+  perform from fence.meta for share;
+end $$;
+
 -- Ends the sessions of a lock below its announced token. Returns those that do not end in time; the
 -- call may be repeated, by any session. Holds no lock.
 create or replace function fence.abort(

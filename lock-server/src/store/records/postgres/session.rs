@@ -53,7 +53,7 @@ const FOREIGN: &str = "SELECT o.name, r.rolname FROM (\
      UNION ALL SELECT 'fence_locks.' || relname, relowner FROM pg_class \
      WHERE relnamespace = to_regnamespace('fence_locks')) AS o(name, owner) \
      JOIN pg_roles r ON r.oid = o.owner JOIN pg_roles me ON me.rolname = current_user \
-     WHERE NOT (r.oid = me.oid OR r.rolsuper \
+     WHERE NOT (r.oid = me.oid OR r.rolsuper OR r.rolname = 'pg_database_owner' \
      OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'USAGE') \
      OR r.oid = (SELECT datdba FROM pg_database WHERE datname = current_database())) \
      ORDER BY o.name DESC LIMIT 1";
@@ -104,9 +104,9 @@ pub(super) async fn prepare(connection: &PostgresConnection) -> Result<(), Strin
     if let Some(foreign) = foreign.map_err(|error| failed("its owners", error))? {
         let [object, owner]: [&str; 2] = [foreign.get(0), foreign.get(1)];
         return Err(format!(
-            "{object} belongs to role {owner}, which could forge leases and lower tokens. If \
-             lock servers are to use that role, name it in --store; if not, remove the schema: \
-             DROP SCHEMA fence_locks CASCADE"
+            "{object} belongs to role {owner}, which could forge leases and lower tokens. If that \
+             is right, make it this role's (ALTER … OWNER TO), or name that role in --store; if \
+             not, stop all lock servers and remove it: DROP SCHEMA fence_locks CASCADE"
         ));
     }
     let facts = "SELECT to_regclass('fence_locks.about') IS NULL";
