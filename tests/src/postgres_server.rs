@@ -157,6 +157,14 @@ impl Postgres {
 
     /// SIGKILL to every process of the server at once: a crash.
     pub fn kill(&mut self) {
+        // Paused, it begins no back end that is not in the list: one that lives on keeps the next
+        // server from starting.
+        if self.process.is_running() {
+            self.process.pause();
+        }
+        while self.process.is_running() && !self.process.is_stopped() {
+            std::thread::yield_now();
+        }
         self.signal_all("-KILL");
         self.process.kill();
     }

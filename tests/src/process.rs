@@ -108,13 +108,15 @@ impl Process {
     /// # Panics
     /// If it continues to run.
     pub async fn stopped(&self) {
-        let path = format!("/proc/{}/stat", self.pid());
         let what = format!("{} to stand still", self.name);
-        crate::wait::until_true(&what, || async {
-            let stat = std::fs::read_to_string(&path).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        })
-        .await;
+        crate::wait::until_true(&what, || async { self.is_stopped() }).await;
+    }
+
+    /// Returns `true` while it is paused.
+    pub fn is_stopped(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
+        let stat = stat.unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     }
 
     /// The memory that it occupies now, in bytes.
