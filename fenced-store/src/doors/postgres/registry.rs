@@ -291,7 +291,7 @@ impl Registry {
     }
 
     /// Waits until a raise or a floor that is under way has ended; it holds these rows.
-    pub(super) async fn await_raise(&self, lock: &LockName) -> Result<(), ServerError> {
+    pub(super) async fn await_seal(&self, lock: &LockName) -> Result<(), ServerError> {
         self.query(&format!("SELECT fence.await_seal('{}', '{lock}')", self.namespace))
             .await
             .map(drop)

@@ -172,7 +172,7 @@ impl Relay {
         if found.is_some() || self.traffic.fatal().is_none() {
             return Ok(found);
         }
-        registry.await_raise(&fence.lock).await?;
+        registry.await_seal(&fence.lock).await?;
         Ok(registry.bound(&fence.lock).await?.filter(is_newer))
     }
 

@@ -90,6 +90,7 @@ async fn marks_that_were_removed_in_place_admit_nothing_lower() {
     guard.put("a", &stale, "late").await.problem(Code::StaleToken);
     guard.put("a", &unsigned(34, "a", lease_id()), "twin").await.problem(Code::TokenCollision);
     // A read brings the mark back too: another guard could admit what is lower.
+    postgres.sql("TRUNCATE fence.marks, fence.seals, fence.sessions").await;
     guard.fenced_get("a", &unsigned(34, "a", lease)).await.expect(200);
     assert_eq!(postgres.sql("SELECT token FROM fence.marks WHERE lock = 'a'").await, "34");
     guard.put("a", &unsigned(34, "a", lease), "y").await.expect(204);
