@@ -179,3 +179,16 @@ fn mutants_fit_the_sources() {
     let output = std::process::Command::new(script).arg("--check").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+/// What tools make is not committed.
+#[test]
+fn no_tracked_file_is_ignored() {
+    if !Path::new(ROOT).join(".git").exists() {
+        return;
+    }
+    let list = ["ls-files", "--cached", "--ignored", "--exclude-standard"];
+    let output = std::process::Command::new("git").current_dir(ROOT).args(list).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let files = String::from_utf8_lossy(&output.stdout);
+    assert!(files.is_empty(), "remove them (git rm --cached), or change .gitignore:\n{files}");
+}
