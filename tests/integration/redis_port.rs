@@ -33,7 +33,10 @@ mod tls;
 
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::RULES;
+use fence_tests::resp_client::RespClient;
 use fence_tests::servers::{Server, Setup};
+use fence_tests::tcp_queues;
+use fence_tests::wait::until_true;
 
 /// A guard with a port.
 pub(crate) struct Port {
@@ -85,4 +88,21 @@ pub(crate) async fn ports(redis: &Redis, count: usize) -> Vec<Port> {
         all.push(port(&setup(&redis.url())).await);
     }
     all
+}
+
+/// Reads from a client whose reply began until its guard has received the whole reply: a hand-over
+/// ends the connection to Redis, and what the guard has not read by then ends with it.
+async fn receive_until_guard_has_all(client: &mut RespClient, redis: &Redis) {
+    until_true("Redis to have sent the reply", || async {
+        let list: String = redis.run(&["CLIENT", "LIST"]).await;
+        list.lines().all(|line| line.contains(" oll=0 "))
+    })
+    .await;
+    let address = redis.address();
+    let (_, port) = address.rsplit_once(':').expect("a port");
+    let port = port.parse().expect("a number");
+    while !tcp_queues::are_empty(port) {
+        // The guard reads no more than the client does.
+        assert!(client.receive_some().await, "closed before the hand-over");
+    }
 }

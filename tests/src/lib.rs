@@ -59,6 +59,7 @@ pub mod servers;
 pub mod session_client;
 pub mod session_load;
 pub mod store_options;
+pub mod tcp_queues;
 pub mod tls_client;
 pub mod tls_proxy;
 pub mod upstream;

@@ -4,9 +4,9 @@
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::soon;
 
-use super::{Port, port, ports, setup};
+use super::{Port, port, ports, receive_until_guard_has_all, setup};
 
 /// An old holder's client at the first guard, whose token was refused by the second.
 async fn handed_over(guards: &[Port], id: &str) -> (RespClient, Grant, Grant) {
@@ -16,19 +16,6 @@ async fn handed_over(guards: &[Port], id: &str) -> (RespClient, Grant, Grant) {
     assert_eq!(client.call(&["SET", &old.key("a"), "1"]).await, Resp::simple("OK"));
     RespClient::fenced(&guards[1].address, &new.credential).await;
     (client, old, new)
-}
-
-/// `true` while the kernel has not delivered everything that was sent from this address.
-fn kernel_holds_bytes_of(address: &str) -> bool {
-    let port: u16 = address.rsplit(':').next().unwrap().parse().unwrap();
-    let local = format!(": 0100007F:{port:04X} ");
-    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    // number, local address, remote address, state, and "to be sent:to be read".
-    let mut queues = table.lines().filter(|line| line.contains(&local)).map(|line| {
-        let queues = line.split_whitespace().nth(4).unwrap();
-        queues.split(':').next().unwrap().to_owned()
-    });
-    queues.any(|unsent| unsent != "00000000")
 }
 
 async fn is_closed(client: &mut RespClient) -> bool {
@@ -175,15 +162,7 @@ async fn what_was_answered_before_is_delivered() {
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
     assert!(client.receives_within(10_000).await, "no reply began");
-    // A hand-over ends the old connection to Redis, and what Redis has not sent yet ends with it.
-    until_true("Redis to have sent the reply", || async {
-        let list: String = redis.run(&["CLIENT", "LIST"]).await;
-        list.lines().all(|line| line.contains(" oll=0 "))
-    })
-    .await;
-    while kernel_holds_bytes_of(&redis.address()) {
-        assert!(client.receive_some().await, "closed before the hand-over");
-    }
+    receive_until_guard_has_all(&mut client, &redis).await;
     RespClient::fenced(&guards[1].address, &new.credential).await;
     client.send(&["SET", &old.key("b"), "late"]).await;
     let replies = client.until_closed().await;

@@ -4,6 +4,7 @@ use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::wait::until_true;
 
+use super::super::receive_until_guard_has_all;
 use super::{Secured, is_announced_end, tls_setup};
 
 /// Everything that was replied before is received, then the refusal, then an end that the guard
@@ -18,12 +19,7 @@ async fn a_refused_token_gets_its_error_in_full() {
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
     assert!(client.receives_within(10_000).await, "no reply began");
-    // A hand-over ends the old connection to Redis, and what Redis has not sent yet ends with it.
-    until_true("Redis to have sent the reply", || async {
-        let list: String = port.redis.run(&["CLIENT", "LIST"]).await;
-        list.lines().all(|line| line.contains(" oll=0 "))
-    })
-    .await;
+    receive_until_guard_has_all(&mut client, &port.redis).await;
     let new = Grant::new(20, "1");
     let mut owner = RespClient::try_tls(&second.address, &port.tls).await.expect("a connection");
     owner.authenticate(&new.credential).await;
