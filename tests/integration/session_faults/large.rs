@@ -137,10 +137,12 @@ fn heartbeats_cost_one_step(before: &Trace, after: &Trace) {
                 let at = |stats: &BTreeMap<String, u64>| stats.get(command).copied().unwrap_or(0);
                 usize::try_from(at(after) - at(before)).unwrap()
             };
-            // Work beside it, a look at what is due now and then, writes nothing.
-            assert_eq!((ran("set"), ran("zcard")), (HEARTBEATS, HEARTBEATS));
-            let scripts = ran("evalsha");
-            assert!((HEARTBEATS..HEARTBEATS + 5).contains(&scripts), "{scripts} scripts");
+            assert_eq!(ran("zcard"), HEARTBEATS);
+            // Beside it, once a second, the server looks at what is due, and notes that it lives.
+            for command in ["set", "evalsha"] {
+                let runs = ran(command);
+                assert!((HEARTBEATS..2 * HEARTBEATS).contains(&runs), "{runs} times {command}");
+            }
             let all: usize = after.keys().map(|command| ran(command)).sum();
             assert!(all < 12 * HEARTBEATS + 100, "{all} commands for {HEARTBEATS} heartbeats");
         }
