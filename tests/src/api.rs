@@ -127,7 +127,7 @@ impl Api {
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
             // A waiter stays through an outage of etcd, which lasts 25 s on a quiet machine.
-            .timeout(Duration::from_secs(90))
+            .timeout(crate::wait::scaled(Duration::from_secs(90)))
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");

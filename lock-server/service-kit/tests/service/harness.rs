@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 /// A test that waits longer than this hangs.
-const HANG: Duration = Duration::from_secs(20);
+const HANG: Duration = Duration::from_secs(60);
 
 /// HTTP threads of a server.
 pub(crate) const THREADS: usize = 2;
