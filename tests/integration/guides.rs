@@ -8,7 +8,6 @@ use std::time::Duration;
 use fence_tests::process::{Output, Process, command};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
 /// Line that the shell prints before the output of the next command; no command prints this.

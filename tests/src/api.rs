@@ -273,6 +273,15 @@ impl Locks {
         self.0.get(&format!("/v1/locks/{}", encode(lock))).await.expect(200).read()
     }
 
+    /// Waits until one waits for the lock: the request `waiting`, unless it has its reply already,
+    /// because the lease before it ended early.
+    pub async fn queued<T>(&self, lock: &str, waiting: &tokio::task::JoinHandle<T>) {
+        crate::wait::until_true(&format!("a waiter for {lock}"), || async {
+            waiting.is_finished() || self.show(lock).await.queue_length == 1
+        })
+        .await;
+    }
+
     /// Waits until `count` wait for the lock.
     pub async fn queue_of(&self, lock: &str, count: usize) -> LockReply {
         crate::wait::until(&format!("{count} waiters for {lock}"), || async {
