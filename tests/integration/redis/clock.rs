@@ -91,15 +91,15 @@ async fn a_lease_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     let locks = server.locks();
-    let held = locks.grant("held", 3_000).await;
-    let released = locks.grant("released", 3_000).await;
+    let held = locks.grant("held", 10_000).await;
+    let released = locks.grant("released", 10_000).await;
     redis.step(MOMENT);
     let renewed = locks.renew("held", held.lease_id).await.lease();
     assert_eq!(renewed.token, held.token);
     locks.acquire("held", json!({})).await.problem(Code::LockHeld);
     locks.release("released", released.lease_id).await.expect(200);
     assert_eq!(jumps(&server).await, 1);
-    locks.acquire("free", json!({"wait_ms": 20_000})).await.lease();
+    locks.acquire("free", json!({"wait_ms": 60_000})).await.lease();
 }
 
 /// The pause lasts no longer than a lease may live, and not at all where none lives.
@@ -131,7 +131,7 @@ async fn a_jump_back_loses_nothing() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     let locks = server.locks();
-    let held = locks.grant("held", 2_000).await;
+    let held = locks.grant("held", 60_000).await;
     let own = locks.clone();
     let waiting =
         tokio::spawn(async move { own.acquire("held", json!({"wait_ms": 20_000})).await });
@@ -139,7 +139,7 @@ async fn a_jump_back_loses_nothing() {
     redis.step(-HOUR);
     until_true("the jump to be seen", || async { jumps(&server).await == 1 }).await;
     assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
-    let free = locks.grant("free", 2_000).await;
+    let free = locks.grant("free", 60_000).await;
     assert!(free.token > held.token);
     locks.release("held", held.lease_id).await.expect(200);
     let next = soon("the waiter", waiting).await.unwrap().lease();
