@@ -63,12 +63,12 @@ async fn no_client_is_granted_beside_a_holder_when_the_clock_jumps() {
     let second = server(&redis.url()).await;
     let one = first.locks();
     let other = second.locks();
-    acquire_once(&one, &history, 2_500, 0).await.expect("the lock is free");
-    let waiting = async { acquire_once(&other, &history, 300, 20_000).await.expect("a grant") };
+    acquire_once(&one, &history, 5_000, 0).await.expect("the lock is free");
+    let waiting = async { acquire_once(&other, &history, 3_000, 60_000).await.expect("a grant") };
     let asking = async {
         one.queue_of("a", 1).await;
         redis.step(HOUR);
-        until("a grant", || acquire_once(&one, &history, 300, 0)).await
+        until("a grant", || acquire_once(&one, &history, 3_000, 0)).await
     };
     tokio::join!(waiting, asking);
     let grants = history.grants();
@@ -91,8 +91,8 @@ async fn a_lease_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     let locks = server.locks();
-    let held = locks.grant("held", 10_000).await;
-    let released = locks.grant("released", 10_000).await;
+    let held = locks.grant("held", 6_000).await;
+    let released = locks.grant("released", 6_000).await;
     redis.step(MOMENT);
     let renewed = locks.renew("held", held.lease_id).await.lease();
     assert_eq!(renewed.token, held.token);
@@ -153,7 +153,7 @@ async fn a_jump_back_does_not_make_a_pause_longer() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     let locks = server.locks();
-    locks.grant("a", 3_000).await;
+    locks.grant("a", 5_000).await;
     redis.step(HOUR);
     locks.acquire("b", json!({})).await.problem(Code::StoreUnavailable);
     redis.step(-HOUR);
