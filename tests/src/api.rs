@@ -248,9 +248,18 @@ impl Locks {
         self.0.attempt(Method::POST, &path, &json, body.to_string().into()).await
     }
 
-    /// A grant for `ttl_ms` that must be had at once.
+    /// A grant for `ttl_ms` that must be had at once. Where the store took so long to reply that the
+    /// outcome is unknown, the request is retried with its id.
+    ///
+    /// # Panics
+    /// If it is refused.
     pub async fn grant(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
-        self.acquire(lock, json!({ "ttl_ms": ttl_ms })).await.lease()
+        let ask = json!({"ttl_ms": ttl_ms, "lease_id": crate::key_file::lease_id()});
+        crate::wait::until("a grant of known outcome", || async {
+            let reply = self.acquire(lock, ask.clone()).await;
+            (reply.status != 504).then(|| reply.lease())
+        })
+        .await
     }
 
     /// `POST …/renew`.
