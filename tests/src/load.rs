@@ -230,7 +230,7 @@ impl Worker {
             }
         };
         // Others go first in the queue, each at most as long as it needs for its own repeats.
-        let limit = 2 * patience();
+        let limit = patience();
         match tokio::time::timeout(limit, asking).await {
             Ok(answer) => answer,
             Err(_) => panic!("{verb} {name}: no answer for {limit:?}"),
