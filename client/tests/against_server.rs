@@ -27,18 +27,18 @@ fn name(lock: &str) -> LockName {
     LockName::new(lock).unwrap()
 }
 
-/// Polls until the lock has the state `wanted`; fails the test after 20 s.
+/// Polls until the lock has the state `wanted`; fails the test when the limit is over.
 async fn until_state(client: &Client, lock: &str, wanted: LockState) {
-    let deadline = clock::now().plus_ms(20_000);
+    let deadline = network::limit();
     while client.locks().show(&name(lock)).await.unwrap().state != wanted {
         assert!(clock::now() < deadline, "{lock} never became {wanted:?}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Polls until `wanted` requests wait for the lock; fails the test after 20 s.
+/// Polls until `wanted` requests wait for the lock; fails the test when the limit is over.
 async fn until_waiting(client: &Client, lock: &str, wanted: usize) {
-    let deadline = clock::now().plus_ms(20_000);
+    let deadline = network::limit();
     while client.locks().show(&name(lock)).await.unwrap().queue_length != wanted {
         assert!(clock::now() < deadline, "never {wanted} waiting for {lock}");
         tokio::time::sleep(Duration::from_millis(5)).await;

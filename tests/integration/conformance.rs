@@ -16,7 +16,7 @@ use fence_tests::redis_sentinel::SentinelGroup;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::store_options::patient;
-use fence_tests::wait::PATIENCE;
+use fence_tests::wait::patience;
 use lock_server::guards::Guards;
 use lock_server::store::driver::Driver;
 use lock_server::store::records::etcd::EtcdRecords;
@@ -224,7 +224,7 @@ mod lock_replica {
     async fn store() -> (Arc<SentinelGroup>, lock_store::Store) {
         let group = lock_sentinel::GROUP.get(SentinelGroup::start()).await;
         // The default is for replicas that have a machine of their own.
-        let replicas = ReplicaOptions { count: 1, timeout: PATIENCE };
+        let replicas = ReplicaOptions { count: 1, timeout: patience() };
         let options = StoreOptions { replicas, ..options() };
         let store = locks_of_its_own(&group.url_of_one(), options).await;
         (group, store)
@@ -371,7 +371,7 @@ async fn embedded_stores_open_again() {
         lock_store::reopened(&store, round).await;
         drop(store);
         kit.tasks.begin_shutdown();
-        assert!(kit.tasks.drained(PATIENCE).await, "the store is still in use");
+        assert!(kit.tasks.drained(patience()).await, "the store is still in use");
         let store = fences_at(&fences.store()).await;
         fence_store::reopened(&store, round).await;
         let handles = Arc::strong_count(&store);

@@ -8,13 +8,12 @@ use std::time::Duration;
 use fence_tests::process::{Output, Process, command};
 use serde_json::Value;
 use tempfile::TempDir;
-use tokio::time::Instant;
 
 const GUIDES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/guides");
 /// Line that the shell prints before the output of the next command; no command prints this.
 const MARK: &str = "=== command ";
 /// Longest time of a guide: some start servers of their own, and wait for what these do.
-const PATIENCE: Duration = Duration::from_secs(180);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Variable with a folder of programs that a page uses, such as a virtual environment's.
 const PROGRAMS: &str = "GUIDE_PROGRAMS";
@@ -160,11 +159,7 @@ fn word(word: &str) -> &str {
 /// Output of a shell at its end. A guide awaits several things one after the other, so that it may
 /// take longer than what a test awaits at once.
 async fn ended(mut shell: Process) -> Output {
-    let begin = Instant::now();
-    while shell.is_running() && begin.elapsed() < PATIENCE {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    shell.ended().await
+    shell.ended_within(LIMIT).await
 }
 
 /// Runs a guide from its beginning to its end, before the servers of `fence serve`.

@@ -27,6 +27,8 @@ use self::load::lease_of;
 const TTL: &str = "1500ms";
 /// The same for a test that acts within it.
 const LONG_TTL: &str = "3s";
+/// The same for a test in which no lead runs out.
+const LASTING_TTL: &str = "60s";
 /// Time limit of a reply of the upstream.
 const TIMEOUT: &str = "500ms";
 const LOCK: &str = "guards/http";
@@ -204,7 +206,7 @@ impl Pair {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_standby_says_so_and_names_the_leader() {
-    let pair = Pair::start().await;
+    let pair = Pair::with_ttl(LASTING_TTL).await;
     let leader = pair.leader().await;
     let [leads, waits] = [&pair.members[leader], &pair.members[1 - leader]];
     pair.written_through(leader, "doc", 33, "one").await;
@@ -229,7 +231,7 @@ async fn a_standby_says_so_and_names_the_leader() {
 /// An orderly end closes the lanes and releases the lease: the standby need not wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_orderly_end_hands_the_lanes_over() {
-    let mut pair = Pair::start().await;
+    let mut pair = Pair::with_ttl(LASTING_TTL).await;
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 33, "one").await;
     pair.members[leader].server.process.terminate();

@@ -127,7 +127,7 @@ impl Api {
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
             // A waiter stays through an outage of etcd, which lasts 25 s on a quiet machine.
-            .timeout(Duration::from_secs(90))
+            .timeout(crate::wait::scaled(Duration::from_secs(90)))
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");
@@ -248,9 +248,18 @@ impl Locks {
         self.0.attempt(Method::POST, &path, &json, body.to_string().into()).await
     }
 
-    /// A grant for `ttl_ms` that must be had at once.
+    /// A grant for `ttl_ms` that must be had at once. Where the store took so long to reply that the
+    /// outcome is unknown, the request is retried with its id.
+    ///
+    /// # Panics
+    /// If it is refused.
     pub async fn grant(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
-        self.acquire(lock, json!({ "ttl_ms": ttl_ms })).await.lease()
+        let ask = json!({"ttl_ms": ttl_ms, "lease_id": crate::key_file::lease_id()});
+        crate::wait::until("a grant of known outcome", || async {
+            let reply = self.acquire(lock, ask.clone()).await;
+            (reply.status != 504).then(|| reply.lease())
+        })
+        .await
     }
 
     /// `POST …/renew`.
@@ -271,6 +280,15 @@ impl Locks {
     /// `GET /v1/locks/{lock}`.
     pub async fn show(&self, lock: &str) -> LockReply {
         self.0.get(&format!("/v1/locks/{}", encode(lock))).await.expect(200).read()
+    }
+
+    /// Waits until one waits for the lock: the request `waiting`, unless it has its reply already,
+    /// because the lease before it ended early.
+    pub async fn queued<T>(&self, lock: &str, waiting: &tokio::task::JoinHandle<T>) {
+        crate::wait::until_true(&format!("a waiter for {lock}"), || async {
+            waiting.is_finished() || self.show(lock).await.queue_length == 1
+        })
+        .await;
     }
 
     /// Waits until `count` wait for the lock.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::key_file::text;
 use crate::process::{Process, command};
-use crate::wait::{soon, until};
+use crate::wait::{patience, soon, until_within};
 
 /// Nothing of the machine's user, and nothing from elsewhere.
 const FLAGS: [&str; 8] = [
@@ -23,6 +23,9 @@ const FLAGS: [&str; 8] = [
     "--disable-component-update",
     "--disable-sync",
 ];
+
+/// Longer than any test waits.
+const FOREVER: Duration = Duration::from_secs(3_600);
 
 /// The Enter key, as WebDriver writes it.
 pub const ENTER: &str = "\u{e007}";
@@ -117,10 +120,11 @@ impl Browser {
     /// If it never is; with the text of the page.
     pub async fn until(&self, expression: &str) {
         let script = format!("try {{ return Boolean({expression}) }} catch {{ return false }}");
-        let is_true = until(expression, || async {
+        // The page is shown instead of its message.
+        let is_true = until_within(FOREVER, expression, || async {
             (self.run(&script).await == Value::Bool(true)).then_some(())
         });
-        let outcome = tokio::time::timeout(crate::wait::PATIENCE / 2, is_true).await;
+        let outcome = tokio::time::timeout(patience(), is_true).await;
         if outcome.is_err() {
             let page = self.run("return location.href + '\\n' + document.body.innerText").await;
             panic!("{expression} is false on {}", page.as_str().unwrap_or_default());

@@ -316,7 +316,8 @@ fn launch(
 
 fn client(certificates: Option<&EtcdCertificates>) -> reqwest::Client {
     service_kit::tls::install_crypto();
-    let mut builder = reqwest::Client::builder().timeout(std::time::Duration::from_secs(5));
+    let mut builder =
+        reqwest::Client::builder().timeout(crate::wait::scaled(std::time::Duration::from_secs(10)));
     if let Some(own) = certificates {
         let authority = reqwest::Certificate::from_pem(&own.pem("ca.pem")).expect("an authority");
         let both = [own.pem("client.pem"), own.pem("client.key")].concat();

@@ -18,10 +18,8 @@ use crate::journal::{Answer, Journal, Seal, WriteReport};
 use crate::journal_origin::Origin;
 use crate::key_file::{lease_id, unsigned};
 use crate::seed::Seed;
-use crate::wait::soon;
+use crate::wait::{patience, soon};
 
-/// Longest wait of a client for a reply: a guard that is paused replies within it.
-const PATIENCE: Duration = Duration::from_secs(8);
 /// Pause after a refusal.
 const PAUSE: Duration = Duration::from_millis(20);
 /// A holder that was refused as stale so often believes it.
@@ -180,7 +178,7 @@ impl Holder {
         let path = format!("/v1/fences/{}/seal", self.target.lock);
         let headers = [("fencing-token", self.credential.as_str())];
         let sealing = self.guard.attempt(Method::POST, &path, &headers, Bytes::new());
-        let reply = tokio::time::timeout(PATIENCE, sealing).await.ok()?.ok()?;
+        let reply = tokio::time::timeout(patience(), sealing).await.ok()?.ok()?;
         if reply.status == 200 {
             self.sealed();
             return None;
@@ -211,7 +209,7 @@ impl Holder {
                 tokio::time::sleep(stay).await;
                 std::io::Result::Ok(())
             };
-            let _ = tokio::time::timeout(PATIENCE, sending).await;
+            let _ = tokio::time::timeout(patience(), sending).await;
         }
         None
     }
@@ -221,7 +219,7 @@ impl Holder {
         let path = format!("/{}", self.target.lock);
         let headers = [("fencing-token", self.credential.as_str()), ("x-op", op)];
         let sending = self.api.attempt(method, &path, &headers, body);
-        let reply = tokio::time::timeout(PATIENCE, sending).await;
+        let reply = tokio::time::timeout(patience(), sending).await;
         reply.expect("a reply, or the end of the connection").ok()
     }
 

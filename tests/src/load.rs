@@ -17,7 +17,7 @@ use crate::api::{Guard, Locks, Reply};
 use crate::history::{Action, Granted, History, Operation, OperationResult};
 use crate::key_file::lease_id;
 use crate::seed::Seed;
-use crate::wait::{PATIENCE, soon, until_true};
+use crate::wait::{patience, soon, until_true};
 
 /// Longer than any run: whatever is lost was lost by a server, not by time.
 const TTL_MS: u64 = 60_000;
@@ -230,9 +230,10 @@ impl Worker {
             }
         };
         // Others go first in the queue, each at most as long as it needs for its own repeats.
-        match tokio::time::timeout(2 * PATIENCE, asking).await {
+        let limit = patience();
+        match tokio::time::timeout(limit, asking).await {
             Ok(answer) => answer,
-            Err(_) => panic!("{verb} {name}: no answer for {:?}", 2 * PATIENCE),
+            Err(_) => panic!("{verb} {name}: no answer for {limit:?}"),
         }
     }
 

@@ -6,7 +6,7 @@ use fence_protocol::{FencingToken, credential};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::wait::PATIENCE;
+use crate::wait::soon;
 
 /// A frame of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +185,6 @@ impl PostgresClient {
             self.stream.read_exact(&mut body).await.ok()?;
             Some(Frame { tag, body })
         };
-        tokio::time::timeout(PATIENCE, reading).await.expect("a frame or the end in time")
+        soon("a frame or the end", reading).await
     }
 }

@@ -5,6 +5,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -12,7 +13,7 @@ use crate::certificates::Certificates;
 use crate::ports;
 use crate::process::{Output, Process, command};
 use crate::redis_clock::OwnClock;
-use crate::wait::until;
+use crate::wait::{patience, until};
 
 /// Folder of the programs of each version, in Debian.
 const PROGRAMS: &str = "/usr/lib/postgresql";
@@ -155,18 +156,27 @@ impl Postgres {
         self.signal_all("-CONT");
     }
 
-    /// SIGKILL to every process of the server at once: a crash.
+    /// SIGKILL to every process of the server at once: a crash. All of them are gone afterwards: a
+    /// back end that still has the shared memory keeps the next server from starting.
+    ///
+    /// # Panics
+    /// If one of them lives on.
     pub fn kill(&mut self) {
-        // Paused, it begins no back end that is not in the list: one that lives on keeps the next
-        // server from starting.
+        // Paused, it begins no back end that is not in the list.
         if self.process.is_running() {
             self.process.pause();
         }
         while self.process.is_running() && !self.process.is_stopped() {
             std::thread::yield_now();
         }
+        let children = self.children();
         self.signal_all("-KILL");
         self.process.kill();
+        let began = Instant::now();
+        while children.iter().any(|pid| is_alive(pid)) {
+            assert!(began.elapsed() < patience(), "a back end of {children:?} survives SIGKILL");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Sets settings for every start from now on.
@@ -233,13 +243,16 @@ impl Postgres {
         .await;
     }
 
-    /// Back ends are in sessions of their own: they are found as children of the postmaster.
-    fn signal_all(&self, signal: &str) {
+    /// Process ids of the back ends. They are in sessions of their own, and children of the
+    /// postmaster.
+    fn children(&self) -> Vec<String> {
         let parent = self.process.pid();
         let listed = std::fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"));
-        let children = listed.unwrap_or_default();
-        let pids = std::iter::once(parent.to_string());
-        let pids = pids.chain(children.split_whitespace().map(str::to_owned));
+        listed.unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn signal_all(&self, signal: &str) {
+        let pids = std::iter::once(self.process.pid().to_string()).chain(self.children());
         let status = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
         // A back end may have ended by itself meanwhile.
         let _ = status.expect("kill");
@@ -252,6 +265,14 @@ impl Drop for Postgres {
             self.signal_all("-KILL");
         }
     }
+}
+
+/// Returns `false` once it has ended, also where no parent has collected it, or where its id is
+/// another program's.
+fn is_alive(pid: &str) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let Some((name, rest)) = stat.rsplit_once(") ") else { return false };
+    name.ends_with("(postgres") && !rest.starts_with(['Z', 'X'])
 }
 
 /// A program of the newest PostgreSQL that is installed.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use crate::wait::{PATIENCE, until, until_within};
+use crate::wait::{until, until_within};
 
 /// A running (or ended) process. Killed, with its process group, when dropped; shows the end of
 /// its output when dropped by a failing test.
@@ -152,17 +152,23 @@ impl Process {
     /// # Panics
     /// If it does not end.
     pub async fn ended(&mut self) -> Output {
-        self.ended_within(PATIENCE).await
+        let what = format!("{} to end", self.name);
+        let status = until(&what, || std::future::ready(self.try_wait())).await;
+        self.output(status)
     }
 
     /// Waits as [`Self::ended`] does, for what has much to do.
     ///
     /// # Panics
-    /// If it does not end within `patience`.
-    pub async fn ended_within(&mut self, patience: Duration) -> Output {
+    /// If it does not end within `limit`, which is scaled as every limit.
+    pub async fn ended_within(&mut self, limit: Duration) -> Output {
         let what = format!("{} to end", self.name);
         let look = || std::future::ready(self.try_wait());
-        let status = until_within(patience, &what, look).await;
+        let status = until_within(limit, &what, look).await;
+        self.output(status)
+    }
+
+    fn output(&self, status: ExitStatus) -> Output {
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         Output { code, stdout: self.stdout(), stderr: self.stderr() }
     }
@@ -180,6 +186,19 @@ impl Process {
     /// Its standard error so far.
     pub fn stderr(&self) -> String {
         read(&self.logs.path().join("stderr"))
+    }
+
+    /// Copies both outputs to a folder that outlives the test, and returns it.
+    fn keep_logs(&self) -> std::io::Result<PathBuf> {
+        let thread = std::thread::current();
+        let test = thread.name().unwrap_or("unnamed").replace("::", ".");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/test-logs").join(test);
+        std::fs::create_dir_all(&folder)?;
+        for kind in ["stdout", "stderr"] {
+            let kept = folder.join(format!("{}-{}.{kind}", self.name, self.pid()));
+            std::fs::copy(self.logs.path().join(kind), kept)?;
+        }
+        folder.canonicalize()
     }
 
     fn try_wait(&mut self) -> Option<ExitStatus> {
@@ -218,6 +237,10 @@ impl Drop for Process {
         }
         if std::thread::panicking() {
             eprintln!("{}", self.tail());
+            match self.keep_logs() {
+                Ok(folder) => eprintln!("--- all of it: {}", folder.display()),
+                Err(error) => eprintln!("--- the logs of {} are not kept: {error}", self.name),
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 use crate::journal::{Answer, WriteReport};
 use crate::redis_writes::{Grant, refusal};
 use crate::resp_client::{Resp, RespClient, RespReader, RespWriter, request};
-use crate::wait::{PATIENCE, soon, until_true};
+use crate::wait::{patience, soon, until_true};
 
 /// The writes that are sent in one piece.
 const PIECE: u64 = 500;
@@ -107,7 +107,7 @@ async fn receive(mut reader: RespReader, seen: Arc<Seen>) -> Vec<WriteReport> {
         let reply = match tokio::time::timeout(GLANCE, reader.next()).await {
             Ok(Ok(reply)) => reply,
             Ok(Err(_)) => break,
-            Err(_) if silence > PATIENCE / 4 => break,
+            Err(_) if silence > patience() / 4 => break,
             Err(_) => {
                 silence += GLANCE;
                 continue;

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use crate::ports;
 use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
-use crate::wait::{PATIENCE, until};
+use crate::wait::{patience, until};
 
 /// A redis-server of its own: own port, own folder, gone when dropped.
 #[derive(Debug)]
@@ -158,8 +158,8 @@ impl Redis {
 /// If it does not reply.
 pub(crate) async fn connect_patiently(url: &str) -> redis::RedisResult<MultiplexedConnection> {
     let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(PATIENCE))
-        .set_response_timeout(Some(PATIENCE));
+        .set_connection_timeout(Some(patience()))
+        .set_response_timeout(Some(patience()));
     let client = redis::Client::open(url)?;
     client.get_multiplexed_async_connection_with_config(&config).await
 }

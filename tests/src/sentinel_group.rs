@@ -20,7 +20,7 @@ const SIZE: u8 = 3;
 
 /// A failover that was not agreed on is tried again after seconds, more than once on a busy
 /// machine.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 
 /// Three Redis and three sentinels; gone when dropped.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::history::{Granted, History};
 use crate::key_file::{lease_id, session_id};
 use crate::seed::Seed;
 use crate::session_client::Sessions;
-use crate::wait::{PATIENCE, soon, until_true};
+use crate::wait::{patience, soon, until_true};
 
 /// Longer than a death, shorter than a run: heartbeats are what keeps the leases.
 const TTL_MS: u64 = 4_000;
@@ -363,9 +363,10 @@ impl Worker {
                 tokio::time::sleep(PAUSE).await;
             }
         };
-        match tokio::time::timeout(PATIENCE, asking).await {
+        let limit = patience();
+        match tokio::time::timeout(limit, asking).await {
             Ok(answer) => answer,
-            Err(_) => panic!("{}: {call:?}: no answer for {PATIENCE:?}", self.owner),
+            Err(_) => panic!("{}: {call:?}: no answer for {limit:?}", self.owner),
         }
     }
 

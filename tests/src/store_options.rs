@@ -3,7 +3,7 @@
 use lock_server::store::StoreOptions;
 use redis_link::LinkOptions;
 
-use crate::wait::PATIENCE;
+use crate::wait::patience;
 
 /// Options for a test in which no server, node or network fails: whatever is behind the store has
 /// as long as the test itself waits.
@@ -13,5 +13,5 @@ pub fn patient() -> StoreOptions {
 
 /// The connections of [`patient`].
 pub fn patient_link() -> LinkOptions {
-    LinkOptions { connect_timeout: PATIENCE, reply_timeout: PATIENCE, ..LinkOptions::default() }
+    LinkOptions { connect_timeout: patience(), reply_timeout: patience(), ..LinkOptions::default() }
 }

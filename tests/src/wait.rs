@@ -1,38 +1,75 @@
 //! Waiting for conditions.
+//!
+//! A limit is how long a broken product may keep a test waiting, and never what a healthy one needs
+//! on a busy machine. `FENCE_TEST_PATIENCE` is a factor for all of them.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::sync::LazyLock;
+use std::time::Duration;
 
-/// Time that a condition may take to come true: far more than it needs on a busy machine, so that
-/// only what never comes fails.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+use tokio::time::Instant;
+
+/// Time that a condition may take to come true, before [`scaled`].
+const LIMIT: Duration = Duration::from_secs(45);
 
 /// Pause between two looks at a condition.
 const STEP: Duration = Duration::from_millis(5);
 
+/// Variable of the environment with the factor, 1 where it is not set.
+const FACTOR: &str = "FENCE_TEST_PATIENCE";
+
+/// A limit of a test, multiplied by `FENCE_TEST_PATIENCE`.
+///
+/// # Panics
+/// If the variable is no number above zero, or so large that the limit is no time any more.
+pub fn scaled(limit: Duration) -> Duration {
+    static SET: LazyLock<Option<String>> = LazyLock::new(|| {
+        let set = std::env::var_os(FACTOR);
+        set.map(|text| text.to_string_lossy().into_owned())
+    });
+    let text = SET.as_deref().unwrap_or("1");
+    multiplied(limit, text).unwrap_or_else(|| {
+        panic!("{FACTOR}={text:?}: expected a number above 0, such as 2 or 1.5, at most 1000")
+    })
+}
+
+fn multiplied(limit: Duration, factor: &str) -> Option<Duration> {
+    let factor: f64 = factor.trim().parse().ok()?;
+    (factor > 0.0 && factor <= 1_000.0).then(|| limit.mul_f64(factor))
+}
+
+/// Time that a condition may take to come true.
+pub fn patience() -> Duration {
+    scaled(LIMIT)
+}
+
 /// Looks until `look` gives a value.
 ///
 /// # Panics
-/// When [`PATIENCE`] is over; `what` names the condition.
+/// After [`patience`]; `what` names the condition.
 pub async fn until<T, F: Future<Output = Option<T>>>(what: &str, look: impl FnMut() -> F) -> T {
-    until_within(PATIENCE, what, look).await
+    until_within(LIMIT, what, look).await
 }
 
-/// Waits as [`until`] does, for what takes others longer than [`PATIENCE`].
+/// Waits as [`until`] does, for what takes others longer. The limit is [`scaled`] here.
 ///
 /// # Panics
-/// When `patience` is over; `what` names the condition.
+/// When the limit is over; `what` names the condition.
 pub async fn until_within<T, F: Future<Output = Option<T>>>(
-    patience: Duration,
+    limit: Duration,
     what: &str,
     mut look: impl FnMut() -> F,
 ) -> T {
+    let limit = scaled(limit);
     let begin = Instant::now();
     loop {
+        // Before the look: a pause of the machine after it has shown nothing to a product that
+        // had no time either.
+        let is_last = begin.elapsed() >= limit;
         if let Some(value) = look().await {
             return value;
         }
-        assert!(begin.elapsed() < patience, "waited {patience:?} for: {what}");
+        assert!(!is_last, "waited {limit:?} for: {what}");
         tokio::time::sleep(STEP).await;
     }
 }
@@ -40,7 +77,7 @@ pub async fn until_within<T, F: Future<Output = Option<T>>>(
 /// Looks until `look` says true.
 ///
 /// # Panics
-/// When [`PATIENCE`] is over; `what` names the condition.
+/// After [`patience`]; `what` names the condition.
 pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnMut() -> F) {
     until(what, || {
         let seen = look();
@@ -49,26 +86,43 @@ pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnM
     .await;
 }
 
-/// Looks until `look` gives a value; `None` when [`PATIENCE`] is over, for callers that report it.
+/// Looks until `look` gives a value; `None` after [`patience`], for callers that report it.
 pub async fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
-    while begin.elapsed() < PATIENCE {
+    loop {
+        let is_last = begin.elapsed() >= patience();
         let value = look();
-        if value.is_some() {
+        if value.is_some() || is_last {
             return value;
         }
         tokio::time::sleep(STEP).await;
     }
-    None
 }
 
-/// Awaits a future for at most [`PATIENCE`].
+/// Awaits a future for at most [`patience`].
 ///
 /// # Panics
 /// When the time is over; `what` names what was awaited.
 pub async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
-    match tokio::time::timeout(PATIENCE, future).await {
+    let limit = patience();
+    match tokio::time::timeout(limit, future).await {
         Ok(value) => value,
-        Err(_) => panic!("waited {PATIENCE:?} for: {what}"),
+        Err(_) => panic!("waited {limit:?} for: {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_factor_is_a_number_above_zero() {
+        let limit = Duration::from_secs(10);
+        assert_eq!(multiplied(limit, "1"), Some(limit));
+        assert_eq!(multiplied(limit, "2.5"), Some(Duration::from_secs(25)));
+        assert_eq!(multiplied(limit, "0.5"), Some(Duration::from_secs(5)));
+        for wrong in ["", "0", "-1", "NaN", "inf", "1e9", "two"] {
+            assert_eq!(multiplied(limit, wrong), None, "{wrong}");
+        }
     }
 }

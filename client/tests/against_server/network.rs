@@ -4,11 +4,23 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use clap::Parser as _;
-use fence_client::Client;
+use fence_client::{Client, clock};
 use service_kit::Kit;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
+
+/// The moment at which a condition that is awaited from now on fails the test: a minute, multiplied
+/// by `FENCE_TEST_PATIENCE` as in `tests/src/wait.rs`.
+pub(crate) fn limit() -> clock::Moment {
+    let text = std::env::var("FENCE_TEST_PATIENCE").unwrap_or_else(|_| "1".to_owned());
+    let factor = text.trim().parse::<f64>().ok().filter(|factor| *factor > 0.0);
+    let factor = factor.filter(|factor| *factor <= 1_000.0);
+    let factor = factor.unwrap_or_else(|| {
+        panic!("FENCE_TEST_PATIENCE={text:?}: expected a number above 0, at most 1000")
+    });
+    clock::now().plus(Duration::from_secs(60).mul_f64(factor))
+}
 
 /// Fault of a request.
 #[derive(Clone, Copy, Debug)]

@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::PATIENCE;
 use serde_json::Value;
 
 async fn bench(args: &[&str]) -> Output {
     let mut command = command(fence_tests::binaries::path("fence"));
     command.args(["bench", "lock", "--clients", "2", "--rounds", "2", "--time", "20ms"]).args(args);
-    Process::spawn("fence", command).ended_within(PATIENCE * 4).await
+    Process::spawn("fence", command).ended_within(std::time::Duration::from_secs(180)).await
 }
 
 /// The JSON that a benchmark printed, which measured all that it was asked for.

@@ -297,18 +297,26 @@ async fn a_retry_elsewhere_gets_no_longer_ttl_than_there_is() {
     let second = lock_server(&etcd).await;
     for round in 0..3 {
         let lock = format!("short/{round}");
-        let ask = json!({"lease_id": lease_id(), "ttl_ms": 2_100, "owner": "me"});
-        let granted = first.locks().acquire(&lock, ask.clone()).await.lease();
-        // A part of its time is over.
-        tokio::time::sleep(std::time::Duration::from_millis(1_050)).await;
-        let again = second.locks().acquire(&lock, ask).await.lease();
-        let reported = std::time::Duration::from_millis(again.ttl_ms);
-        let until = tokio::time::Instant::now() + reported;
+        let (granted, again, asked) = until("a retry before the lease has ended", || async {
+            let ask = json!({"lease_id": lease_id(), "ttl_ms": 2_100, "owner": "me"});
+            let granted = first.locks().acquire(&lock, ask.clone()).await;
+            if granted.status != 200 {
+                return None;
+            }
+            // A part of its time is over.
+            tokio::time::sleep(std::time::Duration::from_millis(1_050)).await;
+            // From here on the reported time counts at the latest, however late the reply is read.
+            let asked = tokio::time::Instant::now();
+            let again = second.locks().acquire(&lock, ask).await;
+            (again.status == 200).then(|| (granted.lease(), again.lease(), asked))
+        })
+        .await;
+        let until = asked + std::time::Duration::from_millis(again.ttl_ms);
         assert_eq!(again.token, granted.token);
         let next = json!({"ttl_ms": LONG_MS, "wait_ms": LONG_MS});
         let next = first.locks().acquire(&lock, next).await.lease();
         let early = until.saturating_duration_since(tokio::time::Instant::now());
-        // The answers were on their way for a moment.
+        // Clocks of three processes, in whole milliseconds.
         assert!(early.as_millis() < 200, "{} was granted {early:?} early", next.token);
     }
 }

@@ -21,7 +21,7 @@ async fn no_lease_ends_when_an_old_leader_resumes() {
     let locks = server.locks();
     let mut held = Vec::new();
     for number in 0..12 {
-        held.push(locks.grant(&format!("kept/{number}"), 8_000).await);
+        held.push(locks.grant(&format!("kept/{number}"), 12_000).await);
     }
     cluster.node(leader).process().pause();
     cluster.node(leader).process().stopped().await;
@@ -30,7 +30,7 @@ async fn no_lease_ends_when_an_old_leader_resumes() {
         renewed(&locks, lease.lock.as_str(), lease.lease_id).await;
     }
     // More than the old leader's clock would give them.
-    let apart = locks.grant("apart", 9_000).await;
+    let apart = locks.grant("apart", 13_000).await;
     until_true("their time to pass", || async {
         for lease in &held {
             renewed(&locks, lease.lock.as_str(), lease.lease_id).await;

@@ -33,7 +33,7 @@ async fn granted(waiting: JoinHandle<Reply>) -> LeaseReply {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_served_in_order_over_all_servers() {
     let etcd = Etcd::start().await;
-    let setup = mortal(&etcd);
+    let setup = setup(&etcd.url());
     let servers = [setup.start().await, setup.start().await, setup.start().await];
     let mut held = servers[2].locks().grant("fifo", LONG_MS).await;
     let mut waiting = Vec::new();
@@ -111,7 +111,7 @@ async fn the_leases_of_a_dead_server_end_by_the_others_clocks() {
     let short = dying.locks().grant("short", 4_000).await;
     let long = dying.locks().grant("long", LONG_MS).await;
     let waiting = wait_for(&other.locks(), "short");
-    other.locks().queue_of("short", 1).await;
+    other.locks().queued("short", &waiting).await;
     dying.process.kill();
     assert!(granted(waiting).await.token > short.token);
     let late = other.locks().renew("short", short.lease_id).await;

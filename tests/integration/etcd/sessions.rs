@@ -32,12 +32,12 @@ async fn two(url: &str) -> [Server; 2] {
 async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     let etcd = Etcd::start().await;
     let [one, two] = two(&etcd.url()).await;
-    let session = sessions(&one).begin("process", 4_000).await.session_id;
+    let session = sessions(&one).begin("process", 6_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = one.locks().acquire("kept", ask).await.lease();
     // Far longer than the first server would have waited.
-    let apart = two.locks().grant("apart", 8_000).await;
-    until_true("twice its time to pass", || async {
+    let apart = two.locks().grant("apart", 9_000).await;
+    until_true("more than its time to pass", || async {
         let beat = sessions(&two).heartbeat(session).await.expect("an answer");
         assert_eq!(beat.status, 200, "{beat:?}");
         two.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
@@ -59,7 +59,7 @@ async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
 async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;
     let [mut dying, other] = two(&etcd.url()).await;
-    let session = sessions(&dying).begin("process", 4_000).await.session_id;
+    let session = sessions(&dying).begin("process", 6_000).await.session_id;
     let mut held = Vec::new();
     for lock in ["d/1", "d/2", "d/3"] {
         let ask = json!({"session_id": session, "owner": "process"});
@@ -70,7 +70,7 @@ async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
         let locks = locks.clone();
         async move { locks.acquire("d/2", json!({"wait_ms": LONG_MS, "ttl_ms": LONG_MS})).await }
     });
-    locks.queue_of("d/2", 1).await;
+    locks.queued("d/2", &waiting).await;
     dying.process.kill();
     assert!(soon("the waiter", waiting).await.unwrap().lease().token > held[2].token);
     for lease in &held {
@@ -87,7 +87,7 @@ async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
 async fn a_paused_server_ends_no_session_of_another() {
     let etcd = Etcd::start().await;
     let [still, other] = two(&etcd.url()).await;
-    let session = sessions(&still).begin("process", 4_000).await.session_id;
+    let session = sessions(&still).begin("process", 6_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = still.locks().acquire("kept", ask).await.lease();
     still.process.pause();
@@ -96,8 +96,8 @@ async fn a_paused_server_ends_no_session_of_another() {
         let beat = sessions(&other).heartbeat(session).await.expect("an answer");
         assert_eq!(beat.status, 200, "{beat:?}");
     };
-    let apart = other.locks().grant("apart", 8_000).await;
-    until_true("twice its time to pass", || async {
+    let apart = other.locks().grant("apart", 9_000).await;
+    until_true("more than its time to pass", || async {
         beat().await;
         other.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
     })

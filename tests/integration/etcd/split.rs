@@ -143,7 +143,7 @@ impl Site {
 /// Cuts off the leader, or another node.
 async fn split(is_leader: bool) {
     let site = Site::start(is_leader).await;
-    let kept = granted(&site.few.locks(), &site.history, "kept").await;
+    let kept = until_granted(&site.few, "kept", json!({"ttl_ms": LONG_MS})).await;
     let short = until_granted(&site.few, "short", json!({"ttl_ms": 2_000})).await;
     site.both_grant().await;
 

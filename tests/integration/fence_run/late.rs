@@ -19,7 +19,7 @@ async fn a_release_that_arrives_too_late_is_no_loss() {
     for more in [&[][..], &["--lock", "other"]] {
         let site = Site::new().await;
         let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 5";
-        let options = [&["--ttl", "3s"], more].concat();
+        let options = [&["--ttl", "4s"], more].concat();
         let (proxy, mut process) = behind_proxy(&site, &options, script).await;
         site.job_pid().await;
         proxy.set(Fault::Blackhole);

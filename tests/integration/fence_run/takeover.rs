@@ -4,7 +4,7 @@ use fence_protocol::wire::lock::LockState;
 
 use super::{LIVES_ON, Site, code, is_alive};
 
-const OWNER: [&str; 4] = ["--owner", "billing", "--ttl", "900ms"];
+const OWNER: [&str; 4] = ["--owner", "billing", "--ttl", "6s"];
 
 /// The earlier life, where it still runs, has its command ended, and says why.
 #[tokio::test]
@@ -62,7 +62,7 @@ async fn a_takeover_goes_by_owner() {
     named.terminate();
     assert_eq!(named.ended().await.code, 143);
     std::fs::remove_file(site.file("pid")).unwrap();
-    let mut old = site.run(&["--takeover", "--ttl", "900ms"], LIVES_ON);
+    let mut old = site.run(&["--takeover", "--ttl", "6s"], LIVES_ON);
     site.job_pid().await;
     let owner = site.locks.show("job").await.holder.unwrap().info.owner;
     assert!(!owner.as_str().contains(':'), "{owner} has a process id in it");

@@ -30,7 +30,7 @@ fn exported(printed: &str, variable: &str) -> String {
 async fn acquires(printed: &str, ca: &str) {
     let server = exported(printed, "FENCE_SERVER");
     let env = [("FENCE_CA_FILE", ca), ("FENCE_SERVER", &server)];
-    let mut acquire = fence(&["lock", "acquire", "a", "--ttl", "1s", "--wait", "10s"], &env);
+    let mut acquire = fence(&["lock", "acquire", "a", "--ttl", "1s", "--wait", "60s"], &env);
     let output = acquire.ended().await;
     assert_eq!(output.code, 0, "{output:?}");
 }

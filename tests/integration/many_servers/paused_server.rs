@@ -14,7 +14,7 @@ use crate::redis::kinds::servers_of;
 
 const LONG_MS: u64 = 60_000;
 /// A server that is taken for dead soon after it is paused.
-const MORTAL: [&str; 2] = ["--liveness", "400ms"];
+const MORTAL: [&str; 2] = ["--liveness", "2s"];
 
 async fn two_servers(redis: &Redis) -> (Server, Server) {
     let setup = Setup::lock_server(&redis.url()).args(&MORTAL);

@@ -65,8 +65,7 @@ async fn a_paused_server_leaves_the_outcome_unknown() {
     let server = Postgres::start().await;
     let tasks = Tasks::new();
     let target: PostgresTarget = server.url().parse().unwrap();
-    let options =
-        LinkOptions { reply_timeout: Duration::from_millis(300), ..LinkOptions::default() };
+    let options = LinkOptions { reply_timeout: Duration::from_secs(3), ..LinkOptions::default() };
     let verifier = Arc::new(Counting::default());
     let link = PostgresLink::start(target, options, verifier, &tasks).await.unwrap();
     server.pause();

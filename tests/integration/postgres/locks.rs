@@ -9,8 +9,8 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use serde_json::{Value, json};
 
-/// Short, so that a fault is noticed early.
-const TIMEOUT: [&str; 2] = ["--store-timeout", "1s"];
+/// Short, so that a fault is noticed early, and longer than a stall of a busy machine.
+const TIMEOUT: [&str; 2] = ["--store-timeout", "3s"];
 
 pub(super) fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&TIMEOUT)

@@ -56,7 +56,7 @@ async fn a_busy_pool_does_not_keep_a_seal_waiting() {
         })
         .collect();
     until_true("the pool to work", || async { entered.load(Ordering::SeqCst) > 50 }).await;
-    assert_eq!(app(&server).run(&seal("docs/1", 34, NEW, 4000)).await, DONE);
+    assert_eq!(app(&server).run(&seal("docs/1", 34, NEW, 30_000)).await, DONE);
     is_over.store(true, Ordering::SeqCst);
     for client in pool {
         // Refused, and not ended.
@@ -90,7 +90,7 @@ async fn a_holder_may_enter_again_while_a_seal_waits() {
     let mut new = app(&server);
     assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
     assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
-    let waits = new.send(&seal("docs/1", 34, NEW, 10_000));
+    let waits = new.send(&seal("docs/1", 34, NEW, 30_000));
     let waiting = "select count(*) > 0 from pg_locks where not granted";
     until_true("the seal to wait", || async { server.sql(waiting).await == "t" }).await;
     // Another one waits behind the seal, and is stale then.

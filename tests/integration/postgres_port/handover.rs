@@ -60,7 +60,7 @@ async fn a_statement_under_way_has_an_unknown_outcome() {
 async fn a_stopped_psql_cannot_commit_after_its_successor_began() {
     let postgres = database().await;
     let port = port(&setup(&postgres)).await;
-    let steps = ["BEGIN", "INSERT INTO journal VALUES (33, 1)", "SELECT pg_sleep(1)", "COMMIT"];
+    let steps = ["BEGIN", "INSERT INTO journal VALUES (33, 1)", "SELECT pg_sleep(30)", "COMMIT"];
     let args: Vec<&str> = steps.iter().flat_map(|step| ["-c", step]).collect();
     let mut old = Process::spawn("psql", port.psql(33, &args));
     let sql = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";

@@ -6,7 +6,7 @@ use fence_protocol::LeaseId;
 use fence_tests::conformance::lock_store::Store;
 use fence_tests::key_file::lease_id;
 use fence_tests::quorum_nodes::QuorumNodes;
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::{soon, until, until_true};
 use lock_server::store::{Acquire, Grant, StoreError};
 
 use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
@@ -103,13 +103,18 @@ async fn a_cancelled_duplicate_rolls_nothing_back() {
     until_all_vote(&kit).await;
     let asked = request("x", LONG_MS, LONG_MS);
     let grant = store.acquire(asked.clone()).await.unwrap();
-    stall(&nodes, 300).await;
-    let own = store.clone();
-    let duplicate = tokio::spawn(async move { own.acquire(asked).await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    duplicate.abort();
-    let arrived = || async { !is_one_attempts(&nodes, 0, "x").await };
-    until_true("the duplicate's votes to arrive", arrived).await;
+    // On a busy machine it may be cancelled before it is sent.
+    until_true("the votes of a cancelled duplicate to arrive", || async {
+        stall(&nodes, 300).await;
+        let own = store.clone();
+        let asked = asked.clone();
+        let duplicate = tokio::spawn(async move { own.acquire(asked).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        duplicate.abort();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        !is_one_attempts(&nodes, 0, "x").await
+    })
+    .await;
     it_stays(&store, "x", &grant).await;
 }
 
@@ -143,13 +148,24 @@ async fn an_undelivered_grant_is_rolled_back() {
     let nodes = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
-    stall(&nodes, 300).await;
-    let asked = request("x", LONG_MS, LONG_MS);
-    let own = store.clone();
-    let lease = asked.lease_id;
-    let gone = tokio::spawn(async move { own.acquire(asked).await });
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    gone.abort();
+    let lease = until("a request that is cancelled before its reply", || async {
+        stall(&nodes, 300).await;
+        let asked = request("x", LONG_MS, LONG_MS);
+        let own = store.clone();
+        let lease = asked.lease_id;
+        let gone = tokio::spawn(async move { own.acquire(asked).await });
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        gone.abort();
+        match gone.await {
+            Err(cancelled) => cancelled.is_cancelled().then_some(lease),
+            // The nodes' pause was over before.
+            Ok(granted) => {
+                store.release(&name("x"), granted.unwrap().lease_id).await.unwrap();
+                None
+            }
+        }
+    })
+    .await;
     // The nodes count its votes for used up, whatever becomes of them.
     let next = soon("the next", store.acquire(request("x", LONG_MS, LONG_MS))).await.unwrap();
     assert_ne!(next.lease_id, lease);

@@ -9,7 +9,7 @@ use super::program::{BRIEF_MS, Client, count, server_at, two_held, until_all_vot
 use super::redlock::judge;
 
 /// Long enough that it is live when the nodes forget, also on a busy machine.
-const TTL_MS: u64 = 4_000;
+const TTL_MS: u64 = 6_000;
 
 /// Two servers; the first is granted a lock, and the second knows of no lease.
 struct Run {

@@ -80,7 +80,7 @@ async fn failovers_are_followed_under_load() {
         // Short, because grants wait for it after a loss.
         own.acquire("held", json!({"ttl_ms": 2_000, "wait_ms": 60_000})).await
     });
-    locks[1].queue_of("held", 1).await;
+    locks[1].queued("held", &waiting).await;
     clients.progress(40).await.unwrap();
     let first = group.master().await.unwrap();
     let mut lineages = vec![lineage(&group, first).await];

@@ -77,7 +77,7 @@ async fn a_dead_servers_waiters_are_passed_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_a_server_that_is_known_dead_are_skipped_at_once() {
     let redis = Redis::start().await;
-    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "300ms"]);
+    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "3s"]);
     let one = server().start().await;
     let mut two = server().start().await;
     let locks = one.locks();

@@ -10,7 +10,7 @@ use fence_tests::wait::{soon, until_true};
 
 use super::{LONG, Site};
 
-const WAIT: Duration = Duration::from_secs(20);
+const WAIT: Duration = Duration::from_secs(60);
 
 async fn show(client: &Client, lock: &str) -> LockReply {
     client.locks().show(&LockName::new(lock).unwrap()).await.unwrap()

@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::Site;
 
-/// Short enough for a renewal in a test.
-const TTL: Duration = Duration::from_millis(900);
+/// It is renewed every two seconds, and outlives a stall of the machine.
+const TTL: Duration = Duration::from_secs(6);
 const SUPERSEDED: ErrorKind =
     ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::Superseded) };
 

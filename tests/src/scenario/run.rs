@@ -13,7 +13,7 @@ use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, Sc
 use super::http_proxy::Seen;
 use super::site::Site;
 use super::values::Variables;
-use crate::wait::{PATIENCE, until_some};
+use crate::wait::{patience, until_some};
 
 /// A scenario under way.
 struct Run {
@@ -89,7 +89,7 @@ impl Run {
                 let event = self.driver.event(is_it).await;
                 let event = event.ok_or_else(|| {
                     let others = Value::Array(self.driver.events());
-                    format!("no event {expected} within {PATIENCE:?}; others: {others}")
+                    format!("no event {expected} within {:?}; others: {others}", patience())
                 })?;
                 self.variables.matches(expected, &event)?;
             }
@@ -155,8 +155,8 @@ impl Run {
         pending: Pending,
         expect: Option<&Value>,
     ) -> Result<(), String> {
-        let reply = tokio::time::timeout(PATIENCE, pending).await;
-        let reply = reply.map_err(|_| format!("{what}: no reply within {PATIENCE:?}"))?;
+        let reply = tokio::time::timeout(patience(), pending).await;
+        let reply = reply.map_err(|_| format!("{what}: no reply within {:?}", patience()))?;
         let reply = reply.map_err(|_| format!("{what}: the driver ended without a reply"))?;
         let any = json!({"ok": {"any": true}});
         let compared = self.variables.matches(expect.unwrap_or(&any), &reply);
@@ -200,7 +200,8 @@ impl Run {
         let are_there = || (self.found(&count).0.len() >= least).then_some(());
         if until_some(are_there).await.is_none() {
             let seen = self.site.proxy(count.server).seen();
-            return Err(format!("no {least} requests as {step} within {PATIENCE:?}: {seen:?}"));
+            let limit = patience();
+            return Err(format!("no {least} requests as {step} within {limit:?}: {seen:?}"));
         }
         let (found, variables) = self.found(&count);
         self.variables = variables;

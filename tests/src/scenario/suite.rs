@@ -10,11 +10,12 @@ use tokio::sync::Semaphore;
 
 use super::file::{Scenario, scenarios};
 use super::run::{run, rust_driver};
+use crate::wait::scaled;
 
 /// Scenarios that run at a time, of all languages together.
 static UNDER_WAY: Semaphore = Semaphore::const_new(8);
 /// Longest time of a scenario.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 /// Longest time of a package's `check`, in seconds: it downloads tools the first time.
 const CHECK_LIMIT: &str = "600";
 
@@ -72,8 +73,9 @@ enum Row {
 
 async fn limited(scenario: Scenario, command: Arc<[String]>) -> Result<(), String> {
     let _turn = UNDER_WAY.acquire().await.map_err(|error| error.to_string())?;
-    let done = tokio::time::timeout(LIMIT, run(&scenario, &command)).await;
-    done.unwrap_or_else(|_| Err(format!("not done within {LIMIT:?}")))
+    let limit = scaled(LIMIT);
+    let done = tokio::time::timeout(limit, run(&scenario, &command)).await;
+    done.unwrap_or_else(|_| Err(format!("not done within {limit:?}")))
 }
 
 fn reason(failure: tokio::task::JoinError) -> String {

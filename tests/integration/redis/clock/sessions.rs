@@ -21,15 +21,15 @@ async fn whatever_lives_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let store = store(&redis).await;
     let owner = request("a", 100, 0).owner;
-    let ttl = Ttl::from_ms(4_000).unwrap();
+    let ttl = Ttl::from_ms(15_000).unwrap();
     let session = session_id();
     let new = NewSession { session_id: session, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
     let bound = Acquire { session: Some(session), ..request("bound", 100, 0) };
     let bound = store.acquire(bound).await.unwrap();
-    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 4_000, wait_ms) };
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 15_000, wait_ms) };
     let shared = [store.acquire(shared(0)).await.unwrap(), store.acquire(shared(0)).await.unwrap()];
-    let one = request("g/1", 4_000, 0);
+    let one = request("g/1", 15_000, 0);
     let two = Acquire { lock: name("g/2"), ..one.clone() };
     let group = store.acquire_all(vec![one, two]).await.unwrap();
     redis.step(MOMENT);
@@ -61,6 +61,6 @@ async fn a_lock_delay_is_not_cut_short() {
     redis.step(MOMENT);
     let outcome = store.acquire(request("d", 200, 0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
-    store.acquire(request("d", 200, 20_000)).await.unwrap();
+    store.acquire(request("d", 5_000, 60_000)).await.unwrap();
     assert!(before.elapsed().as_millis() >= 4_200, "closed for {:?}", before.elapsed());
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fence_protocol::{LeaseId, LockName, Token};
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::{patience, soon, until_true};
 use lock_server::store::{
     Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError, StoreOptions,
 };
@@ -16,9 +16,6 @@ use tokio::task::JoinHandle;
 use super::steps::{SHORT_MS, StoreStep, World};
 
 type GrantResult = Result<Vec<Grant>, StoreError>;
-
-/// Longest time that the two may take to agree: far more than waking a waiter takes.
-const PATIENCE: Duration = Duration::from_secs(8);
 
 struct Caller {
     parts: Vec<Acquire>,
@@ -319,7 +316,7 @@ pub(super) async fn agree(one: &mut Side, two: &mut Side, world: &World, log: &[
             return;
         }
         assert!(
-            began.elapsed() < PATIENCE,
+            began.elapsed() < patience(),
             "one:\n{ours}\ntwo:\n{theirs}\nsteps:\n{}",
             log.join("\n")
         );

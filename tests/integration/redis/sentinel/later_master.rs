@@ -1,10 +1,16 @@
 //! Replicas that acknowledge what an old master writes do not make it the master.
 
+use std::time::Duration;
+
 use fence_protocol::Code;
 use fence_tests::sentinel_group::WholeGroup;
 use fence_tests::servers::Setup;
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until_true, until_within};
 use serde_json::json;
+
+/// A failover that two sentinels of three did not agree on is tried again after seconds, and a server
+/// looks for the new master in its own rhythm.
+const FAILED_OVER: Duration = Duration::from_secs(120);
 
 /// A sentinel that was cut off with an old master points the replicas of the new one back to it
 /// when it learns of them again, until it has learnt of the new master as well. Here it is done by
@@ -20,7 +26,7 @@ async fn an_old_master_whose_replica_came_back_grants_nothing() {
     group.split(old);
     let new = group.another_master(old).await;
     follows(&group, 3 - old - new, new).await;
-    let later = fence_tests::wait::until("the new master to be used", || async {
+    let later = until_within(FAILED_OVER, "the new master to be used", || async {
         let reply = there.locks().acquire("orders/2", json!({"ttl_ms": 60_000})).await;
         (reply.status == 200).then(|| reply.lease())
     })

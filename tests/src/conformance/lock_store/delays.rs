@@ -9,8 +9,8 @@ use super::*;
 /// A delay that no test outlasts.
 const LONG_DELAY_MS: u64 = LONG_MS;
 
-fn delayed(request: Acquire, ttl_ms: u64, lock_delay_ms: u64) -> Acquire {
-    Acquire { ttl: Ttl::from_ms(ttl_ms).unwrap(), lock_delay_ms, ..request }
+fn delayed(request: Acquire, lock_delay_ms: u64) -> Acquire {
+    Acquire { lock_delay_ms, ..request }
 }
 
 async fn until_delayed(store: &Store, lock: &str) -> u64 {
@@ -25,7 +25,7 @@ async fn until_delayed(store: &Store, lock: &str) -> u64 {
 /// the waiter.
 pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
     let delay_ms = 3 * SHORT_MS;
-    let first = take(store, delayed(request("delay", LONG_MS, 0), SHORT_MS, delay_ms)).await;
+    let first = brief(store, delayed(request("delay", LONG_MS, 0), delay_ms)).await;
     let next = soon("the lock", store.acquire(request("delay", LONG_MS, LONG_MS))).await.unwrap();
     assert!(next.token > first.token);
     let history = store.show(&name("delay")).await.unwrap().history;
@@ -33,12 +33,12 @@ pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
     let ago_ms = history[0].ended_ms_ago;
     assert!(ago_ms >= delay_ms, "granted {ago_ms} ms after the end, in the delay");
 
-    take(store, delayed(request("delay/live", LONG_MS, 0), LONG_MS, LONG_DELAY_MS)).await;
+    take(store, delayed(request("delay/live", LONG_MS, 0), LONG_DELAY_MS)).await;
     let shown = store.show(&name("delay/live")).await.unwrap();
     assert_eq!((shown.state, shown.delayed_ms), (LockState::Held, None));
 
-    let asked = delayed(request("delay/long", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS);
-    let first = take(store, asked.clone()).await;
+    let asked = delayed(request("delay/long", LONG_MS, 0), LONG_DELAY_MS);
+    let first = brief(store, asked.clone()).await;
     let rest_ms = until_delayed(store, "delay/long").await;
     assert!(rest_ms > 0 && rest_ms <= LONG_DELAY_MS);
     let shown = store.show(&asked.lock).await.unwrap();
@@ -65,7 +65,7 @@ pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
 pub async fn a_delay_closes_the_lock_after_a_session(store: &Store) {
     let session = begin(store, LONG_MS).await;
     for lock in ["delay/session/a", "delay/session/b"] {
-        let asked = delayed(request(lock, LONG_MS, 0), LONG_MS, LONG_DELAY_MS);
+        let asked = delayed(request(lock, LONG_MS, 0), LONG_DELAY_MS);
         take(store, Acquire { session: Some(session), ..asked }).await;
     }
     released_bound(store, session, "delay/session/b").await;
@@ -85,8 +85,7 @@ async fn released_bound(store: &Store, session: fence_protocol::SessionId, lock:
 
 /// Released, revoked, superseded by the owner, or never received: no write of it is under way.
 pub async fn a_holders_word_leaves_no_delay(store: &Store) {
-    let closing =
-        |lock: &str, wait_ms| delayed(request(lock, LONG_MS, wait_ms), LONG_MS, LONG_DELAY_MS);
+    let closing = |lock: &str, wait_ms| delayed(request(lock, LONG_MS, wait_ms), LONG_DELAY_MS);
     let first = take(store, closing("word/released", 0)).await;
     released(store, "word/released", first.lease_id).await;
     take(store, request("word/released", LONG_MS, 0)).await;
@@ -126,7 +125,7 @@ pub async fn a_holders_word_leaves_no_delay(store: &Store) {
 
 /// Of a semaphore one permit is closed; the others are there, and the size stays what it is.
 pub async fn a_delay_closes_one_place_of_several(store: &Store) {
-    take(store, delayed(permit("delay/pool", 2, 0), SHORT_MS, LONG_DELAY_MS)).await;
+    brief(store, delayed(permit("delay/pool", 2, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "delay/pool").await;
     let other = store.acquire(permit("delay/pool", 3, 0)).await.unwrap_err();
     assert_eq!(other, StoreError::OtherKind(Kind::Semaphore { size: 2 }));
@@ -142,7 +141,7 @@ pub async fn a_delay_closes_one_place_of_several(store: &Store) {
 
 /// The lock-delay after a reader holds up no reader, only a writer.
 pub async fn a_delay_keeps_writers_out_and_lets_readers_in(store: &Store) {
-    take(store, delayed(shared("delay/read", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS)).await;
+    brief(store, delayed(shared("delay/read", LONG_MS, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "delay/read").await;
     let reader = take(store, shared("delay/read", LONG_MS, 0)).await;
     released(store, "delay/read", reader.lease_id).await;
@@ -152,8 +151,7 @@ pub async fn a_delay_keeps_writers_out_and_lets_readers_in(store: &Store) {
 
 /// An operator lifts the lock-delay; the waiter gets the lock in the same step.
 pub async fn a_delay_is_lifted_by_a_revocation(store: &Store) {
-    let first =
-        take(store, delayed(request("lifted-delay", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS)).await;
+    let first = brief(store, delayed(request("lifted-delay", LONG_MS, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "lifted-delay").await;
     let lock = name("lifted-delay");
     let only = Revoke { lease: Some(first.lease_id), reason: None };
@@ -168,7 +166,7 @@ pub async fn a_delay_is_lifted_by_a_revocation(store: &Store) {
     let nothing = store.revoke(&lock, Revoke::default()).await.unwrap_err();
     assert_eq!(nothing, StoreError::NotHeld);
     // Beside a live lease both go.
-    take(store, delayed(permit("lifted-delay/pool", 2, 0), SHORT_MS, LONG_DELAY_MS)).await;
+    brief(store, delayed(permit("lifted-delay/pool", 2, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "lifted-delay/pool").await;
     let live = take(store, permit("lifted-delay/pool", 2, 0)).await;
     let ended = store.revoke(&name("lifted-delay/pool"), Revoke::default()).await.unwrap();
@@ -178,15 +176,17 @@ pub async fn a_delay_is_lifted_by_a_revocation(store: &Store) {
 
 /// A group waits for a closed lock as for a held one, and its own leases close their locks.
 pub async fn a_group_waits_for_a_delay(store: &Store) {
-    take(store, delayed(request("delay-group/b", LONG_MS, 0), SHORT_MS, 3 * SHORT_MS)).await;
-    until_delayed(store, "delay-group/b").await;
+    brief(store, delayed(request("delay-group/b", LONG_MS, 0), 3 * SHORT_MS)).await;
     let mut asked = super::groups::parts(LONG_MS, &["delay-group/a", "delay-group/b"]);
     for part in &mut asked {
-        part.ttl = Ttl::from_ms(SHORT_MS).unwrap();
         part.lock_delay_ms = LONG_DELAY_MS;
     }
+    let lease = asked[0].lease_id;
     soon("the group", store.acquire_all(asked)).await.unwrap();
+    let before = store.show(&name("delay-group/b")).await.unwrap().history.remove(0);
+    assert!(before.ended_ms_ago >= 3 * SHORT_MS, "granted in the delay: {before:?}");
     for lock in ["delay-group/a", "delay-group/b"] {
+        shorten(store, lock, lease).await;
         until_delayed(store, lock).await;
         refused(store, request(lock, LONG_MS, 0)).await;
     }
@@ -201,11 +201,12 @@ pub(super) async fn left(store: &Store) {
         take(store, permit("kept/pool", 3, 0)).await;
     }
     store.acquire_all(super::groups::parts(0, &["kept/group/a", "kept/group/b"])).await.unwrap();
-    take(store, delayed(request("kept/delay", LONG_MS, 0), SHORT_MS, LONG_DELAY_MS)).await;
+    brief(store, delayed(request("kept/delay", LONG_MS, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "kept/delay").await;
     // It will be live at the restart, and expire in the next life.
-    take(store, delayed(request("kept/delay-later", LONG_MS, 0), 10 * SHORT_MS, LONG_DELAY_MS))
-        .await;
+    let later = Ttl::from_ms(10 * SHORT_MS).unwrap();
+    let later = Acquire { ttl: later, ..request("kept/delay-later", LONG_MS, 0) };
+    take(store, delayed(later, LONG_DELAY_MS)).await;
     let why = Revoke { lease: None, reason: Some(owner("stuck")) };
     take(store, request("kept/revoked", LONG_MS, 0)).await;
     store.revoke(&name("kept/revoked"), why).await.unwrap();

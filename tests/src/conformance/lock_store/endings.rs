@@ -8,8 +8,8 @@ pub async fn an_ended_id_is_never_granted_again(store: &Store) {
     store.acquire(released_one.clone()).await.unwrap();
     released(store, "ended", released_one.lease_id).await;
     assert_eq!(lost(store.acquire(released_one.clone()).await), EndReason::Released);
-    let expired_one = request("ended", SHORT_MS, 0);
-    store.acquire(expired_one.clone()).await.unwrap();
+    let expired_one = request("ended", LONG_MS, 0);
+    brief(store, expired_one.clone()).await;
     until_free(store, "ended").await;
     assert_eq!(lost(store.acquire(expired_one.clone()).await), EndReason::Expired);
     let revoked_one = request("ended", LONG_MS, 0);
@@ -30,7 +30,7 @@ pub async fn an_ended_id_is_never_granted_again(store: &Store) {
 /// Releasing or renewing what has expired says so.
 pub async fn an_expired_lease_is_gone_loudly(store: &Store) {
     let lock = name("expired");
-    let grant = grant(store, "expired", SHORT_MS).await;
+    let grant = brief(store, request("expired", LONG_MS, 0)).await;
     until_free(store, "expired").await;
     let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
     assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
@@ -45,8 +45,12 @@ pub async fn a_renewal_replaces_the_time_and_keeps_the_token(store: &Store) {
     assert_eq!((renewed.token, renewed.lease_id), (grant.token, grant.lease_id));
     assert!(renewed.remaining_ms <= LONG_MS, "{} ms", renewed.remaining_ms);
     let shorter = Ttl::from_ms(SHORT_MS).unwrap();
-    let renewed = store.renew(&lock, grant.lease_id, Some(shorter)).await.unwrap();
-    assert!(renewed.remaining_ms <= SHORT_MS, "{} ms", renewed.remaining_ms);
+    match store.renew(&lock, grant.lease_id, Some(shorter)).await {
+        Ok(renewed) => assert!(renewed.remaining_ms <= SHORT_MS, "{} ms", renewed.remaining_ms),
+        // The reply came so late that nothing was left.
+        Err(StoreError::Unknown(_)) => shorten(store, "renewed", grant.lease_id).await,
+        Err(other) => panic!("{other:?}"),
+    }
     until_free(store, "renewed").await;
     assert_eq!(store.show(&lock).await.unwrap().history[0].reason, EndReason::Expired);
 }
@@ -54,7 +58,7 @@ pub async fn a_renewal_replaces_the_time_and_keeps_the_token(store: &Store) {
 /// A lease that has ended stays ended, also if the lock was not granted since.
 pub async fn a_renewal_never_resurrects(store: &Store) {
     let lock = name("resurrect");
-    let short = grant(store, "resurrect", SHORT_MS).await;
+    let short = brief(store, request("resurrect", LONG_MS, 0)).await;
     until_free(store, "resurrect").await;
     let late = store.renew(&lock, short.lease_id, Ttl::from_ms(LONG_MS).ok()).await;
     assert_eq!(lost(late), EndReason::Expired);

@@ -206,13 +206,13 @@ pub async fn shared_leases_are_bounded(store: &Store) {
 /// A lease that expires or is renewed says nothing of those beside it.
 pub async fn one_of_several_leases_ends_alone(store: &Store) {
     let long = take(store, shared("alone", LONG_MS, 0)).await;
-    let short = take(store, shared("alone", SHORT_MS, 0)).await;
-    let kept = take(store, shared("alone", 20 * SHORT_MS, 0)).await;
+    let short = brief(store, shared("alone", LONG_MS, 0)).await;
+    let kept = take(store, shared("alone", LONG_MS / 2, 0)).await;
     let writer = enqueue(store, request("alone", LONG_MS, LONG_MS)).await;
     let longer = Ttl::from_ms(LONG_MS).ok();
     let renewed = store.renew(&name("alone"), kept.lease_id, longer).await.unwrap();
     assert_eq!((renewed.token, renewed.mode), (kept.token, Mode::Shared));
-    assert!(renewed.remaining_ms > 20 * SHORT_MS);
+    assert!(renewed.remaining_ms > LONG_MS / 2);
     until_true("the short one to expire", || async {
         store.show(&name("alone")).await.unwrap().lease_count == 2
     })
@@ -225,8 +225,7 @@ pub async fn one_of_several_leases_ends_alone(store: &Store) {
     granted(writer).await;
     // And an expiry among permits hands that permit on, though others are held.
     take(store, permit("alone/permits", 2, 0)).await;
-    let brief = Acquire { ttl: Ttl::from_ms(SHORT_MS).unwrap(), ..permit("alone/permits", 2, 0) };
-    let brief = take(store, brief).await;
+    let brief = brief(store, permit("alone/permits", 2, 0)).await;
     let next = soon("a permit", store.acquire(permit("alone/permits", 2, LONG_MS))).await.unwrap();
     assert!(next.token > brief.token);
 }

@@ -41,10 +41,11 @@ pub async fn no_waiter_overtakes_the_queue(store: &Store) {
 /// An expired lease is not released, and still the next waiter gets the lock long before it
 /// times out.
 pub async fn expiry_wakes_the_next_waiter(store: &Store) {
-    let short = grant(store, "wakes", SHORT_MS).await;
-    let first = enqueue(store, request("wakes", SHORT_MS, LONG_MS)).await;
+    let short = brief(store, request("wakes", LONG_MS, 0)).await;
+    let first = enqueue(store, request("wakes", LONG_MS, LONG_MS)).await;
     let second = enqueue(store, request("wakes", LONG_MS, LONG_MS)).await;
     let first = granted(first).await;
+    shorten(store, "wakes", first.lease_id).await;
     let second = granted(second).await;
     assert!(short.token < first.token && first.token < second.token);
     let history = store.show(&name("wakes")).await.unwrap().history;

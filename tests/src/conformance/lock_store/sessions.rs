@@ -7,9 +7,6 @@ use lock_server::store::{NewSession, NoSession, SessionRefusal};
 use super::*;
 use crate::key_file::session_id;
 
-/// A time to live that passes during a test, and not between two of its steps.
-const LIVES_MS: u64 = 12 * SHORT_MS;
-
 fn new_session(ttl_ms: u64) -> NewSession {
     NewSession {
         session_id: session_id(),
@@ -32,6 +29,16 @@ fn bound(session: SessionId, lock: &str, wait_ms: u64) -> Acquire {
 
 async fn hold(store: &Store, session: SessionId, lock: &str) -> Grant {
     store.acquire(bound(session, lock, 0)).await.expect("the lock is free")
+}
+
+/// A session that ends soon, and its lease, however late the replies are.
+async fn hold_briefly(store: &Store, lock: &str) -> (SessionId, Grant) {
+    until("a lease of a session that ends soon", || async {
+        let session = begin(store, SHORT_MS).await;
+        let grant = store.acquire(bound(session, lock, 0)).await;
+        grant.ok().map(|grant| (session, grant))
+    })
+    .await
 }
 
 fn why<T: std::fmt::Debug>(outcome: Result<T, StoreError>) -> NoSession {
@@ -96,10 +103,10 @@ pub async fn a_session_keeps_its_principal(store: &Store) {
     }
 }
 
-/// Leases outlive their own time to live many times over, on heartbeats alone; then the session
-/// ends by itself, and they end with it and say why.
+/// Leases outlive their own time to live on heartbeats alone; a session without them ends by itself,
+/// and its lease ends with it and says why.
 pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
-    let session = begin(store, LIVES_MS).await;
+    let session = begin(store, LONG_MS).await;
     let locks: Vec<String> = (0..20).map(|number| format!("kept/{number}")).collect();
     let mut grants = Vec::new();
     for lock in &locks {
@@ -107,7 +114,7 @@ pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
         assert!(grant.remaining_ms > SHORT_MS, "{} ms of its own", grant.remaining_ms);
         grants.push(grant);
     }
-    grant(store, "kept-apart", 2 * SHORT_MS).await;
+    brief(store, request("kept-apart", LONG_MS, 0)).await;
     until_true("a longer time than their own to pass", || async {
         let beat = store.heartbeat(session).await.expect("a heartbeat");
         assert_eq!(beat.lease_count, 20);
@@ -117,13 +124,12 @@ pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
     for (lock, grant) in locks.iter().zip(&grants) {
         let renewed = store.renew(&name(lock), grant.lease_id, None).await.unwrap();
         assert_eq!(renewed.token, grant.token);
-        assert!(renewed.remaining_ms <= LIVES_MS);
+        assert!(renewed.remaining_ms <= LONG_MS);
     }
-    assert_eq!(until_over(store, session).await, NoSession::Ended(SessionEndReason::Expired));
-    for (lock, grant) in locks.iter().zip(&grants) {
-        let late = store.renew(&name(lock), grant.lease_id, None).await;
-        assert_eq!(lost(late), EndReason::SessionEnded);
-    }
+    let (short, held) = hold_briefly(store, "kept-briefly").await;
+    assert_eq!(until_over(store, short).await, NoSession::Ended(SessionEndReason::Expired));
+    let late = store.renew(&name("kept-briefly"), held.lease_id, None).await;
+    assert_eq!(lost(late), EndReason::SessionEnded);
 }
 
 /// Everything of the session is free in the step that ends it, and its waiters are woken: those of
@@ -163,8 +169,7 @@ pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
 /// Without a release and without a read the waiter gets the lock when the session's time has
 /// passed.
 pub async fn an_expired_session_wakes_the_waiters(store: &Store) {
-    let session = begin(store, SHORT_MS).await;
-    let first = hold(store, session, "session-wakes").await;
+    let (_, first) = hold_briefly(store, "session-wakes").await;
     let waiting = enqueue(store, request("session-wakes", LONG_MS, LONG_MS)).await;
     assert!(granted(waiting).await.token > first.token);
     let history = store.show(&name("session-wakes")).await.unwrap().history;
@@ -190,7 +195,7 @@ pub async fn an_ended_session_is_granted_nothing(store: &Store) {
 
 /// A blocked session keeps what it has until its time has passed, and gets nothing more.
 pub async fn a_blocked_session_ends_at_its_time(store: &Store) {
-    let session = begin(store, LIVES_MS).await;
+    let session = begin(store, LONG_MS).await;
     let held = hold(store, session, "blocked").await;
     let busy = grant(store, "blocked/busy", LONG_MS).await;
     let own = enqueue(store, bound(session, "blocked/busy", LONG_MS)).await;
@@ -209,9 +214,18 @@ pub async fn a_blocked_session_ends_at_its_time(store: &Store) {
     assert_eq!(again.blocked, Some(owner("host is replaced")));
     assert_eq!(store.show(&name("blocked")).await.unwrap().holder.unwrap().lease_id, held.lease_id);
     assert!(!waiting.is_finished(), "the lock was pulled from under its holder");
-    granted(waiting).await;
-    assert_eq!(why(store.heartbeat(session).await), NoSession::Ended(SessionEndReason::Blocked));
     released(store, "blocked/busy", busy.lease_id).await;
+    // One that ends soon and was blocked before.
+    let short = until("a session that is blocked before its end", || async {
+        let (session, _) = hold_briefly(store, "blocked/short").await;
+        let waiting = enqueue(store, request("blocked/short", LONG_MS, LONG_MS)).await;
+        let is_blocked = store.block_session(session, owner("host is replaced")).await.is_ok();
+        let next = granted(waiting).await;
+        released(store, "blocked/short", next.lease_id).await;
+        is_blocked.then_some(session)
+    })
+    .await;
+    assert_eq!(why(store.heartbeat(short).await), NoSession::Ended(SessionEndReason::Blocked));
 }
 
 /// A lease of a session can be released and revoked like any other, and is no bond any more then;

@@ -52,7 +52,7 @@ pub async fn philosophers_never_starve(store: &Store) {
         })
     });
     for philosopher in tasks.collect::<Vec<_>>() {
-        tokio::time::timeout(4 * crate::wait::PATIENCE, philosopher)
+        tokio::time::timeout(4 * crate::wait::patience(), philosopher)
             .await
             .expect("no deadlock")
             .unwrap();
@@ -106,7 +106,10 @@ pub async fn groups_and_single_waiters_get_on(store: &Store) {
         })
     });
     for task in tasks.collect::<Vec<_>>() {
-        tokio::time::timeout(4 * crate::wait::PATIENCE, task).await.expect("no deadlock").unwrap();
+        tokio::time::timeout(4 * crate::wait::patience(), task)
+            .await
+            .expect("no deadlock")
+            .unwrap();
     }
     assert!(rounds.load(Ordering::SeqCst) >= 90);
     for lock in 0..4 {
