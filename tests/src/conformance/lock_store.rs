@@ -91,7 +91,7 @@ async fn shorten(store: &Store, lock: &str, lease: LeaseId) {
     until("the lease to be shortened", || async {
         match store.renew(&name(lock), lease, shorter).await {
             Ok(_) | Err(StoreError::Lost { reason: EndReason::Expired, .. }) => Some(()),
-            Err(StoreError::Unknown(_)) => None,
+            Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => None,
             Err(other) => panic!("{lock}: {other:?}"),
         }
     })
