@@ -248,8 +248,8 @@ impl Locks {
         self.0.attempt(Method::POST, &path, &json, body.to_string().into()).await
     }
 
-    /// A grant for `ttl_ms` that must be had at once. Where the store took so long to reply that the
-    /// outcome is unknown, the request is retried with its id.
+    /// A grant for `ttl_ms` that must be had at once. Where the store took so long to reply that
+    /// the outcome is unknown, the request is retried with its id.
     ///
     /// # Panics
     /// If it is refused.

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::key_file::text;
 use crate::process::{Process, command};
-use crate::wait::{patience, soon, until_within};
+use crate::wait::{patience, soon, until, until_within};
 
 /// Nothing of the machine's user, and nothing from elsewhere.
 const FLAGS: [&str; 8] = [

@@ -1,11 +1,14 @@
 //! A client of HTTP/2 that sends any frame, and shows each that it gets.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::wait::patience;
+/// A test that waits longer than this hangs. Packages without this crate use this file as well, so
+/// that it is a limit of its own.
+const HANG: Duration = Duration::from_secs(120);
 
 /// First bytes of a connection.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -155,7 +158,7 @@ impl Http2Client {
     pub async fn accepted(mut stream: TcpStream, settings: &[(u16, u32)]) -> Self {
         stream.set_nodelay(true).expect("a socket");
         let mut preface = [0; PREFACE.len()];
-        let read = tokio::time::timeout(patience(), stream.read_exact(&mut preface)).await;
+        let read = tokio::time::timeout(HANG, stream.read_exact(&mut preface)).await;
         read.expect("a preface in time").expect("a preface");
         assert_eq!(preface, PREFACE);
         let mut peer = Self { stream, unread: Vec::new() };
@@ -176,7 +179,7 @@ impl Http2Client {
 
     /// Sends bytes. A server that has closed is noticed by reading.
     pub async fn bytes(&mut self, bytes: &[u8]) {
-        let _ = tokio::time::timeout(patience(), self.stream.write_all(bytes)).await;
+        let _ = tokio::time::timeout(HANG, self.stream.write_all(bytes)).await;
     }
 
     /// Sends one frame.
@@ -212,7 +215,7 @@ impl Http2Client {
                 continue;
             }
             let mut part = [0; 4096];
-            let read = tokio::time::timeout(patience(), self.stream.read(&mut part)).await;
+            let read = tokio::time::timeout(HANG, self.stream.read(&mut part)).await;
             match read.expect("the server neither replied nor closed") {
                 Ok(count) if count > 0 => self.unread.extend_from_slice(&part[..count]),
                 _ => return None,

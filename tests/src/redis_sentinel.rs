@@ -4,7 +4,7 @@ use tempfile::TempDir;
 
 use crate::ports;
 use crate::process::{Process, command};
-use crate::redis_server::Redis;
+use crate::redis_server::{Redis, connect_patiently};
 use crate::wait::until_true;
 
 /// Name that the sentinel has for the master.
@@ -15,6 +15,16 @@ const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
 
 /// Part of a master's INFO about a replica that has its copy, and has not said so yet.
 pub(crate) const NOT_ACKNOWLEDGED: &str = ",offset=0,";
+
+/// Has a sentinel begin a failover; `false` where it cannot yet. It is given time to reply: asked
+/// again after a reply that was late, it would begin another one.
+pub(crate) async fn begins_failover(sentinel: &str) -> bool {
+    let connected = connect_patiently(&format!("redis://{sentinel}")).await;
+    let Ok(mut connection) = connected else { return false };
+    let mut command = redis::cmd("SENTINEL");
+    command.arg("FAILOVER").arg(MASTER);
+    command.query_async::<redis::Value>(&mut connection).await.is_ok()
+}
 
 /// Two Redis and one sentinel; gone when dropped.
 #[derive(Debug)]
@@ -114,7 +124,7 @@ impl SentinelGroup {
     /// Has the sentinel make the replica the master, and waits until both have their new roles.
     pub async fn fail_over(&self, to: usize) {
         until_true("the sentinel to begin a failover", || async {
-            self.command(&["SENTINEL", "FAILOVER", MASTER]).await.is_some()
+            begins_failover(&self.address()).await
         })
         .await;
         self.is_master(to).await;

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
 use crate::process::{Process, command};
-use crate::redis_sentinel::{MASTER, NOT_ACKNOWLEDGED};
+use crate::redis_sentinel::{MASTER, NOT_ACKNOWLEDGED, begins_failover};
 use crate::redis_server::Redis;
 use crate::wait::{until_true, until_within};
 
@@ -144,7 +144,7 @@ impl WholeGroup {
     pub async fn fail_over(&self) -> usize {
         let old = self.master().await.expect("a master");
         until_true("a sentinel to begin a failover", || async {
-            self.sentinels[0].command(&["FAILOVER", MASTER]).await.is_some()
+            begins_failover(&format!("127.0.0.1:{}", self.sentinels[0].port)).await
         })
         .await;
         self.another_master(old).await

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 
 use super::{LOCK_KEY, LONG_MS, lock_server, until_ready};
 
-/// Clocks of three processes, in whole milliseconds. A reported TTL that is wrong is so by more than a
-/// second in each of these tests.
+/// Clocks of three processes, in whole milliseconds. A reported TTL that is wrong is so by more
+/// than a second in each of these tests.
 const INEXACT_MS: u64 = 200;
 
 /// Acquires a lock that a holder believes to have until `believed`: it must not be granted much

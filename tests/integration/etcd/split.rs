@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::believers::{acquire_recorded, granted, the_guard_fences};
+use super::believers::{acquire_recorded, the_guard_fences};
 use super::{LONG_MS, until_ready};
 
 /// Number of grants of a side that show that it continues.

@@ -37,7 +37,7 @@ async fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Reply> {
     // Short, because grants wait for it after a loss.
     let ask = json!({"ttl_ms": 2_000, "wait_ms": 60_000, "owner": "waiter"});
     let waiting = tokio::spawn(async move { own.acquire(lock, ask).await });
-    locks.queue_of(lock, 1).await;
+    locks.queued(lock, &waiting).await;
     waiting
 }
 

@@ -14,6 +14,7 @@ use crate::checks::failover::Gone;
 use crate::history::{Granted, History};
 use crate::key_file::lease_id;
 use crate::seed::Seed;
+use crate::wait::scaled;
 
 /// Few enough that the clients always meet.
 const LOCKS: [&str; 4] = ["orders/1", "orders/2", "orders/3", "orders/4"];
@@ -96,8 +97,9 @@ impl Clients {
             if self.notes.grants() > seen.0 {
                 seen = (self.notes.grants(), tokio::time::Instant::now());
             }
-            if seen.1.elapsed() > STUCK {
-                return Err(format!("nothing was granted for {STUCK:?}"));
+            let limit = scaled(STUCK);
+            if seen.1.elapsed() > limit {
+                return Err(format!("nothing was granted for {limit:?}"));
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -80,8 +80,9 @@ async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {
 /// Takes a lease that expires soon, however late the replies are: it is granted for long, and then
 /// shortened. A store may roll back a grant whose time had passed before it could reply.
 async fn brief(store: &Store, request: Acquire) -> Grant {
+    let lock = request.lock.clone();
     let grant = take(store, request).await;
-    shorten(store, grant.lock.as_str(), grant.lease_id).await;
+    shorten(store, lock.as_str(), grant.lease_id).await;
     grant
 }
 
@@ -91,7 +92,7 @@ async fn shorten(store: &Store, lock: &str, lease: LeaseId) {
     until("the lease to be shortened", || async {
         match store.renew(&name(lock), lease, shorter).await {
             Ok(_) | Err(StoreError::Lost { reason: EndReason::Expired, .. }) => Some(()),
-            Err(StoreError::Unknown(_)) => None,
+            Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => None,
             Err(other) => panic!("{lock}: {other:?}"),
         }
     })

@@ -8,8 +8,8 @@ use fence_tests::servers::Setup;
 use fence_tests::wait::{until_true, until_within};
 use serde_json::json;
 
-/// A failover that two sentinels of three did not agree on is tried again after seconds, and a server
-/// looks for the new master in its own rhythm.
+/// A failover that two sentinels of three did not agree on is tried again after seconds, and a
+/// server looks for the new master in its own rhythm.
 const FAILED_OVER: Duration = Duration::from_secs(120);
 
 /// A sentinel that was cut off with an old master points the replicas of the new one back to it

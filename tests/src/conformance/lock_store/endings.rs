@@ -33,8 +33,9 @@ pub async fn an_expired_lease_is_gone_loudly(store: &Store) {
     let grant = brief(store, request("expired", LONG_MS, 0)).await;
     until_free(store, "expired").await;
     let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
-    assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
     assert_eq!(store.renew(&lock, grant.lease_id, None).await.unwrap_err(), expired);
+    // Last: at a node of a quorum that is behind the others it is a release.
+    assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
 }
 
 /// A renewal gives a time to live, not more of it, and the token stays.
@@ -48,7 +49,9 @@ pub async fn a_renewal_replaces_the_time_and_keeps_the_token(store: &Store) {
     match store.renew(&lock, grant.lease_id, Some(shorter)).await {
         Ok(renewed) => assert!(renewed.remaining_ms <= SHORT_MS, "{} ms", renewed.remaining_ms),
         // The reply came so late that nothing was left.
-        Err(StoreError::Unknown(_)) => shorten(store, "renewed", grant.lease_id).await,
+        Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => {
+            shorten(store, "renewed", grant.lease_id).await
+        }
         Err(other) => panic!("{other:?}"),
     }
     until_free(store, "renewed").await;

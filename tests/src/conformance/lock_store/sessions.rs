@@ -103,8 +103,8 @@ pub async fn a_session_keeps_its_principal(store: &Store) {
     }
 }
 
-/// Leases outlive their own time to live on heartbeats alone; a session without them ends by itself,
-/// and its lease ends with it and says why.
+/// Leases outlive their own time to live on heartbeats alone; a session without them ends by
+/// itself, and its lease ends with it and says why.
 pub async fn a_heartbeat_keeps_every_lease(store: &Store) {
     let session = begin(store, LONG_MS).await;
     let locks: Vec<String> = (0..20).map(|number| format!("kept/{number}")).collect();
