@@ -93,7 +93,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
     port.direct.delete("journal")
-    old = clients[0].lock("journal", ttl=60).acquire()
+    old = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, old)
     store = pool.of(old)
     refusals: list[Exception] = []
@@ -107,7 +107,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
                 if isinstance(error, FencedError):
                     return
 
-    # The old holder does not notice that its lease ends: its next renewal is 20 s away.
+    # The old holder does not notice that its lease ends: its next renewal is minutes away.
     threads = at_once(write_on)
     until("writes on every connection", lambda: port.direct.llen("journal") > 10 * SIZE)
     clients[1].revoke("journal", "test")
@@ -139,7 +139,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
 def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    first = clients[0].lock("journal", ttl=60).acquire()
+    first = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, first)
     idle, busy = pool.get_connection(), pool.get_connection()
     sockets = {id(connection._sock) for connection in (idle, busy)}
@@ -147,7 +147,7 @@ def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
     pool.release(idle)
     kept = [idle._sock, busy._sock]
     first.release()
-    second = clients[0].lock("journal", ttl=60).acquire()
+    second = clients[0].lock("journal", ttl=600).acquire()
     pool.hold(second)
     assert busy.is_retired()
     pool.release(busy)
@@ -173,7 +173,7 @@ def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
 def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    old = clients[0].lock("journal", ttl=60).acquire()
+    old = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, old)
     pool.of(old).set("journal", "old")
     clients[1].revoke("journal", "test")
@@ -195,7 +195,7 @@ def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
 def test_a_client_that_keeps_its_connection_never_gets_the_next_lease(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    first = clients[0].lock("journal", ttl=60).acquire()
+    first = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, first)
     kept = pool.of(first).client()
     kept.set("journal", "in time")
