@@ -103,7 +103,8 @@ def test_a_waiter_that_is_interrupted_leaves_nothing_held(
 
     def interrupt() -> None:
         until("the grant", lambda: direct.show(name)["state"] == "held")
-        os.kill(os.getpid(), signal.SIGINT)
+        # A process that is stopped right now has no thread but this for a signal to the process.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
