@@ -29,6 +29,8 @@ type recorded struct {
 	header       http.Header
 	body         map[string]any
 	at           moment
+	// gone is closed when the client no longer waits for the reply.
+	gone <-chan struct{}
 }
 
 // fault concerns the next requests whose path contains path.
@@ -94,7 +96,8 @@ func (p *faultProxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	record := recorded{method: r.Method, path: r.URL.Path, header: r.Header.Clone(), at: now()}
+	record := recorded{method: r.Method, path: r.URL.Path, header: r.Header.Clone(), at: now(),
+		gone: r.Context().Done()}
 	_ = json.Unmarshal(body, &record.body)
 	f := p.record(record)
 	if f.before != nil {

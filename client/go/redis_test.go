@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // respPool is a pool of connections to Redis, with a dialer, a credential hook and a check before
@@ -225,7 +226,8 @@ func TestAPoolFollowsTheLeaseAndNoWriteOfTheOldHolderLands(t *testing.T) {
 	if _, err := follower.do(ctx, "PING"); !errors.Is(err, ErrInvalid) {
 		t.Fatalf("a pool without a lease: %v", err)
 	}
-	first := mustLock(t, client, "orders/pool")
+	// Its next renewal, which would notice the loss, is minutes away.
+	first := mustLock(t, client, "orders/pool", TTL(10*time.Minute))
 	credentials.Follow(first)
 	// The same lease in a pool that notices nothing by itself: the guard alone protects the data.
 	blind := &Credentials{}

@@ -106,7 +106,7 @@ func TestTheNextRequestOfALongWaitIsSentBeforeTheFirstTimesOut(t *testing.T) {
 	times := turnTimes{maxWaitMs: 100, nextAfter: 60 * time.Millisecond,
 		overlap: 20 * time.Millisecond, pause: time.Millisecond}
 	var sent int32
-	end := now() + 1000
+	end := now().Plus(patience)
 	got, failed := inTurns(testContext(t), times, func() int64 { return int64(end - now()) },
 		func(ctx context.Context, waitMs int64) (*int32, *failure) {
 			number := atomic.AddInt32(&sent, 1)

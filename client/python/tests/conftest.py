@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from servers import FaultProxy, Site
 
+from fencepost.timing import Window
+
 _names = itertools.count(1)
 
 
@@ -29,6 +31,15 @@ def guard_proxy(site: Site) -> Iterator[FaultProxy]:
     proxy = FaultProxy(site.guard)
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def soon_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renewals and heartbeats follow 0.1 s after the last, whatever the time to live is.
+
+    A revocation is noticed at once, and a lease that lasts a minute outlives a stall of the test.
+    """
+    monkeypatch.setattr(Window, "renew_at_ms", property(lambda window: window.sent_at_ms + 100))
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -18,6 +19,8 @@ from pathlib import Path
 from typing import IO, Any, Callable
 from urllib.parse import urlsplit
 
+from fencepost import clock
+
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(os.environ.get("FENCE_BIN") or ROOT / "target" / "debug")
 
@@ -30,14 +33,14 @@ class Program:
         self._process = subprocess.Popen(
             [BIN / name, *args], stdout=subprocess.PIPE, stderr=self.log, text=True
         )
-        self.urls: list[str] = []
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        found = re.search(r"listening on (http://\S+)", line)
-        if found is None:
-            self.log.seek(0)
-            raise RuntimeError(f"{name}: {line}{self.log.read()}")
-        self.url = found.group(1)
+        ports = 2 if "--redis-listen" in args else 1
+        lines = list(itertools.islice(self._process.stdout, ports))
+        found = dict(re.findall(r"listening on (\w+)(://\S+)", "".join(lines)))
+        if len(found) < ports:
+            raise RuntimeError(f"{name}: {lines} {self.lines()}")
+        self.url = "http" + found["http"]
+        self.redis_port = urlsplit("redis" + found.get("redis", "")).port
 
     def lines(self) -> str:
         """What the program has logged so far."""
@@ -62,6 +65,7 @@ class Site:
         self.programs = [Program("lock-server", *common, "--store", "memory:")]
         self.programs.append(Program("fenced-store", *common, *guard))
         self.server, self.guard = (program.url for program in self.programs)
+        self.port = self.programs[1].redis_port
 
     def stop(self) -> None:
         for program in self.programs:
@@ -69,17 +73,32 @@ class Site:
         self.folder.cleanup()
 
 
-PATIENCE_S = 30.0
+def _patience_s() -> float:
+    variable = "FENCE_TEST_PATIENCE"
+    text = os.environ.get(variable, "1")
+    try:
+        factor = float(text)
+    except ValueError:
+        factor = 0
+    if not 0 < factor <= 1_000:
+        raise ValueError(f"{variable}={text}: expected a number above 0, at most 1000")
+    return 45.0 * factor
+
+
+#: Longest wait for a condition: a limit for a broken SDK, not what a busy machine may take.
+PATIENCE_S = _patience_s()
 
 
 def until(what: str, condition: Callable[[], Any]) -> Any:
     """Awaits a condition; its value."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
+        # Before the look: a pause of the machine after it has shown nothing.
+        is_last = time.monotonic() > deadline
         value = condition()
         if value:
             return value
-        if time.monotonic() > deadline:
+        if is_last:
             raise AssertionError(f"not within {PATIENCE_S} s: {what}")
         time.sleep(0.005)
 
@@ -102,6 +121,8 @@ class FaultProxy:
     def __init__(self, upstream: str) -> None:
         self._upstream = urlsplit(upstream)
         self.requests: list[tuple[str, dict[str, Any]]] = []
+        #: Moment of the first request, by the clock of the SDK.
+        self.first_at_ms: int | None = None
         self._faults: list[Fault] = []
         proxy = self
 
@@ -149,6 +170,8 @@ class FaultProxy:
 
     def _handle(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("content-length") or 0)
+        if self.first_at_ms is None:
+            self.first_at_ms = clock.now_ms()
         body = handler.rfile.read(length)
         is_json = handler.headers.get("content-type") == "application/json"
         self.requests.append((handler.path, json.loads(body) if is_json and body else {}))
@@ -157,7 +180,7 @@ class FaultProxy:
         if effect == "refuse":
             handler.close_connection = True
             return
-        connection = HTTPConnection(self._upstream.hostname or "", self._upstream.port, timeout=60)
+        connection = HTTPConnection(self._upstream.hostname or "", self._upstream.port)
         headers = {name: value for name, value in handler.headers.items() if name != "Host"}
         connection.request(handler.command, handler.path, body or None, headers)
         reply = connection.getresponse()

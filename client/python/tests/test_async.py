@@ -13,6 +13,7 @@ import pytest
 from servers import PATIENCE_S, FaultProxy, Site
 
 from fencepost import AsyncClient, Invalid, LeaseLost, clock
+from fencepost.timing import Window
 
 
 def run(work: Callable[[], Awaitable[Any]]) -> Any:
@@ -26,19 +27,21 @@ def client(server: str, guard: str, **options: Any) -> AsyncClient:
 async def until(what: str, condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while True:
+        is_last = time.monotonic() > deadline
         value = condition()
         if await value if asyncio.iscoroutine(value) else value:
             return
-        assert time.monotonic() < deadline, f"not within {PATIENCE_S} s: {what}"
+        assert not is_last, f"not within {PATIENCE_S} s: {what}"
         await asyncio.sleep(0.005)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_the_loss_of_a_lease_cancels_the_body(site: Site, name: str) -> None:
     async def work() -> None:
         async with client(site.server, site.guard) as direct:
             cancelled = False
             with pytest.raises(LeaseLost) as lost:
-                async with direct.lock(name, ttl=0.3) as held:
+                async with direct.lock(name, ttl=60) as held:
                     await direct.revoke(name, "test")
                     try:
                         await held.lost.wait()
@@ -72,7 +75,7 @@ def test_the_close_of_a_client_cancels_the_blocks_of_its_leases(site: Site, name
 
         task = asyncio.ensure_future(body())
         await entered.wait()
-        assert await other.close()
+        assert await other.close(PATIENCE_S)
         with pytest.raises(LeaseLost, match="released"):
             await task
 
@@ -99,13 +102,14 @@ def test_a_cancellation_from_elsewhere_stays_one(site: Site, name: str) -> None:
     run(work)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="a task does not count its cancellations")
 def test_a_cancellation_from_elsewhere_wins_over_a_loss(site: Site, name: str) -> None:
     async def work() -> None:
         async with client(site.server, site.guard) as direct:
 
             async def body() -> None:
-                async with direct.lock(name, ttl=0.3) as lease:
+                async with direct.lock(name, ttl=60) as lease:
                     loop, task = asyncio.get_running_loop(), asyncio.current_task()
                     assert task is not None
                     lease.on_lost(lambda _: loop.call_soon_threadsafe(task.cancel))
@@ -122,12 +126,13 @@ async def is_free(direct: AsyncClient, name: str) -> bool:
     return bool((await direct.show(name))["state"] == "free")
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_the_error_of_the_body_is_not_masked(site: Site, name: str) -> None:
     async def work() -> None:
         async with client(site.server, site.guard) as direct:
             for swallowed in (False, True):
                 with pytest.raises(ZeroDivisionError):
-                    async with direct.lock(name, ttl=0.3) as lease:
+                    async with direct.lock(name, ttl=60) as lease:
                         await direct.revoke(name, "test")
                         try:
                             await lease.lost.wait()
@@ -144,11 +149,11 @@ def test_a_blocked_loop_loses_its_lease_and_says_so(site: Site, name: str) -> No
     async def work() -> None:
         async with client(site.server, site.guard) as direct:
             with pytest.raises(LeaseLost) as lost:
-                async with direct.lock(name, ttl=0.4) as lease:
+                async with direct.lock(name, ttl=1) as lease:
                     # Nothing else runs in this loop until the deadline has passed.
                     deadline_ms = lease._trust.window.deadline_ms
                     while clock.now_ms() < deadline_ms:
-                        pass
+                        time.sleep(0.01)
                     # No task of the lease has run yet: the check reads the clock.
                     with pytest.raises(LeaseLost):
                         lease.check()
@@ -165,7 +170,7 @@ def test_a_cancelled_acquire_releases_what_it_was_granted(
     async def work() -> None:
         async with client(proxy.url, site.guard) as faulty:
             hold = proxy.fault("/acquire", "hold-reply")
-            task = asyncio.ensure_future(faulty.lock(name, ttl=60, wait=30).acquire())
+            task = asyncio.ensure_future(faulty.lock(name, ttl=60, wait=PATIENCE_S).acquire())
             await until("the grant", lambda: is_held(faulty, name))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -182,13 +187,14 @@ async def is_held(direct: AsyncClient, name: str) -> bool:
     return not await is_free(direct, name)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_lost_replies_change_nothing(site: Site, proxy: FaultProxy, name: str) -> None:
     async def work() -> None:
         async with client(proxy.url, site.guard) as faulty:
             proxy.fault("/acquire", "drop-reply")
             proxy.fault("/renew", "drop-reply")
             proxy.fault("/release", "drop-reply")
-            async with faulty.lock(name, ttl=1) as lease:
+            async with faulty.lock(name, ttl=60) as lease:
                 await until("a renewal", lambda: len(proxy.bodies("/renew")) >= 2)
                 lease.check()
             assert {body["lease_id"] for body in proxy.bodies("/acquire")} == {lease.lease_id}
@@ -198,13 +204,16 @@ def test_lost_replies_change_nothing(site: Site, proxy: FaultProxy, name: str) -
     run(work)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_renewal_without_a_reply_is_overlapped_by_another(
-    site: Site, proxy: FaultProxy, name: str
+    site: Site, proxy: FaultProxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(Window, "renewal_patience_ms", lambda window, now_ms: 100)
+
     async def work() -> None:
         async with client(proxy.url, site.guard) as faulty:
             hold = proxy.fault("/renew", "hold-reply")
-            async with faulty.lock(name, ttl=1.5) as lease:
+            async with faulty.lock(name, ttl=60) as lease:
                 before_ms = lease._trust.window.deadline_ms
                 await until("a later window", lambda: lease._trust.window.deadline_ms > before_ms)
                 assert not hold.healed.is_set() and lease.is_live
@@ -218,23 +227,25 @@ def test_a_wait_keeps_its_place_beyond_one_request(
 ) -> None:
     from fencepost import acquire
 
-    monkeypatch.setattr(acquire, "WAIT_MS_MAX", 1_000)
-    monkeypatch.setattr(acquire, "_NEXT_AFTER_S", 0.7)
-    monkeypatch.setattr(acquire, "_OVERLAP_S", 0.1)
+    # The overlap is longer than a request to a busy server takes, as in the protocol.
+    monkeypatch.setattr(acquire, "WAIT_MS_MAX", 20_000)
+    monkeypatch.setattr(acquire, "_NEXT_AFTER_S", 0.1)
+    monkeypatch.setattr(acquire, "_OVERLAP_S", 3)
 
     async def work() -> None:
         async with client(proxy.url, site.guard) as faulty:
             async with client(site.server, site.guard) as direct:
                 holder = await direct.lock(name, ttl=60).acquire()
-                first = asyncio.ensure_future(faulty.lock(name, ttl=60, wait=30).acquire())
+                first = asyncio.ensure_future(faulty.lock(name, ttl=60, wait=300).acquire())
                 await until("a second request", lambda: len(proxy.bodies("/acquire")) >= 2)
-                second = asyncio.ensure_future(direct.lock(name, ttl=60, wait=30).acquire())
+                second = asyncio.ensure_future(direct.lock(name, ttl=60, wait=300).acquire())
 
                 async def waiters() -> bool:
                     return bool((await direct.show(name))["queue_length"] == 2)
 
                 await until("both in the queue", waiters)
-                await until("a fourth request", lambda: len(proxy.bodies("/acquire")) >= 4)
+                # It is sent when the first, which began the wait, has been given up.
+                await until("a third request", lambda: len(proxy.bodies("/acquire")) >= 3)
                 await holder.release()
                 lease = await first
                 assert not second.done(), "the first waiter kept its place"
@@ -245,11 +256,12 @@ def test_a_wait_keeps_its_place_beyond_one_request(
     run(work)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_session_that_is_lost_cancels_its_block(site: Site, name: str) -> None:
     async def work() -> None:
         async with client(site.server, site.guard) as direct:
             with pytest.raises(LeaseLost):
-                async with await direct.session(ttl=0.6) as session:
+                async with await direct.session(ttl=60) as session:
                     lease = await session.lock(name)
                     path = f"/v1/sessions/{session.session_id}"
                     await direct._core().locks.send("DELETE", path, 5_000)

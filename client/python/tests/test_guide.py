@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from servers import ROOT
+from servers import PATIENCE_S, ROOT
 from test_redis import RedisSite
 
 GUIDE = ROOT / "docs" / "guides" / "python.md"
@@ -44,7 +44,7 @@ def test_the_guide_does_what_it_says(tmp_path: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=2 * PATIENCE_S,
         )
         assert done.returncode == 0, f"{name}: {done.stderr}"
         tokens = re.compile(r"\d{6,}|\b[123]\b(?= is|, t|$)", re.M)
@@ -65,7 +65,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
     )
     assert "token-required" in done.stderr or done.returncode == 0, done.stderr
     site.stop()

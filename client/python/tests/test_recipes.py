@@ -24,14 +24,14 @@ class RecipeSite(RedisSite):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, ["--allow-unfenced-reads"])
-        self.broker = f"redis://127.0.0.1:{self.direct.connection_pool.connection_kwargs['port']}"
+        self.broker = f"redis://127.0.0.1:{self.broker_port}"
         self.client = Client(self.server, self.guard, owner="operator", environment={})
         self.environment = {
             **os.environ,
             "FENCE_SERVER": self.server,
             "FENCE_GUARD": self.guard,
             "FENCE_OWNER": "recipe",
-            "LOCK_TTL_S": "1.5",
+            "LOCK_TTL_S": "9",
             "BROKER": f"{self.broker}/0",
             "PYTHONPATH": os.pathsep.join([str(RECIPES), os.environ.get("PYTHONPATH", "")]),
         }
@@ -82,16 +82,16 @@ def test_a_celery_task_holds_its_lock_and_ends_with_it(site: RecipeSite) -> None
     options = ["--pool=prefork", "--concurrency=2", "--loglevel=error", "--without-mingle"]
     options += ["--without-gossip", "--without-heartbeat"]
     worker = site.start("-m", "celery", "-A", "celery_task", "worker", *options)
-    code = """
+    code = f"""
 import sys, celery_task
 celery_task.client.close()
 pay = celery_task.pay
-assert pay.delay("1").get(timeout=60) == "paid"
+assert pay.delay("1").get(timeout={PATIENCE_S}) == "paid"
 long = pay.delay("2", 600)
 print("sent", flush=True)
 sys.stdin.readline()
 try:
-    long.get(timeout=60)
+    long.get(timeout={PATIENCE_S})
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -137,6 +137,7 @@ def application(site: RecipeSite, monkeypatch: pytest.MonkeyPatch, name: str) ->
     return __import__(name)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
     site: RecipeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
     asyncio.run(work())
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_django_request_holds_its_lock_and_fails_with_it(
     site: RecipeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from servers import Site, until
+from servers import PATIENCE_S, Site, until
 
 import fencepost
 from fencepost import Client, Invalid, LeaseLost
@@ -29,27 +29,29 @@ class RedisSite(Site):
     """A Redis, its guard with a Redis port, and a lock server."""
 
     def __init__(self, folder: Path, rules: Sequence[str] = ()) -> None:
-        port, self.port = free_port(), free_port()
-        command = ["redis-server", "--port", str(port), "--dir", str(folder), "--save", ""]
-        with (folder / "redis.log").open("w") as log:
-            self.redis = subprocess.Popen(
-                [*command, "--appendonly", "yes", "--maxmemory-policy", "noeviction"], stdout=log
-            )
-        self.direct = redis.Redis(port=port)
-        until("Redis", self._is_up)
-        super().__init__(
-            [
-                *("--store", f"redis://127.0.0.1:{port}"),
-                *("--redis-listen", f"127.0.0.1:{self.port}"),
-                *rules,
-            ]
-        )
+        options = ["--dir", str(folder), "--save", "", "--appendonly", "yes"]
+        options += ["--maxmemory-policy", "noeviction"]
+        # A program that was faster may have taken the port.
+        while not self._is_started(free_port(), options):
+            pass
+        store = f"redis://127.0.0.1:{self.broker_port}"
+        super().__init__(["--store", store, "--redis-listen", "127.0.0.1:0", *rules])
 
-    def _is_up(self) -> bool:
+    def _is_started(self, port: int, options: Sequence[str]) -> bool:
+        self.redis = subprocess.Popen(
+            ["redis-server", "--port", str(port), *options], stdout=subprocess.DEVNULL
+        )
+        self.direct, self.broker_port = redis.Redis(port=port), port
+        return bool(until("Redis", self._is_up) == "up")
+
+    def _is_up(self) -> str:
+        if self.redis.poll() is not None:
+            return "ended"
         try:
-            return bool(self.direct.ping())
-        except redis.ConnectionError:
-            return False
+            is_ours = self.direct.info("server")["process_id"] == self.redis.pid
+        except redis.RedisError:
+            return ""
+        return "up" if is_ours else ""
 
     def stop(self) -> None:
         super().stop()
@@ -91,7 +93,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
     port.direct.delete("journal")
-    old = clients[0].lock("journal", ttl=60).acquire()
+    old = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, old)
     store = pool.of(old)
     refusals: list[Exception] = []
@@ -105,7 +107,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
                 if isinstance(error, FencedError):
                     return
 
-    # The old holder does not notice that its lease ends: its next renewal is 20 s away.
+    # The old holder does not notice that its lease ends: its next renewal is minutes away.
     threads = at_once(write_on)
     until("writes on every connection", lambda: port.direct.llen("journal") > 10 * SIZE)
     clients[1].revoke("journal", "test")
@@ -124,7 +126,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
     assert port.direct.lindex("journal", -1) == b"new"
     # The process of the old holder gets the lock again: its pool continues without a reconnect.
     new.release()
-    again = clients[0].lock("journal", ttl=60, wait=10).acquire()
+    again = clients[0].lock("journal", ttl=60, wait=PATIENCE_S).acquire()
     pool.hold(again)
     assert pool.of(again).rpush("journal", "again") > 0
     with pytest.raises((LeaseLost, Invalid)):
@@ -137,7 +139,7 @@ def test_no_write_of_the_old_holder_lands_behind_the_first_of_the_new_one(
 def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    first = clients[0].lock("journal", ttl=60).acquire()
+    first = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, first)
     idle, busy = pool.get_connection(), pool.get_connection()
     sockets = {id(connection._sock) for connection in (idle, busy)}
@@ -145,7 +147,7 @@ def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
     pool.release(idle)
     kept = [idle._sock, busy._sock]
     first.release()
-    second = clients[0].lock("journal", ttl=60).acquire()
+    second = clients[0].lock("journal", ttl=600).acquire()
     pool.hold(second)
     assert busy.is_retired()
     pool.release(busy)
@@ -171,7 +173,7 @@ def test_a_connection_from_before_a_hand_over_is_closed_and_not_used_again(
 def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    old = clients[0].lock("journal", ttl=60).acquire()
+    old = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, old)
     pool.of(old).set("journal", "old")
     clients[1].revoke("journal", "test")
@@ -193,7 +195,7 @@ def test_a_pipeline_that_is_fenced_raises_the_error_of_both_packages(
 def test_a_client_that_keeps_its_connection_never_gets_the_next_lease(
     port: RedisSite, clients: tuple[Client, Client]
 ) -> None:
-    first = clients[0].lock("journal", ttl=60).acquire()
+    first = clients[0].lock("journal", ttl=600).acquire()
     pool = pool_of(port, first)
     kept = pool.of(first).client()
     kept.set("journal", "in time")
@@ -201,7 +203,7 @@ def test_a_client_that_keeps_its_connection_never_gets_the_next_lease(
     watching.watch("journal")
     clients[1].revoke("journal", "test")
     # The same process gets the lock again. Its write reaches the guard, which closes the others.
-    second = clients[0].lock("journal", ttl=60, wait=10).acquire()
+    second = clients[0].lock("journal", ttl=60, wait=PATIENCE_S).acquire()
     pool.hold(second)
     assert pool.of(second).set("journal", "second")
     for _ in range(3):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from servers import PATIENCE_S, FaultProxy, Site, until
 
 import fencepost
-from fencepost import Client, Invalid, LeaseLost
+from fencepost import Client, Invalid, LeaseLost, clock, locks
 from fencepost.locks import Grant
 from fencepost.transport import Unusable
 
@@ -39,9 +41,9 @@ def is_free(direct: Client, name: str) -> bool:
 
 
 def test_a_stale_write_is_refused(direct: Client, faulty: Client, name: str) -> None:
-    old = faulty.lock(name, ttl=60).acquire()
+    old = faulty.lock(name, ttl=600).acquire()
     old.put(name, "old")
-    # Its holder does not notice: the next renewal is 20 s away.
+    # Its holder does not notice: the next renewal is minutes away.
     direct.revoke(name, "test")
     with direct.lock(name, ttl=60) as new:
         assert new.token > old.token
@@ -59,7 +61,7 @@ def test_an_acquire_whose_reply_is_lost_is_repeated_with_its_id(
     faulty: Client, proxy: FaultProxy, name: str
 ) -> None:
     proxy.fault("/acquire", "drop-reply", times=2)
-    with faulty.lock(name, ttl=60) as lease:
+    with faulty.lock(name, ttl=60, patience=PATIENCE_S) as lease:
         bodies = proxy.bodies("/acquire")
         assert len(bodies) == 3
         assert {body["lease_id"] for body in bodies} == {lease.lease_id}
@@ -68,19 +70,30 @@ def test_an_acquire_whose_reply_is_lost_is_repeated_with_its_id(
 def test_the_deadline_counts_from_before_the_send(
     faulty: Client, proxy: FaultProxy, name: str
 ) -> None:
-    proxy.fault("/acquire", "delay-reply", delay_s=1.0)
-    with faulty.lock(name, ttl=10) as lease:
-        assert lease.remaining <= 7.0
+    proxy.fault("/acquire", "delay-reply", delay_s=0.3)
+    with faulty.lock(name, ttl=60) as lease:
+        # A request cannot arrive before it is sent.
+        assert proxy.first_at_ms is not None
+        assert lease._trust.window.deadline_ms <= proxy.first_at_ms + 48_000
         assert proxy.bodies("/renew") == []
 
 
 def test_a_grant_that_arrives_worn_is_renewed_before_it_is_used(
     faulty: Client, proxy: FaultProxy, name: str
 ) -> None:
-    proxy.fault("/acquire", "delay-reply", delay_s=0.9)
-    with faulty.lock(name, ttl=2) as lease:
-        assert len(proxy.bodies("/renew")) == 1
-        assert lease.remaining > 0.5
+    grant, renewal = proxy.fault("/acquire", "hold-reply"), proxy.fault("/renew", "hold-reply")
+    with ThreadPoolExecutor(1) as threads:
+        acquiring = threads.submit(faulty.lock(name, ttl=2, patience=PATIENCE_S).acquire)
+        until("the request", lambda: proxy.first_at_ms)
+        assert proxy.first_at_ms is not None
+        worn_ms = proxy.first_at_ms + 801
+        until("half of the trusted time", lambda: clock.now_ms() > worn_ms)
+        grant.healed.set()
+        until("the renewal", lambda: proxy.bodies("/renew"))
+        assert not acquiring.done()
+        renewal.healed.set()
+        lease = acquiring.result(PATIENCE_S)
+    assert lease._trust.window.sent_at_ms > worn_ms
 
 
 def test_a_waiter_that_is_interrupted_leaves_nothing_held(
@@ -90,12 +103,13 @@ def test_a_waiter_that_is_interrupted_leaves_nothing_held(
 
     def interrupt() -> None:
         until("the grant", lambda: direct.show(name)["state"] == "held")
-        os.kill(os.getpid(), signal.SIGINT)
+        # A process that is stopped right now has no thread but this for a signal to the process.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
     with pytest.raises(KeyboardInterrupt):
-        faulty.lock(name, ttl=60, wait=30).acquire()
+        faulty.lock(name, ttl=60, wait=PATIENCE_S).acquire()
     thread.join()
     until("the release", lambda: is_free(direct, name))
     (acquired,) = proxy.bodies("/acquire")
@@ -107,24 +121,29 @@ def test_the_error_of_the_body_is_not_masked(
     direct: Client, faulty: Client, proxy: FaultProxy, name: str
 ) -> None:
     with pytest.raises(ZeroDivisionError):
-        with faulty.lock(name, ttl=60) as lease:
+        with faulty.lock(name, ttl=600) as lease:
             direct.revoke(name, "test")
             proxy.fault("/release", "refuse", times=1)
             assert lease.is_live
             raise ZeroDivisionError
+
+
+@pytest.mark.usefixtures("soon_renewed")
+def test_the_error_of_a_body_that_lost_its_lease_is_not_masked(direct: Client, name: str) -> None:
     with pytest.raises(ZeroDivisionError):
-        with faulty.lock(name, ttl=0.3) as lease:
+        with direct.lock(name, ttl=60) as lease:
             direct.revoke(name, "test")
-            assert lease.lost.wait(30)
+            assert lease.lost.wait(PATIENCE_S)
             raise ZeroDivisionError
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_lost_lease_is_raised_by_its_block(direct: Client, name: str) -> None:
     calls: list[LeaseLost] = []
     with pytest.raises(LeaseLost) as lost:
-        with direct.lock(name, ttl=0.3, on_lost=calls.append) as lease:
+        with direct.lock(name, ttl=60, on_lost=calls.append) as lease:
             direct.revoke(name, "test")
-            assert lease.lost.wait(30)
+            assert lease.lost.wait(PATIENCE_S)
             with pytest.raises(LeaseLost):
                 lease.put(name, "late")
     assert lost.value.reason == "ended" and lost.value.ended_by == "revoked"
@@ -133,7 +152,7 @@ def test_a_lost_lease_is_raised_by_its_block(direct: Client, name: str) -> None:
 
 
 def test_check_looks_at_the_clock_itself(direct: Client, name: str) -> None:
-    lease = direct.lock(name, ttl=0.6).acquire()
+    lease = direct.lock(name, ttl=1).acquire()
     resumed = threading.Event()
     # The thread that renews is stopped: nothing but the clock can say that time has passed.
     direct._background.core().loop.call_soon_threadsafe(resumed.wait)
@@ -146,7 +165,7 @@ def test_check_looks_at_the_clock_itself(direct: Client, name: str) -> None:
         lease.put(name, "late")
     resumed.set()
     # The renewal that runs now does not bring it back.
-    until("the renewal thread", lambda: direct.drained(5))
+    until("the renewal thread", lambda: direct.drained(PATIENCE_S))
     assert not lease.is_live
 
 
@@ -155,7 +174,7 @@ def test_a_child_has_no_lease_of_its_parent(faulty: Client, proxy: FaultProxy, n
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(math.ceil(PATIENCE_S))
         words = []
         for use in (lease.check, lease.release, lambda: lease.put(name, "child")):
             try:
@@ -181,20 +200,23 @@ def test_a_child_has_no_lease_of_its_parent(faulty: Client, proxy: FaultProxy, n
 
 
 def test_a_release_that_comes_too_late_is_no_loss_if_the_work_ended_in_time(
-    faulty: Client, proxy: FaultProxy, name: str
+    direct: Client, faulty: Client, proxy: FaultProxy, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with faulty.lock(name, ttl=1) as lease:
-        # Every attempt is refused until the lease has expired at the server.
-        refusal = proxy.fault("/release", "refuse", times=1_000)
-        watcher = threading.Thread(
-            target=lambda: (
-                until("the expiry", lambda: is_free(faulty, name)),
-                refusal.healed.set(),
-            )
-        )
-        watcher.start()
-        assert lease.is_live
+    monkeypatch.setattr(locks, "RELEASE_PATIENCE_MS", int(PATIENCE_S * 1_000))
+    # Every attempt is refused until the lease has expired at the server.
+    refusal = proxy.fault("/release", "refuse", times=1_000)
+
+    def watch() -> None:
+        until("a release", lambda: proxy.bodies("/release"))
+        until("the expiry", lambda: is_free(direct, name))
+        refusal.healed.set()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with faulty.lock(name, ttl=4):
+        pass
     watcher.join()
+    assert len(proxy.bodies("/release")) > 1
 
 
 def test_a_lease_is_used_neither_twice_nor_after_its_release(
@@ -227,7 +249,7 @@ def test_a_decorated_function_holds_the_lock(direct: Client, name: str) -> None:
 
 def test_threads_share_a_client_and_wait_in_turn(direct: Client, name: str) -> None:
     def add() -> None:
-        with direct.lock(name, ttl=60, wait=60) as lease:
+        with direct.lock(name, ttl=60, wait=2 * PATIENCE_S) as lease:
             found = lease.get(name)
             lease.put(name, str(int(found.body) + 1 if found else 1))
 
@@ -272,11 +294,12 @@ def test_kinds_of_lock_and_several_at_once(direct: Client, name: str) -> None:
             direct.lock_all(bad)
 
 
+@pytest.mark.usefixtures("soon_renewed")
 def test_a_session_notices_the_end_of_one_lease(direct: Client, name: str) -> None:
-    with direct.session(ttl=1) as session:
+    with direct.session(ttl=60) as session:
         kept, lost = session.lock(f"{name}/a"), session.lock(f"{name}/b")
         direct.revoke(lost.lock, "test")
-        assert lost.lost.wait(30)
+        assert lost.lost.wait(PATIENCE_S)
         with pytest.raises(LeaseLost) as error:
             lost.put(lost.lock, "late")
         assert error.value.ended_by == "revoked"
@@ -317,23 +340,27 @@ def test_conditions_and_repeated_writes(faulty: Client, guard_proxy: FaultProxy,
 
 
 def test_limits_of_the_work_end_the_lease(direct: Client, name: str) -> None:
-    warnings: list[tuple[str, float]] = []
     with pytest.raises(LeaseLost) as lost:
-        with direct.lock(
-            name,
-            ttl=60,
-            max_hold=0.5,
-            warn_before=0.4,
-            on_warning=lambda reason, left_s: warnings.append((reason, left_s)),
-        ) as lease:
-            assert lease.lost.wait(30)
-    assert lost.value.reason == "held-too-long" and len(warnings) == 1 and warnings[0][1] <= 0.4
-    with direct.lock(name, ttl=60, wait=5, progress_within=0.3) as lease:
+        with direct.lock(name, ttl=60, max_hold=0.3) as lease:
+            assert lease.lost.wait(PATIENCE_S)
+    assert lost.value.reason == "held-too-long"
+    with direct.lock(name, ttl=60, wait=PATIENCE_S, progress_within=60) as lease:
         lease.progress()
+    with direct.lock(name, ttl=60, progress_within=0.3) as lease:
         until("no progress", lambda: not lease.is_live)
         with pytest.raises(LeaseLost, match="no progress"):
             lease.progress()
         lease._trust._is_over = True  # The block is not the subject.
+
+
+def test_the_end_of_a_limit_is_warned_of(direct: Client, name: str) -> None:
+    warnings: list[tuple[str, float]] = []
+    limits: dict[str, Any] = {"max_hold": 60, "warn_before": 59.9}
+    limits["on_warning"] = lambda reason, left_s: warnings.append((reason, left_s))
+    with direct.lock(name, ttl=60, **limits):
+        until("the warning", lambda: warnings)
+    ((reason, left_s),) = warnings
+    assert reason.startswith("it was held") and left_s <= 59.9
 
 
 def test_an_election_has_one_leader_who_resigns(direct: Client, name: str) -> None:
@@ -341,7 +368,7 @@ def test_an_election_has_one_leader_who_resigns(direct: Client, name: str) -> No
     assert election.leader() is None
     changes = election.observe()
     assert next(changes) is None
-    with election.campaign(wait=5) as office:
+    with election.campaign(wait=PATIENCE_S) as office:
         leader = next(changes)
         assert leader is not None and leader.token == office.token
         assert leader.owner == "direct" and leader.metadata == {"at": "here"}
@@ -370,7 +397,7 @@ def test_a_lease_that_is_dropped_is_released(direct: Client, name: str) -> None:
     until("the release", lambda: is_free(direct, name))
     other = Client(direct.settings.server, environment={})
     kept = other.lock(name, ttl=60).acquire()
-    assert other.close() and is_free(direct, name)
+    assert other.close(PATIENCE_S) and is_free(direct, name)
     with pytest.raises(Invalid, match="closed"):
         other.lock(name).acquire()
     del kept
@@ -383,7 +410,7 @@ def test_the_close_of_a_client_is_a_loss_to_the_work_of_its_leases(
     losses: list[LeaseLost] = []
     with pytest.raises(LeaseLost) as lost:
         with other.lock(name, ttl=60, on_lost=losses.append) as lease:
-            assert other.close() and is_free(direct, name)
+            assert other.close(PATIENCE_S) and is_free(direct, name)
             assert lease.lost.wait(PATIENCE_S) and not lease.is_live
     assert [loss.ended_by for loss in losses] == ["released"] == [lost.value.ended_by]
 
@@ -421,6 +448,7 @@ def test_the_handler_of_a_signal_may_ask_about_a_lease(direct: Client, name: str
     assert asked == 1
 
 
+@pytest.mark.usefixtures("soon_renewed")
 @pytest.mark.parametrize(
     ("status", "content"),
     [
@@ -434,7 +462,7 @@ def test_the_handler_of_a_signal_may_ask_about_a_lease(direct: Client, name: str
 def test_an_odd_reply_to_a_renewal_is_followed_by_the_next(
     faulty: Client, proxy: FaultProxy, name: str, status: int, content: bytes
 ) -> None:
-    with faulty.lock(name, ttl=1) as lease:
+    with faulty.lock(name, ttl=60) as lease:
         proxy.fault("/renew", "forge-reply", status=status, content=content)
         until("a renewal behind the odd one", lambda: len(proxy.bodies("/renew")) > 1)
         deadline = lease._trust.window.deadline_ms

@@ -1,5 +1,4 @@
 import assert from "node:assert/strict";
-import { once } from "node:events";
 import { before, test } from "node:test";
 import {
   type Client,
@@ -8,7 +7,7 @@ import {
   type StreamItem,
   TakeoverRefusedError,
 } from "../src/index.js";
-import { client, guard, lockServer, Proxy, until } from "./harness.js";
+import { aborted, client, guard, lockServer, Proxy, renewSoon, until } from "./harness.js";
 
 let earlier: string;
 let server: string;
@@ -34,12 +33,13 @@ test("shared leases exclude exclusive ones, and permits are counted", async () =
   for (const lease of permits) await lease.release();
 });
 
-test("a later incarnation takes the lock over, and the earlier one learns it", async () => {
+test("a later incarnation takes the lock over, and the earlier one learns it", async (t) => {
+  renewSoon(t);
   const of = (incarnation: string) => client({ server, owner: "batch", incarnation });
-  const crashed = await of("1").lock("batch", { ttlMs: 2400 });
+  const crashed = await of("1").lock("batch", { ttlMs: 60_000 });
   const lease = await of("2").lock("batch", { ttlMs: 60_000, takeover: true });
   assert.ok(lease.token > crashed.token);
-  await once(crashed.signal, "abort");
+  await aborted(crashed.signal);
   assert.throws(() => crashed.check(), { reason: "ended", ended: "superseded" });
   const back = of("1").lock("batch", { takeover: true });
   await assert.rejects(back, (error) => {
@@ -83,8 +83,9 @@ test("a lock server that lost its memory is recognised, unlike a stale holder", 
   await assert.rejects(before.reacquireAbove(late), { kind: "lease-lost" });
 });
 
-test("a session keeps its leases, and ends them in one step", async () => {
-  const session = await direct.session({ ttlMs: 1500 });
+test("a session keeps its leases, and ends them in one step", async (t) => {
+  renewSoon(t);
+  const session = await direct.session({ ttlMs: 60_000 });
   const alone = await session.lock("s/alone", { waitMs: 100 });
   const set = await session.lockAll(["s/1", { lock: "s/2", mode: "shared" }]);
   assert.ok((set.leases[1]?.token ?? 0) > (set.leases[0]?.token ?? 0));
@@ -101,11 +102,12 @@ test("a session keeps its leases, and ends them in one step", async () => {
   assert.equal(set.leases[0]?.signal.aborted, false);
 });
 
-test("a lease of a session that is revoked is lost alone", async () => {
-  const session = await direct.session({ ttlMs: 2400 });
+test("a lease of a session that is revoked is lost alone", async (t) => {
+  renewSoon(t);
+  const session = await direct.session({ ttlMs: 60_000 });
   const [kept, lost] = [await session.lock("r/kept"), await session.lock("r/lost")];
   await direct.locks.revoke("r/lost", "by the test");
-  await once(lost.signal, "abort");
+  await aborted(lost.signal);
   assert.throws(() => lost.check(), { reason: "ended", ended: "revoked" });
   kept.check();
   await session.end();
@@ -114,17 +116,19 @@ test("a lease of a session that is revoked is lost alone", async () => {
 test("a session without heartbeats is lost with all its leases", async () => {
   const proxy = await Proxy.before(server);
   const behind = client({ server: proxy.url });
-  proxy.fault = ({ path }) => (path.endsWith("/heartbeat") ? "hold" : "pass");
-  const work = behind.withSession({ ttlMs: 500 }, async (session, signal) => {
+  const work = behind.withSession({ ttlMs: 3000 }, async (session, signal) => {
+    // Not before: a session that is begun late is confirmed by a heartbeat.
+    proxy.fault = ({ path }) => (path.endsWith("/heartbeat") ? "hold" : "pass");
     const lease = await session.lock("gone");
-    await once(lease.signal, "abort");
+    await aborted(lease.signal);
     assert.throws(() => lease.check(), { reason: "deadline" });
     signal.throwIfAborted();
   });
   await assert.rejects(work, { kind: "lease-lost", reason: "deadline" });
 });
 
-test("several locks are granted all or none", async () => {
+test("several locks are granted all or none", async (t) => {
+  renewSoon(t);
   const holder = await direct.lock("all/2", { ttlMs: 60_000 });
   await assert.rejects(direct.lockAll(["all/1", "all/2"]), (error) => {
     return String(error).includes("all/2") && (error as { kind: string }).kind === "contended";
@@ -143,9 +147,9 @@ test("several locks are granted all or none", async () => {
   const sum = await direct.withLockAll(["all/1", "all/2"], {}, ({ leases }) => leases.length);
   assert.equal(sum, 2);
   assert.equal((await direct.locks.show("all/1")).state, "free");
-  const lost = direct.withLockAll(["all/1", "all/2"], { ttlMs: 2400 }, async (set, signal) => {
+  const lost = direct.withLockAll(["all/1", "all/2"], { ttlMs: 60_000 }, async (set, signal) => {
     await direct.locks.revoke("all/2", "by the test");
-    await once(signal, "abort");
+    await aborted(signal);
     assert.throws(() => set.check(), { ended: "revoked" });
     set.on("all/1")?.check();
   });

@@ -3,15 +3,13 @@ import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { before, test } from "node:test";
 import { promisify } from "node:util";
-import { freePort, guard, lockServer, redisGuard, start } from "./harness.js";
+import { guard, lockServer, redisGuard, redisServer } from "./harness.js";
 
 const folder = process.env["FENCE_GUIDE"] ?? assert.fail("run client/typescript/check");
 let env: NodeJS.ProcessEnv;
 
 before(async () => {
-  const store = await freePort();
-  const args = ["--port", String(store), "--bind", "127.0.0.1", "--save", ""];
-  await start("redis-server", args, /(Ready to accept connections)/);
+  const store = await redisServer();
   const [server, storage, port] = await Promise.all([lockServer(), guard(), redisGuard(store)]);
   env = { ...process.env, FENCE_SERVER: server, FENCE_GUARD: storage, REDIS_PORT: String(port) };
 });

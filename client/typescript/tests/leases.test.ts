@@ -16,7 +16,17 @@ import {
   UnavailableError,
 } from "../src/index.js";
 import { nowMs } from "../src/clock.js";
-import { block, client, guard, lockServer, Proxy, until } from "./harness.js";
+import {
+  aborted,
+  block,
+  client,
+  guard,
+  lockServer,
+  PATIENCE_MS,
+  Proxy,
+  renewSoon,
+  until,
+} from "./harness.js";
 
 let server: string;
 let storage: string;
@@ -37,9 +47,10 @@ async function isFree(name: string): Promise<boolean> {
   return (await direct.locks.show(name)).state === "free";
 }
 
-test("a lock is held, renewed, refused to others and released", async () => {
+test("a lock is held, renewed, refused to others and released", async (t) => {
+  renewSoon(t);
   const { proxy, behind } = await proxied();
-  const lease = await behind.lock("plain/1", { ttlMs: 1500, metadata: { job: 7 } });
+  const lease = await behind.lock("plain/1", { ttlMs: 60_000, metadata: { job: 7 } });
   const { holder } = await direct.locks.show("plain/1");
   assert.deepEqual([holder?.owner, holder?.metadata], ["behind", { job: 7 }]);
   await until("three renewals", () => proxy.of("/renew").length >= 3);
@@ -59,7 +70,7 @@ test("a lock is held, renewed, refused to others and released", async () => {
 test("a lost reply is repeated with the same lease id, and there is one grant", async () => {
   const { proxy, behind } = await proxied();
   proxy.fault = () => (proxy.of("/acquire").length < 2 ? "drop-reply" : "pass");
-  const lease = await behind.lock("lost-reply", { ttlMs: 60_000 });
+  const lease = await behind.lock("lost-reply", { ttlMs: 60_000, patienceMs: PATIENCE_MS });
   const ids = new Set(proxy.of("/acquire").map(({ body }) => body["lease_id"]));
   assert.equal(proxy.of("/acquire").length, 3);
   assert.deepEqual([...ids], [lease.leaseId]);
@@ -68,30 +79,39 @@ test("a lost reply is repeated with the same lease id, and there is one grant", 
 
 test("a grant is trusted from before its request was sent", async () => {
   const { proxy, behind } = await proxied();
-  let sentAtMs = 0;
+  let arrivedAtMs = 0;
   proxy.fault = ({ path }) => {
-    // Above half of the trusted time would be renewed before use.
-    if (path.endsWith("/acquire")) block(500);
+    if (!path.endsWith("/acquire")) return "pass";
+    arrivedAtMs = nowMs();
+    block(300);
     return "pass";
   };
-  sentAtMs = nowMs();
-  const lease = await behind.lock("sent-at", { ttlMs: 10_000 });
-  assert.ok(nowMs() + lease.remainingMs() <= sentAtMs + 8_000 + 50, `${lease.remainingMs()}`);
+  const lease = await behind.lock("sent-at", { ttlMs: 60_000 });
+  // A request cannot arrive before it is sent.
+  assert.ok(nowMs() + lease.remainingMs() <= arrivedAtMs + 48_000, `${lease.remainingMs()}`);
   await lease.release();
 });
 
 test("a grant that arrives worn is renewed before it is used", async () => {
   const { proxy, behind } = await proxied();
   const holder = await direct.lock("worn", { ttlMs: 60_000 });
-  const waiting = behind.lock("worn", { ttlMs: 2000, waitMs: 30_000 });
+  const waiting = behind.lock("worn", { ttlMs: 6000, waitMs: PATIENCE_MS });
+  let isWaiting = true;
+  void waiting.then(() => (isWaiting = false));
+  const renewals: boolean[] = [];
+  proxy.fault = ({ path }) => {
+    if (path.endsWith("/renew")) renewals.push(isWaiting);
+    return "pass";
+  };
   await until("a waiter", async () => (await direct.locks.show("worn")).queue_length === 1);
-  // The waiter counts from before its request.
-  const waitedFrom = nowMs();
-  await until("a worn wait", () => nowMs() > waitedFrom + 1000);
+  // The waiter counts from before its request: half of the trusted time.
+  const wornAtMs = nowMs() + 2401;
+  await until("a worn wait", () => nowMs() > wornAtMs);
   await holder.release();
   const lease = await waiting;
-  assert.ok(proxy.of("/renew").length >= 1);
-  assert.ok(lease.remainingMs() > 800, `${lease.remainingMs()}`);
+  const remainingMs = lease.remainingMs();
+  assert.equal(renewals[0], true);
+  assert.ok(nowMs() + remainingMs > wornAtMs + 4800, "the lease counts from its renewal");
   await lease.release();
 });
 
@@ -142,7 +162,7 @@ test("a waiter sees its position in the queue, which is served in order", async 
 test("a block that fails throws its own error, even if the release fails", async () => {
   const { proxy, behind } = await proxied();
   const own = new Error("of the work");
-  const work = behind.withLock("own-error", { ttlMs: 60_000 }, async () => {
+  const work = behind.withLock("own-error", { ttlMs: 600_000 }, async () => {
     // The lease ends at the server: its release is refused.
     await direct.locks.revoke("own-error", "by the test");
     throw own;
@@ -159,10 +179,11 @@ test("a block returns its value and releases the lock", async () => {
 
 test("the signal of a block is aborted when the lease is lost, and the block says so", async () => {
   const { proxy, behind } = await proxied();
-  proxy.fault = ({ path }) => (path.endsWith("/renew") ? "hold" : "pass");
   let reason: unknown;
-  const work = behind.withLock("lost", { ttlMs: 400 }, async (lease, signal) => {
-    await once(signal, "abort");
+  const work = behind.withLock("lost", { ttlMs: 1500 }, async (lease, signal) => {
+    // Not before: a grant that arrives worn is renewed.
+    proxy.fault = ({ path }) => (path.endsWith("/renew") ? "hold" : "pass");
+    await aborted(signal);
     reason = signal.reason;
     assert.throws(() => lease.check(), LeaseLostError);
     signal.throwIfAborted();
@@ -171,26 +192,27 @@ test("the signal of a block is aborted when the lease is lost, and the block say
   assert.ok(reason instanceof LeaseLostError);
 });
 
-test("a block is cancelled at once when its lease is revoked", async () => {
-  const work = direct.withLock("revoked", { ttlMs: 2400 }, async (_, signal) => {
+test("a block is cancelled at once when its lease is revoked", async (t) => {
+  renewSoon(t);
+  const work = direct.withLock("revoked", { ttlMs: 60_000 }, async (_, signal) => {
     await direct.locks.revoke("revoked", "by the test");
-    await once(signal, "abort");
+    await aborted(signal);
   });
   await assert.rejects(work, { kind: "lease-lost", reason: "ended", ended: "revoked" });
 });
 
 test("a block that ends well after its lease was lost is no success", async () => {
-  const work = direct.withLock("blocked", { ttlMs: 300 }, () => {
-    block(500);
+  const work = direct.withLock("blocked", { ttlMs: 1000 }, () => {
+    block(900);
     return "done";
   });
   await assert.rejects(work, { kind: "lease-lost", reason: "deadline" });
 });
 
 test("after a blocked loop the first look at the lease says that it is lost", async () => {
-  const lease = await direct.lock("look", { ttlMs: 300 });
+  const lease = await direct.lock("look", { ttlMs: 1000 });
   assert.equal(lease.signal.aborted, false);
-  block(500);
+  block(900);
   // No timer and no renewal has run since.
   assert.equal(lease.remainingMs(), 0);
   assert.throws(() => lease.check(), { kind: "lease-lost", reason: "deadline" });
@@ -200,19 +222,21 @@ test("after a blocked loop the first look at the lease says that it is lost", as
 test("a fenced call after a blocked loop sends nothing", async () => {
   const proxy = await Proxy.before(storage);
   const fenced = client({ server, guard: proxy.url });
-  const lease = await fenced.lock("send-nothing", { ttlMs: 300 });
-  block(500);
+  const lease = await fenced.lock("send-nothing", { ttlMs: 1000 });
+  block(900);
   await assert.rejects(fenced.objects.put(lease, "send-nothing", "late"), LeaseLostError);
   assert.equal(proxy.requests.length, 0);
 });
 
 test("work that does not report progress loses its lease", async () => {
-  const lease = await direct.lock("progress", { ttlMs: 60_000, progressWithinMs: 400 });
-  lease.progress();
-  await once(lease.signal, "abort");
+  const reporting = await direct.lock("progress", { ttlMs: 60_000, progressWithinMs: 60_000 });
+  reporting.progress();
+  await reporting.release();
+  const lease = await direct.lock("progress", { ttlMs: 60_000, progressWithinMs: 100 });
+  await aborted(lease.signal);
   assert.throws(() => lease.progress(), { reason: "no-progress" });
   const held = await direct.lock("max-hold", { ttlMs: 60_000, maxHoldMs: 100 });
-  await once(held.signal, "abort");
+  await aborted(held.signal);
   assert.throws(() => held.check(), { reason: "held-too-long" });
 });
 
@@ -220,12 +244,14 @@ test("a warning comes before the loss", async () => {
   const warned: string[] = [];
   const lease = await direct.lock("warning", {
     ttlMs: 60_000,
-    maxHoldMs: 1000,
-    warnBeforeMs: 900,
+    maxHoldMs: 60_000,
+    warnBeforeMs: 59_900,
     onWarning: ({ why }) => warned.push(why.reason),
   });
-  await once(lease.signal, "abort");
+  await until("the warning", () => warned.length > 0);
+  lease.check();
   assert.deepEqual(warned, ["held-too-long"]);
+  await lease.release();
 });
 
 test("a stale holder is refused by the guard, and the newest one reads what it wrote", async () => {
@@ -358,7 +384,10 @@ test("a block keeps its process alive until it has ended", async () => {
     import { Client } from ${JSON.stringify(driver)};
     const client = new Client({ env: {}, log: () => {}, server: ${JSON.stringify(server)} });
     const end = client.withLock("alive", { ttlMs: 60000, maxHoldMs: 200 }, (_, signal) =>
-      new Promise((resolve) => signal.addEventListener("abort", resolve)));
+      new Promise((resolve) => {
+        signal.addEventListener("abort", resolve);
+        if (signal.aborted) resolve();
+      }));
     await end.catch((error) => process.exit(error.reason === "held-too-long" ? 7 : 1));`;
   const child = spawn(process.execPath, ["--input-type=module", "-e", code], {
     stdio: "inherit",

@@ -1,12 +1,11 @@
 /** Pools of both drivers on the guard's Redis port over a hand-over. */
 import assert from "node:assert/strict";
-import { once } from "node:events";
-import { before, test } from "node:test";
+import { before, test, type TestContext } from "node:test";
 import { Redis } from "ioredis";
 import { createClientPool } from "redis";
 import { type Client, type Lease, LeaseLostError, StaleError } from "../src/index.js";
 import { ioredis, type LeaseConnections, nodeRedis } from "../src/redis.js";
-import { client, freePort, lockServer, redisGuard, start } from "./harness.js";
+import { aborted, client, lockServer, redisGuard, redisServer, renewSoon } from "./harness.js";
 
 const SIZE = 16;
 
@@ -14,9 +13,7 @@ let direct: Client;
 let port: number;
 
 before(async () => {
-  const store = await freePort();
-  const args = ["--port", String(store), "--bind", "127.0.0.1", "--save", ""];
-  await start("redis-server", args, /(Ready to accept connections)/);
+  const store = await redisServer();
   const [server, redisPort] = await Promise.all([lockServer(), redisGuard(store)]);
   direct = client({ server });
   port = redisPort;
@@ -71,13 +68,14 @@ const ofIoredis = {
   read: (clients) => clients.next.lrange("journal/ioredis", 0, -1),
 } satisfies Journal<Clients>;
 
-async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
+async function handOver<C>(t: TestContext, lock: string, journal: Journal<C>): Promise<void> {
   const [ours, others] = [journal.open(), journal.open()];
   const onEach = async (to: C, value: string) => {
     const all = Array.from({ length: SIZE }, () => journal.append(to, value));
     return (await Promise.allSettled(all)).map(({ status }) => status);
   };
-  const first = await direct.lock(lock, { ttlMs: 60_000 });
+  // Its next renewal, which would notice the loss, is minutes away.
+  const first = await direct.lock(lock, { ttlMs: 600_000 });
   await ours.use(first);
   const old = await ours.run(first, async (opened) => opened);
   assert.deepEqual(await onEach(old, "first"), Array(SIZE).fill("fulfilled"));
@@ -93,7 +91,8 @@ async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
 
   // The lock comes back: the first write succeeds, and late work of the old lease still fails.
   await rival.release();
-  const next = await direct.lock(lock, { ttlMs: 3000 });
+  renewSoon(t);
+  const next = await direct.lock(lock, { ttlMs: 60_000 });
   await ours.use(next);
   await ours.run(next, (to) => journal.append(to, "next"));
   assert.deepEqual(await onEach(old, "late"), Array(SIZE).fill("rejected"));
@@ -103,7 +102,7 @@ async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
   // The loss of the lease closes its connections, and nothing more is sent.
   const last = await ours.run(next, async (opened) => opened);
   await direct.locks.revoke(lock, "by the test");
-  if (!next.signal.aborted) await once(next.signal, "abort");
+  await aborted(next.signal);
   await assert.rejects(
     ours.run(next, (to) => journal.append(to, "lost")),
     LeaseLostError,
@@ -112,11 +111,11 @@ async function handOver<C>(lock: string, journal: Journal<C>): Promise<void> {
   others.close();
 }
 
-test("16 connections of node-redis follow the lease over a hand-over", () =>
-  handOver("journal/node-redis", ofNodeRedis));
+test("16 connections of node-redis follow the lease over a hand-over", (t) =>
+  handOver(t, "journal/node-redis", ofNodeRedis));
 
-test("16 connections of ioredis follow the lease over a hand-over", () =>
-  handOver("journal/ioredis", ofIoredis));
+test("16 connections of ioredis follow the lease over a hand-over", (t) =>
+  handOver(t, "journal/ioredis", ofIoredis));
 
 test("the next lease closes the connections of the one before", async () => {
   const redis = ofNodeRedis.open();
