@@ -124,6 +124,11 @@ impl Server {
         self.api().metric(name).await
     }
 
+    /// A fresh client of its HTTP API.
+    pub fn api(&self) -> Api {
+        Api::new(&self.base)
+    }
+
     /// A fresh client of its lock contract.
     pub fn locks(&self) -> Locks {
         Locks::new(&self.base)
@@ -161,7 +166,7 @@ impl Server {
 
 impl Endpoint for Server {
     fn api(&self) -> Api {
-        Api::new(&self.base)
+        self.api()
     }
 }
 

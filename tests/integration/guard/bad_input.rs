@@ -18,18 +18,18 @@ struct Witness<S> {
 
 impl Witness<InProcess> {
     async fn new() -> Self {
-        Self::of(memory().await).await
+        Self::at(memory().await).await
     }
 }
 
 impl Witness<Server> {
     async fn with_socket() -> Self {
-        Self::of(Setup::fenced_store("memory:").start().await).await
+        Self::at(Setup::fenced_store("memory:").start().await).await
     }
 }
 
 impl<S: Endpoint> Witness<S> {
-    async fn of(server: S) -> Self {
+    async fn at(server: S) -> Self {
         let lease = lease_id();
         Guard(server.api()).put("a", &unsigned(7, "a", lease), "kept").await.expect(201);
         Self { server, lease }

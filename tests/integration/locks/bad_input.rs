@@ -22,18 +22,18 @@ struct Witness<S> {
 
 impl Witness<InProcess> {
     async fn new() -> Self {
-        Self::of(memory().await).await
+        Self::at(memory().await).await
     }
 }
 
 impl Witness<Server> {
     async fn with_socket() -> Self {
-        Self::of(Setup::lock_server("memory:").start().await).await
+        Self::at(Setup::lock_server("memory:").start().await).await
     }
 }
 
 impl<S: Endpoint> Witness<S> {
-    async fn of(server: S) -> Self {
+    async fn at(server: S) -> Self {
         let lease = Locks(server.api()).grant("witness", 60_000).await;
         Self { server, lease: lease.lease_id, token: lease.token.get() }
     }
