@@ -5,7 +5,6 @@ mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use fence_protocol::wire::fence::{FenceReply, SealReply};
@@ -167,8 +166,7 @@ impl Api {
         assert!(!bases.is_empty(), "no server");
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
-            // A waiter stays through an outage of etcd, which lasts 25 s on a quiet machine.
-            .timeout(Duration::from_secs(90))
+            .timeout(transport::REPLY_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");

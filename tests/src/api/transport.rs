@@ -1,5 +1,7 @@
 //! Ways of a request to a server: over a socket, or straight into a router of this process.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use bytes::Bytes;
 use http::{Method, Request, Response, header};
@@ -10,6 +12,10 @@ use tower::ServiceExt as _;
 
 /// The body of a reply as it comes.
 pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, String>;
+
+/// Time-out of a reply, on the clock of the test. A waiter stays through an outage of etcd, which
+/// lasts 25 s on a quiet machine.
+pub(super) const REPLY_MAX: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Debug)]
 pub(super) enum Transport {
@@ -47,7 +53,8 @@ impl Transport {
                 let mut request = request.body(Body::from(body)).map_err(text)?;
                 let host = http::HeaderValue::from_static("localhost");
                 request.headers_mut().entry(header::HOST).or_insert(host);
-                let reply = router.clone().oneshot(request).await.map_err(text)?;
+                let reply = tokio::time::timeout(REPLY_MAX, router.clone().oneshot(request));
+                let reply = reply.await.map_err(text)?.map_err(text)?;
                 Ok(reply.map(|body| body.map_err(text).boxed_unsync()))
             }
         }
