@@ -1,4 +1,4 @@
-//! Waiting for conditions.
+//! Waiting for conditions, on real or on simulated time.
 //!
 //! A limit is how long a broken product may keep a test waiting, and never what a healthy one needs
 //! on a busy machine. `FENCE_TEST_PATIENCE` is a factor for all of them.
@@ -12,8 +12,19 @@ use tokio::time::Instant;
 /// Time that a condition may take to come true, before [`scaled`].
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// Pause between two looks at a condition.
+/// Pauses between two looks at a condition: the first is the only one on real time.
 const STEP: Duration = Duration::from_millis(5);
+const STEP_MAX: Duration = Duration::from_millis(250);
+
+/// Pauses. On simulated time, which passes at once, the next pause is longer: a lease of many
+/// seconds would cost thousands of looks.
+async fn pause(step: &mut Duration) {
+    let begin = std::time::Instant::now();
+    tokio::time::sleep(*step).await;
+    if begin.elapsed() < *step {
+        *step = (*step * 2).min(STEP_MAX);
+    }
+}
 
 /// Variable of the environment with the factor, 1 where it is not set.
 const FACTOR: &str = "FENCE_TEST_PATIENCE";
@@ -62,6 +73,7 @@ pub async fn until_within<T, F: Future<Output = Option<T>>>(
 ) -> T {
     let limit = scaled(limit);
     let begin = Instant::now();
+    let mut step = STEP;
     loop {
         // Before the look: a pause of the machine after it has shown nothing to a product that
         // had no time either.
@@ -70,7 +82,7 @@ pub async fn until_within<T, F: Future<Output = Option<T>>>(
             return value;
         }
         assert!(!is_last, "waited {limit:?} for: {what}");
-        tokio::time::sleep(STEP).await;
+        pause(&mut step).await;
     }
 }
 
@@ -89,13 +101,14 @@ pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnM
 /// Looks until `look` gives a value; `None` after [`patience`], for callers that report it.
 pub async fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
+    let mut step = STEP;
     loop {
         let is_last = begin.elapsed() >= patience();
         let value = look();
         if value.is_some() || is_last {
             return value;
         }
-        tokio::time::sleep(STEP).await;
+        pause(&mut step).await;
     }
 }
 
