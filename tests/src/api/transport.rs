@@ -10,6 +10,8 @@ use http_body_util::combinators::UnsyncBoxBody;
 use service_kit::http::ApiRouter;
 use tower::ServiceExt as _;
 
+use crate::wait::scaled;
+
 /// The body of a reply as it comes.
 pub(crate) type ReplyBody = UnsyncBoxBody<Bytes, String>;
 
@@ -53,7 +55,8 @@ impl Transport {
                 let mut request = request.body(Body::from(body)).map_err(text)?;
                 let host = http::HeaderValue::from_static("localhost");
                 request.headers_mut().entry(header::HOST).or_insert(host);
-                let reply = tokio::time::timeout(REPLY_MAX, router.clone().oneshot(request));
+                let reply =
+                    tokio::time::timeout(scaled(REPLY_MAX), router.clone().oneshot(request));
                 let reply = reply.await.map_err(text)?.map_err(text)?;
                 Ok(reply.map(|body| body.map_err(text).boxed_unsync()))
             }
