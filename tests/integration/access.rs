@@ -1,4 +1,5 @@
-//! Bearer tokens, rights, limits and the audit log, over real processes.
+//! Bearer tokens, rights, limits and the audit log, of servers in this process where their replies
+//! alone count.
 
 mod audit;
 mod commands;
@@ -14,9 +15,10 @@ use std::path::{Path, PathBuf};
 use access_control::secret::SecretHash;
 use fence_protocol::wire::session::SessionReply;
 use fence_protocol::{Code, SessionId};
-use fence_tests::api::{Api, Reply, encode};
+use fence_tests::api::{Api, Endpoint, Reply, encode};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::text;
-use fence_tests::servers::{Server, Setup};
+use fence_tests::servers::Setup;
 use http::Method;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -82,12 +84,12 @@ impl Site {
         setup.args(&["--access-file", text(&access), "--audit-log", text(&audit)])
     }
 
-    pub(crate) async fn lock_server(&self) -> Server {
-        self.arm(Setup::lock_server("memory:")).start().await
+    async fn lock_server(&self) -> InProcess {
+        self.arm(Setup::lock_server("memory:")).in_process().await
     }
 
-    async fn guard(&self) -> Server {
-        self.arm(Setup::fenced_store("memory:")).start().await
+    async fn guard(&self) -> InProcess {
+        self.arm(Setup::fenced_store("memory:")).in_process().await
     }
 
     pub(crate) fn secret_file(&self, name: &str) -> PathBuf {
@@ -104,8 +106,8 @@ pub(crate) struct As {
 }
 
 impl As {
-    pub(crate) fn new(server: &Server, name: &str) -> Self {
-        Self { api: Api::new(&server.base), bearer: format!("Bearer secret-of-{name}") }
+    pub(crate) fn new(server: &impl Endpoint, name: &str) -> Self {
+        Self { api: server.api(), bearer: format!("Bearer secret-of-{name}") }
     }
 
     async fn send(&self, method: Method, path: &str, body: &str) -> Reply {

@@ -1,4 +1,4 @@
-//! fenced-store's HTTP contract, over a real process.
+//! fenced-store's HTTP contract: in this process where no socket and no signal takes part.
 
 mod bad_input;
 mod change_of_store;
@@ -10,9 +10,10 @@ mod proxy;
 mod slow_bodies;
 mod stores;
 
-use fence_tests::servers::{Server, Setup};
+use fence_tests::in_process::InProcess;
+use fence_tests::servers::Setup;
 
 /// A guard that forgets everything with the process; the contract is the same on each store.
-pub(crate) async fn memory() -> Server {
-    Setup::fenced_store("memory:").start().await
+async fn memory() -> InProcess {
+    Setup::fenced_store("memory:").in_process().await
 }

@@ -1,4 +1,4 @@
-//! lock-server's HTTP contract, over a real process.
+//! lock-server's HTTP contract: in this process where no socket and no signal takes part.
 
 mod acquire;
 mod bad_input;
@@ -18,9 +18,10 @@ mod terraform;
 mod waiting;
 mod witness;
 
-use fence_tests::servers::{Server, Setup};
+use fence_tests::in_process::InProcess;
+use fence_tests::servers::Setup;
 
 /// A lock-server that forgets everything with the process; the contract is the same on each store.
-pub(crate) async fn memory() -> Server {
-    Setup::lock_server("memory:").start().await
+async fn memory() -> InProcess {
+    Setup::lock_server("memory:").in_process().await
 }

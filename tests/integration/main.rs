@@ -1,4 +1,4 @@
-//! Everything over real processes and real stores, in one test binary.
+//! Whole servers, as processes or in this one, over real stores, in one test binary.
 #![expect(
     clippy::unwrap_used,
     clippy::expect_used,

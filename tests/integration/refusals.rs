@@ -70,7 +70,7 @@ async fn overtaken(locks: &Locks, guard: &Guard, lock: &str) -> (LeaseReply, Lea
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_holders_write_is_shown_where_one_asks_about_the_lock() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let guard = reporting(&[&server.base]).start().await;
     let locks = server.locks();
     let mut stream = EventStream::open(&server.base, "?prefix=orders/", "").await;
@@ -141,7 +141,7 @@ async fn three_servers_show_the_report_of_the_redis_port_to_one() {
 /// script and connection, and as no loss of the lock.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_refused_script_is_shown_where_one_asks_about_the_lock() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let redis = Redis::start().await;
     let setup = crate::redis_port::setup(&redis.url()).args(&["--report-to", &server.base]);
     let guard = crate::redis_port::port(&setup).await;
@@ -229,7 +229,7 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_gets_the_report_later() 
 /// A lock server that takes reports and never answers holds up nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_answer_waits_for_a_report() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let proxy = FaultProxy::before(&server.address()).await;
     let guard = reporting(&[&format!("http://{}", proxy.address())]).start().await;
     until_ready(&guard, "[+]refusal-reports ok").await;
@@ -252,7 +252,7 @@ async fn no_answer_waits_for_a_report() {
 /// A guard that is asked to end reports its refusals before it does.
 #[tokio::test]
 async fn the_last_refusals_are_reported_before_the_end() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let mut guard = reporting(&[&server.base]).start().await;
     until_ready(&guard, "[+]refusal-reports ok").await;
     let api = guard.guard();
@@ -269,7 +269,7 @@ async fn the_last_refusals_are_reported_before_the_end() {
 
 #[tokio::test]
 async fn the_next_lock_server_gets_the_report_if_the_first_is_dead() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let dead = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
     let guard = reporting(&[&dead, &server.base]).start().await;
     let (_, new) = overtaken(&server.locks(), &guard.guard(), "a").await;

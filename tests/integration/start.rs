@@ -1,6 +1,8 @@
 //! Starting: an obstacle is reported in one sentence with the value, and the exit code separates
 //! usage (64) from circumstances.
 
+use fence_protocol::Code;
+use fence_tests::event_stream::EventStream;
 use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
 use fence_tests::ports;
 use fence_tests::servers::{DataDir, Setup};
@@ -117,6 +119,27 @@ async fn a_flag_beats_a_variable_beats_a_file() {
         let header = server.locks().grant("a", 1_000).await.fencing_token;
         assert!(header.contains(&format!("ns=\"{expected}\"")), "{header}");
     }
+}
+
+/// Limits whose other tests make the server in this process.
+#[tokio::test]
+async fn limits_come_from_the_command_line() {
+    let waiters = ["--max-waiters-per-lock", "1"];
+    let others = ["--max-shared-per-lock", "1", "--max-event-readers", "1"];
+    let server = Setup::lock_server("memory:").args(&waiters).args(&others).start().await;
+    let locks = server.locks();
+    let shared = json!({"mode": "shared"});
+    locks.acquire("a", shared.clone()).await.lease();
+    locks.acquire("a", shared).await.problem(Code::LockHeld);
+    let own = locks.clone();
+    let patient = json!({"wait_ms": 60_000});
+    let asked = patient.clone();
+    let waiting = tokio::spawn(async move { own.try_acquire("a", asked).await });
+    locks.queue_of("a", 1).await;
+    locks.acquire("a", patient).await.problem(Code::LimitReached);
+    waiting.abort();
+    let _reader = EventStream::open(&server, "", "").await;
+    locks.0.get("/v1/events").await.problem(Code::LimitReached);
 }
 
 #[tokio::test]

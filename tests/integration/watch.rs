@@ -40,7 +40,7 @@ async fn interrupted(mut process: Process) -> String {
 /// user learns why from the lock server that the guard reports to.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_holder_learns_what_became_of_it() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let reports = ["--report-to", server.base.as_str()];
     let guard = Setup::fenced_store("memory:").args(&reports).start().await;
     let folder = TempDir::new().unwrap();
@@ -103,7 +103,7 @@ async fn a_stalled_holder_learns_what_became_of_it() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn explain_shows_the_state_of_a_lock() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let locks = server.locks();
     let explained = async |args: &[&str]| {
         let output = fence(&server, &[&["lock", "explain", "a"], args].concat()).ended().await;
@@ -272,7 +272,7 @@ async fn observers_follow_an_election() {
 /// nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let proxy = FaultProxy::before(&server.address()).await;
     let client =
         Client::builder().lock_server(format!("http://{}", proxy.address())).build().unwrap();
@@ -322,7 +322,7 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
 /// once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sdks_observer_sees_each_term() {
-    let server = super::locks::memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let proxy = FaultProxy::before(&server.address()).await;
     let through = format!("http://{}", proxy.address());
     let client = Client::builder().lock_server(through).build().unwrap();

@@ -1,20 +1,26 @@
 //! The HTTP contract of both services as plain requests: nothing of the SDK is used here, so that
 //! the tests see what any client would.
 
+mod transport;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use bytes::Bytes;
 use fence_protocol::wire::fence::{FenceReply, SealReply};
 use fence_protocol::wire::lock::{LeaseReply, LockReply};
 use fence_protocol::{Code, LeaseId, Problem};
 use http::{HeaderMap, Method};
+use http_body_util::BodyExt as _;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use service_kit::http::ApiRouter;
 
+use self::transport::Transport;
 use crate::openapi;
+
+pub(crate) use self::transport::ReplyBody;
 
 /// An answer.
 #[derive(Clone, Debug)]
@@ -79,12 +85,37 @@ impl Reply {
     }
 }
 
-/// A connection pool to one server, or to several that take turns.
+/// A connection pool to one server, or to several that take turns; or the way to the router of a
+/// server in this process.
 #[derive(Clone, Debug)]
 pub struct Api {
     bases: Arc<[Base]>,
     turn: Arc<AtomicUsize>,
-    client: reqwest::Client,
+    transport: Transport,
+}
+
+/// Destination of requests: a server, its URL, or a client of it.
+pub trait Endpoint {
+    /// A client of its HTTP API.
+    fn api(&self) -> Api;
+}
+
+impl Endpoint for str {
+    fn api(&self) -> Api {
+        Api::new(self)
+    }
+}
+
+impl Endpoint for String {
+    fn api(&self) -> Api {
+        Api::new(self)
+    }
+}
+
+impl Endpoint for Api {
+    fn api(&self) -> Api {
+        self.clone()
+    }
 }
 
 /// One server, and how often it answered.
@@ -113,8 +144,17 @@ impl Api {
 
     /// Requests go to `base` by a client that the test has made.
     pub fn with(base: &str, client: reqwest::Client) -> Self {
-        let base = Base { url: base.to_owned(), answers: AtomicU64::new(0) };
-        Self { bases: [base].into(), turn: Arc::default(), client }
+        Self::over(&[base], Transport::Http(client))
+    }
+
+    /// Requests are answered by a router in this process, without a socket.
+    pub fn in_process(router: ApiRouter) -> Self {
+        Self::over(&["http://localhost"], Transport::InProcess(router))
+    }
+
+    fn over(bases: &[&str], transport: Transport) -> Self {
+        let base = |url: &&str| Base { url: (*url).to_owned(), answers: AtomicU64::new(0) };
+        Self { bases: bases.iter().map(base).collect(), turn: Arc::default(), transport }
     }
 
     /// Sends each request to the next of `bases`, for all senders and also to those that are down.
@@ -126,13 +166,11 @@ impl Api {
         assert!(!bases.is_empty(), "no server");
         service_kit::tls::install_crypto();
         let client = reqwest::Client::builder()
-            // A waiter stays through an outage of etcd, which lasts 25 s on a quiet machine.
-            .timeout(Duration::from_secs(90))
+            .timeout(transport::REPLY_MAX)
             .redirect(reqwest::redirect::Policy::none())
             .build()
             .expect("a client");
-        let base = |url: &&str| Base { url: (*url).to_owned(), answers: AtomicU64::new(0) };
-        Self { bases: bases.iter().map(base).collect(), turn: Arc::default(), client }
+        Self::over(bases, Transport::Http(client))
     }
 
     /// `http://127.0.0.1:PORT` of the first server.
@@ -160,15 +198,11 @@ impl Api {
         body: Bytes,
     ) -> Result<Reply, String> {
         let base = &self.bases[self.turn.fetch_add(1, Ordering::Relaxed) % self.bases.len()];
-        let mut request =
-            self.client.request(method.clone(), format!("{}{path}", base.url)).body(body);
-        for (name, value) in headers {
-            request = request.header(*name, *value);
-        }
-        let reply = request.send().await.map_err(|error| format!("{error:?}"))?;
+        let reply = self.transport.send(&base.url, &method, path, headers, body).await?;
         let status = reply.status().as_u16();
-        let headers = reply.headers().clone();
-        let body = reply.bytes().await.map_err(|error| format!("{error:?}"))?;
+        let (head, body) = reply.into_parts();
+        let headers = head.headers;
+        let body = body.collect().await?.to_bytes();
         base.answers.fetch_add(1, Ordering::Relaxed);
         let reply = Reply { status, headers, body };
         let kind = reply.header("content-type");
@@ -197,6 +231,29 @@ impl Api {
     /// Sends a GET without a body; panics if there is no reply.
     pub async fn get(&self, path: &str) -> Reply {
         self.send(Method::GET, path, &[], "").await
+    }
+
+    /// The body of a GET as it comes, which may have no end.
+    ///
+    /// # Panics
+    /// If the reply is no stream of events.
+    pub(crate) async fn stream(&self, path: &str, headers: &[(&str, &str)]) -> ReplyBody {
+        let reply = self.transport.send(self.base(), &Method::GET, path, headers, Bytes::new());
+        let reply = crate::wait::soon("the stream", reply).await.expect("an answer");
+        assert_eq!(reply.status().as_u16(), 200, "{reply:?}");
+        assert_eq!(reply.headers()["content-type"], "text/event-stream");
+        reply.into_body()
+    }
+
+    /// Current value of a metric.
+    ///
+    /// # Panics
+    /// If the server has no such metric.
+    pub async fn metric(&self, name: &str) -> u64 {
+        let body = self.get("/metrics").await.expect(200).body;
+        let text = String::from_utf8_lossy(&body);
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
     }
 
     /// POST with a JSON body.

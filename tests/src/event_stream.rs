@@ -1,46 +1,44 @@
 //! A reader of `GET /v1/events`, as any client of server-sent events would be one.
 
 use fence_protocol::wire::event::{Event, EventKind};
+use http_body_util::BodyExt as _;
 
+use crate::api::{Endpoint, ReplyBody};
 use crate::wait::soon;
 
 /// An open stream.
 #[derive(Debug)]
 pub struct EventStream {
-    response: reqwest::Response,
+    body: ReplyBody,
     text: String,
     /// The id of the last event that had one.
     pub last_id: String,
 }
 
 impl EventStream {
-    /// Opens the stream of the server at `base`; `query` is like `?prefix=a`, `last_id` empty for a
+    /// Opens the stream of a server; `query` is like `?prefix=a`, `last_id` empty for a
     /// stream that begins now. Returns once the server has answered.
     ///
     /// # Panics
     /// If the answer is not a stream.
-    pub async fn open(base: &str, query: &str, last_id: &str) -> Self {
-        Self::open_as(base, query, last_id, "").await
+    pub async fn open(server: &(impl Endpoint + ?Sized), query: &str, last_id: &str) -> Self {
+        Self::open_as(server, query, last_id, "").await
     }
 
     /// The same with the value of an `Authorization` header; empty for none.
     ///
     /// # Panics
     /// If the answer is not a stream.
-    pub async fn open_as(base: &str, query: &str, last_id: &str, authorization: &str) -> Self {
-        service_kit::tls::install_crypto();
-        let client = reqwest::Client::builder().no_proxy().build().expect("a client");
-        let mut request = client.get(format!("{base}/v1/events{query}"));
-        if !last_id.is_empty() {
-            request = request.header("last-event-id", last_id);
-        }
-        if !authorization.is_empty() {
-            request = request.header("authorization", authorization);
-        }
-        let response = soon("the stream", request.send()).await.expect("an answer");
-        assert_eq!(response.status().as_u16(), 200, "{response:?}");
-        assert_eq!(response.headers()["content-type"], "text/event-stream");
-        let mut stream = Self { response, text: String::new(), last_id: last_id.to_owned() };
+    pub async fn open_as(
+        server: &(impl Endpoint + ?Sized),
+        query: &str,
+        last_id: &str,
+        authorization: &str,
+    ) -> Self {
+        let headers = [("last-event-id", last_id), ("authorization", authorization)];
+        let headers: Vec<_> = headers.into_iter().filter(|(_, value)| !value.is_empty()).collect();
+        let body = server.api().stream(&format!("/v1/events{query}"), &headers).await;
+        let mut stream = Self { body, text: String::new(), last_id: last_id.to_owned() };
         if last_id.is_empty() {
             assert_eq!(stream.next().await.kind, EventKind::Ready);
         }
@@ -76,7 +74,7 @@ impl EventStream {
                 assert_eq!(field("event: ").as_deref(), Some(event.kind.as_str()));
                 return Some(event);
             }
-            let chunk = self.response.chunk().await.ok().flatten()?;
+            let Ok(chunk) = self.body.frame().await?.ok()?.into_data() else { continue };
             self.text.push_str(std::str::from_utf8(&chunk).expect("text"));
         }
     }

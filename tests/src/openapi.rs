@@ -76,7 +76,7 @@ impl Document {
                 (Some(open), Some(close)) => {
                     let before = &pattern[..open];
                     let after = &pattern[close + 1..];
-                    rest.len() > before.len() + after.len()
+                    rest.len() >= before.len() + after.len()
                         && rest.starts_with(before)
                         && rest.ends_with(after)
                 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 
-use crate::api::{Api, Guard, Locks};
+use crate::api::{Api, Endpoint, Guard, Locks};
 use crate::process::{Output, Process, command};
 
 /// Settings of a server of the test run, before it is started.
@@ -73,11 +73,21 @@ impl Setup {
         self.arg("--token-key-file").arg(crate::key_file::text(file))
     }
 
+    /// The command line after the program's name.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
+        let listen = ["--listen", self.listen.as_str()];
+        listen.into_iter().chain(self.args.iter().map(String::as_str))
+    }
+
+    /// The variables that it adds to the environment.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (String, String)> {
+        self.env.iter().cloned()
+    }
+
     /// Starts the process; nothing is known yet of how it goes.
     pub fn spawn(&self) -> Process {
         let mut command = command(crate::binaries::path(self.binary));
-        command.arg("--listen").arg(&self.listen).args(&self.args);
-        command.envs(self.env.iter().cloned());
+        command.args(self.arguments()).envs(self.variables());
         Process::spawn(self.binary, command)
     }
 
@@ -111,10 +121,12 @@ impl Server {
     /// # Panics
     /// If the server has no such metric.
     pub async fn metric(&self, name: &str) -> u64 {
-        let body = Api::new(&self.base).get("/metrics").await.expect(200).body;
-        let text = String::from_utf8_lossy(&body);
-        let line = text.lines().find_map(|line| line.strip_prefix(&format!("{name} ")));
-        line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
+        self.api().metric(name).await
+    }
+
+    /// A fresh client of its HTTP API.
+    pub fn api(&self) -> Api {
+        Api::new(&self.base)
     }
 
     /// A fresh client of its lock contract.
@@ -149,6 +161,12 @@ impl Server {
         let url = self.process.line_after("fenced-store redis port listening on ").await;
         let (_, address) = url.split_once("://").expect("a URL");
         address.to_owned()
+    }
+}
+
+impl Endpoint for Server {
+    fn api(&self) -> Api {
+        self.api()
     }
 }
 

@@ -1,14 +1,27 @@
-//! Waiting for conditions.
+//! Waiting for conditions, on real or on simulated time.
 
 use std::future::Future;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// Time that a condition may take to come true: far more than it needs on a busy machine, so that
 /// only what never comes fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Pause between two looks at a condition.
+/// Pauses between two looks at a condition: the first is the only one on real time.
 const STEP: Duration = Duration::from_millis(5);
+const STEP_MAX: Duration = Duration::from_millis(250);
+
+/// Pauses. On simulated time, which passes at once, the next pause is longer: a lease of many
+/// seconds would cost thousands of looks.
+async fn pause(step: &mut Duration) {
+    let begin = std::time::Instant::now();
+    tokio::time::sleep(*step).await;
+    if begin.elapsed() < *step {
+        *step = (*step * 2).min(STEP_MAX);
+    }
+}
 
 /// Looks until `look` gives a value.
 ///
@@ -28,12 +41,13 @@ pub async fn until_within<T, F: Future<Output = Option<T>>>(
     mut look: impl FnMut() -> F,
 ) -> T {
     let begin = Instant::now();
+    let mut step = STEP;
     loop {
         if let Some(value) = look().await {
             return value;
         }
         assert!(begin.elapsed() < patience, "waited {patience:?} for: {what}");
-        tokio::time::sleep(STEP).await;
+        pause(&mut step).await;
     }
 }
 
@@ -52,12 +66,13 @@ pub async fn until_true<F: Future<Output = bool>>(what: &str, mut look: impl FnM
 /// Looks until `look` gives a value; `None` when [`PATIENCE`] is over, for callers that report it.
 pub async fn until_some<T>(mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let begin = Instant::now();
+    let mut step = STEP;
     while begin.elapsed() < PATIENCE {
         let value = look();
         if value.is_some() {
             return value;
         }
-        tokio::time::sleep(STEP).await;
+        pause(&mut step).await;
     }
     None
 }

@@ -1,7 +1,6 @@
 //! Audit lines of administration and refusals.
 
 use fence_protocol::Code;
-use fence_tests::api::Api;
 use fence_tests::process::{Process, command};
 use fence_tests::servers::Setup;
 use http::Method;
@@ -20,7 +19,7 @@ async fn administration_is_written_before_and_after_and_refusals_once() {
     ops.lock("team/a", "revoke", &json!({"reason": &reason[..200]})).await.expect(200);
     ops.lock("team/a", "revoke", &json!({"reason": "again"})).await.problem(Code::NotFound);
     team.acquire("other").await.problem(Code::Forbidden);
-    Api::new(&server.base).get("/v1/locks?secret=x").await.problem(Code::Unauthorized);
+    server.api().get("/v1/locks?secret=x").await.problem(Code::Unauthorized);
 
     let lines = site.audit();
     let columns = |line: &Value| {
@@ -69,7 +68,7 @@ async fn the_guard_writes_the_same() {
     let headers = [("authorization", team.bearer.as_str()), ("fencing-token", token)];
     let wrong = team.api.send(Method::PUT, "/v1/objects/team/a", &headers, "x").await;
     wrong.problem(Code::WrongLock);
-    Api::new(&guard.base).get("/v1/fences").await.problem(Code::Unauthorized);
+    guard.api().get("/v1/fences").await.problem(Code::Unauthorized);
     let found: Vec<String> = site
         .audit()
         .iter()
@@ -123,7 +122,7 @@ async fn without_an_access_file_administration_is_written_all_the_same() {
     let site = Site::new();
     let audit = site.audit_path();
     let setup = Setup::lock_server("memory:").args(&["--audit-log", audit.to_str().unwrap()]);
-    let server = setup.start().await;
+    let server = setup.in_process().await;
     server.locks().grant("a", 60_000).await;
     server.locks().0.post("/v1/locks/a/revoke", &json!({"reason": "r"})).await.expect(200);
     let lines = site.audit();
@@ -147,7 +146,7 @@ async fn the_command_makes_a_token_that_the_servers_know() {
     let content = std::fs::read_to_string(secret).unwrap();
     assert!(!made.stdout.contains(content.trim()) && !made.stderr.contains(content.trim()));
     site.write(&made.stdout);
-    let server = site.lock_server().await;
+    let server = site.arm(Setup::lock_server("memory:")).start().await;
     let at =
         |file: &'static str| ["--server", &server.base, "--auth-file", file].map(str::to_owned);
     let run = async |auth: &[String]| {

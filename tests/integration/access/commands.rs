@@ -7,6 +7,7 @@ use fence_protocol::Code;
 use fence_tests::api::{Api, Reply};
 use fence_tests::key_file::text;
 use fence_tests::process::{Output, Process, command};
+use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use http::Method;
 
@@ -95,8 +96,8 @@ async fn a_benchmark_of_a_running_server_says_who_asks() {
     let hash = SecretHash::from_secret("secret-of-bench");
     let entry = format!("[principals.bench]\ntokens = [\"{hash}\"]\nallow = [\"use bench/*\"]\n");
     site.write(&format!("{}{entry}", Site::file("")));
-    let locks = site.lock_server().await;
-    let guard = site.guard().await;
+    let locks = site.arm(Setup::lock_server("memory:")).start().await;
+    let guard = site.arm(Setup::fenced_store("memory:")).start().await;
     let auth = site.secret_file("bench");
     let run = async |what: &[&str], auth: Option<&Path>| {
         let mut args = vec!["bench"];

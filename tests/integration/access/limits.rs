@@ -31,12 +31,12 @@ async fn locks_held_are_limited_and_nothing_is_lost() {
     team.acquire("team/d").await.problem(Code::LimitReached);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lease_that_expired_counts_no_more() {
     let site = Site::with("max-locks = 1");
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
-    team.lock("team/a", "acquire", &json!({"ttl_ms": 300})).await.lease();
+    team.lock("team/a", "acquire", &json!({"ttl_ms": 15_000})).await.lease();
     team.acquire("team/b").await.problem(Code::LimitReached);
     until_true("the lease to expire", || async { team.acquire("team/b").await.status == 200 })
         .await;
@@ -68,7 +68,7 @@ async fn waiters_are_limited() {
     team.lock("team/a", "acquire", &body).await.expect(200);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn requests_a_second_are_limited_at_both_servers() {
     let site = Site::with("max-requests-per-second = 1");
     for server in [site.lock_server().await, site.guard().await] {

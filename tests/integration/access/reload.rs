@@ -21,7 +21,7 @@ async fn metric(known: &As, line: &str) -> bool {
 #[tokio::test]
 async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     let site = Site::new();
-    let server = site.lock_server().await;
+    let server = site.arm(Setup::lock_server("memory:")).start().await;
     let team = As::new(&server, "team");
     let late = As::new(&server, "late");
     let eye = As::new(&server, "eye");

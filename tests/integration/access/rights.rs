@@ -1,7 +1,6 @@
 //! Rights of principals.
 
 use fence_protocol::Code;
-use fence_tests::api::Api;
 use fence_tests::servers::Setup;
 use http::Method;
 use serde_json::json;
@@ -12,7 +11,7 @@ use super::{As, Site, assert_unknown, exists};
 async fn nothing_but_liveness_is_for_everybody() {
     let site = Site::new();
     for server in [site.lock_server().await, site.guard().await] {
-        let anonymous = Api::new(&server.base);
+        let anonymous = server.api();
         let stranger = As::new(&server, "stranger");
         let routes = [
             "/v1/locks",
@@ -72,7 +71,7 @@ async fn locks_end_where_the_right_ends() {
 async fn objects_belong_to_their_lock_and_the_floor_to_administration() {
     let site = Site::new();
     let setup = Setup::fenced_store("memory:").args(&["--rule", "data/{id}/**=team/{id}"]);
-    let server = site.arm(setup).start().await;
+    let server = site.arm(setup).in_process().await;
     let (team, eye, ops) =
         (As::new(&server, "team"), As::new(&server, "eye"), As::new(&server, "ops"));
     let token = "1;lock=\"team/7\";lease=\"67e55044-10b1-426f-9247-bb680e5fe0c8\"";
@@ -106,15 +105,15 @@ fn eye_cannot_write(reply: &fence_tests::api::Reply) {
 #[tokio::test]
 async fn a_lock_server_asks_its_guards_with_its_own_bearer_token() {
     let site = Site::new();
-    let guard = site.guard().await;
+    let guard = site.arm(Setup::fenced_store("memory:")).start().await;
     let eye = site.secret_file("eye");
     let setup = || Setup::lock_server("memory:").args(&["--guard", &guard.base]);
     let known = setup().args(&["--guard-auth-file", eye.to_str().unwrap()]).start().await;
-    let ready = Api::new(&known.base).get("/readyz?verbose").await;
+    let ready = known.api().get("/readyz?verbose").await;
     let text = String::from_utf8_lossy(&ready.body).into_owned();
     assert!(text.contains("[+]guards ok"), "{text}");
-    let unknown = setup().start().await;
-    let ready = Api::new(&unknown.base).get("/readyz?verbose").await;
+    let unknown = setup().in_process().await;
+    let ready = unknown.api().get("/readyz?verbose").await;
     let text = String::from_utf8_lossy(&ready.body).into_owned();
     assert!(text.contains("[!]guards") && text.contains("--guard-auth-file"), "{text}");
 }

@@ -2,10 +2,10 @@
 
 use fence_protocol::wire::session::{SessionPage, SessionReply};
 use fence_protocol::{Code, SessionId};
-use fence_tests::api::Reply;
+use fence_tests::api::{Endpoint, Reply};
 use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::{DataDir, Setup};
 use fence_tests::wait::until_true;
 use http::Method;
 use serde_json::{Value, json};
@@ -78,7 +78,7 @@ impl Kept {
     }
 }
 
-async fn only_its_principal(server: &Server) {
+async fn only_its_principal(server: &impl Endpoint) {
     let team = As::new(server, "team");
     let rival = As::new(server, "rival");
     let mut kept = Kept::new(&team).await;
@@ -155,8 +155,8 @@ async fn only_its_principal_uses_a_session_on_redis() {
     let site = Site::new();
     let redis = Redis::start().await;
     let setup = site.arm(Setup::lock_server(&redis.url()));
-    let one = setup.start().await;
-    let two = setup.start().await;
+    let one = setup.in_process().await;
+    let two = setup.in_process().await;
     only_its_principal(&one).await;
     let at_one = As::new(&one, "team");
     let at_two = As::new(&two, "team");
@@ -175,8 +175,8 @@ async fn only_its_principal_uses_a_session_on_redis() {
 async fn a_session_without_a_principal_has_no_owner() {
     let site = Site::new();
     let redis = Redis::start().await;
-    let open = Setup::lock_server(&redis.url()).start().await;
-    let closed = site.arm(Setup::lock_server(&redis.url())).start().await;
+    let open = Setup::lock_server(&redis.url()).in_process().await;
+    let closed = site.arm(Setup::lock_server(&redis.url())).in_process().await;
     let anyone = open.locks().0;
     let ask = json!({"owner": "worker", "ttl_ms": 60_000});
     let session: SessionReply = anyone.post("/v1/sessions", &ask).await.expect(200).read();
@@ -194,7 +194,7 @@ async fn a_session_without_a_principal_has_no_owner() {
     assert_eq!(beat.expect(200).json()["principal"], "team");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sessions_are_limited_and_nothing_is_lost() {
     let site = Site::with("max-sessions = 2");
     let server = site.lock_server().await;
@@ -217,7 +217,7 @@ async fn sessions_are_limited_and_nothing_is_lost() {
     team.end(a).await.expect(200);
     team.create(&json!({"owner": "worker", "session_id": a})).await.problem(Code::SessionEnded);
     let late = session_id();
-    let ask = json!({"owner": "worker", "ttl_ms": 300, "session_id": late});
+    let ask = json!({"owner": "worker", "ttl_ms": 15_000, "session_id": late});
     team.create(&ask).await.expect(200);
     team.create(&json!({"owner": "worker"})).await.problem(Code::LimitReached);
     until_true("the short one to end by itself", || async {
@@ -233,16 +233,16 @@ async fn sessions_are_limited_and_nothing_is_lost() {
 
 /// Heartbeats keep a lease, so they keep it on the account too, whatever time it was asked for
 /// with.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn leases_of_a_session_count_while_it_lives() {
     let site = Site::with("max-locks = 1");
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
     let rival = As::new(&server, "rival");
-    let session = team.begin(1_000).await.session_id;
+    let session = team.begin(10_000).await.session_id;
     let ask = json!({"session_id": session, "ttl_ms": 100});
     team.lock("team/a", "acquire", &ask).await.lease();
-    rival.lock("team/clock", "acquire", &json!({"ttl_ms": 1_500})).await.lease();
+    rival.lock("team/clock", "acquire", &json!({"ttl_ms": 15_000})).await.lease();
     until_true("more than the session's own time to pass", || async {
         team.beat(session).await.expect(200);
         team.acquire("team/b").await.problem(Code::LimitReached);

@@ -4,26 +4,21 @@ use fence_protocol::wire::event::EventKind;
 use fence_protocol::wire::fence::FencePage;
 use fence_protocol::wire::lock::LockPage;
 use fence_protocol::{Code, SessionId};
-use fence_tests::api::Api;
 use fence_tests::event_stream::EventStream;
 use fence_tests::key_file::{lease_id, unsigned};
-use fence_tests::raw_http::{exchange, status};
-use fence_tests::servers::{Server, Setup};
+use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 
 use super::{As, Site};
 
-/// Byte for byte, as a well-behaved client would not send it.
-async fn raw(server: &Server, who: &As, line: &str, more: &str, body: &str) -> u16 {
-    let request = format!(
-        "{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: {}\r\nconnection: close\r\ncontent-type: application/json\r\n{more}\
-         content-length: {}\r\n\r\n{body}",
-        who.bearer,
-        body.len()
-    );
-    let reply = exchange(&server.base, request.as_bytes()).await;
-    status(&reply).unwrap_or_else(|| panic!("{line}: no reply"))
+/// A path as a well-behaved client would not send it, which the router gets as it is.
+async fn raw(who: &As, line: &str, more: &[(&str, &str)], body: &str) -> u16 {
+    let (method, path) = line.split_once(' ').unwrap();
+    let method = http::Method::from_bytes(method.as_bytes()).unwrap();
+    let own = [("authorization", who.bearer.as_str()), ("content-type", "application/json")];
+    let headers = [&own, more].concat();
+    who.api.send(method, path, &headers, body.to_owned()).await.status
 }
 
 /// Spellings that lead out of `team/` where two readers of a path disagree, or where a prefix is
@@ -61,16 +56,18 @@ async fn no_spelling_of_a_path_leads_out_of_ones_names() {
     let other = As::new(&server, "other");
     let witness = other.acquire("other/a").await.lease();
     let lease = json!({"lease_id": witness.lease_id}).to_string();
-    let token = format!("fencing-token: {}\r\n", unsigned(99, "other/a", lease_id()));
+    let token = unsigned(99, "other/a", lease_id());
+    let token = [("fencing-token", token.as_str())];
+    let at_guard = As::new(&guard, "team");
     for name in SPELLINGS {
         for (verb, body) in [("acquire", "{}"), ("renew", &lease), ("release", &lease)] {
             let line = format!("POST /v1/locks/{name}/{verb}");
-            let status = raw(&server, &team, &line, "", body).await;
+            let status = raw(&team, &line, &[], body).await;
             assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
         }
         for (method, end, body) in [("GET", "", ""), ("POST", "/revoke", "{\"reason\":\"x\"}")] {
             let line = format!("{method} /v1/locks/{name}{end}");
-            let status = raw(&server, &team, &line, "", body).await;
+            let status = raw(&team, &line, &[], body).await;
             assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
         }
         for (method, path, body) in [
@@ -81,12 +78,12 @@ async fn no_spelling_of_a_path_leads_out_of_ones_names() {
             ("GET", "fences", ""),
         ] {
             let line = format!("{method} /v1/{path}/{name}");
-            let status = raw(&guard, &team, &line, &token, body).await;
+            let status = raw(&at_guard, &line, &token, body).await;
             assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
         }
         for end in [format!("fences/{name}/seal"), format!("lanes/{name}/quarantine")] {
             let line = format!("POST /v1/{end}");
-            let status = raw(&guard, &team, &line, &token, "").await;
+            let status = raw(&at_guard, &line, &token, "").await;
             assert!(matches!(status, 400 | 403 | 404), "{line}: {status}");
         }
     }
@@ -169,18 +166,18 @@ async fn no_stream_is_of_another_lock() {
 
 /// A reader of a part receives the events of that part, and neither those of other locks nor of
 /// others' sessions.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn events_of_others_are_not_sent() {
     let site = Site::new();
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
     let other = As::new(&server, "other");
-    let mut live = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
+    let mut live = EventStream::open_as(&server, "?prefix=team/", "", &team.bearer).await;
     let begin = live.last_id.clone();
     let session: SessionId = other.begin(60_000).await.session_id;
     let a = other.lock("other/a", "acquire", &json!({"session_id": session})).await.lease();
-    other.lock("other/a", "acquire", &json!({"wait_ms": 200})).await.problem(Code::LockHeld);
-    other.lock("other/b", "acquire", &json!({"ttl_ms": 100})).await.lease();
+    other.lock("other/a", "acquire", &json!({"wait_ms": 10_000})).await.problem(Code::LockHeld);
+    other.lock("other/b", "acquire", &json!({"ttl_ms": 15_000})).await.lease();
     other.lock("other/a", "release", &json!({"lease_id": a.lease_id})).await.expect(200);
     other.end(session).await.expect(200);
     let ops = As::new(&server, "ops");
@@ -190,8 +187,7 @@ async fn events_of_others_are_not_sent() {
     let own = team.begin(60_000).await.session_id;
     team.end(own).await.expect(200);
     let marker = team.acquire("team/z").await.lease();
-    let mut resumed =
-        EventStream::open_as(&server.base, "?prefix=team/", &begin, &team.bearer).await;
+    let mut resumed = EventStream::open_as(&server, "?prefix=team/", &begin, &team.bearer).await;
     for stream in [&mut live, &mut resumed] {
         let event = stream.next().await;
         assert_eq!(
@@ -201,19 +197,19 @@ async fn events_of_others_are_not_sent() {
         );
     }
     let eye = As::new(&server, "eye");
-    let mut whole = EventStream::open_as(&server.base, "", &begin, &eye.bearer).await;
+    let mut whole = EventStream::open_as(&server, "", &begin, &eye.bearer).await;
     assert_eq!(whole.next().await.kind, EventKind::SessionBegun);
 }
 
 /// A stream has no end of its own; the right to it has.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_stream_ends_with_the_right_to_it() {
     let site = Site::new();
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
     let rival = As::new(&server, "rival");
-    let mut stream = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
-    let mut kept = EventStream::open_as(&server.base, "?prefix=team/", "", &rival.bearer).await;
+    let mut stream = EventStream::open_as(&server, "?prefix=team/", "", &team.bearer).await;
+    let mut kept = EventStream::open_as(&server, "?prefix=team/", "", &rival.bearer).await;
     rival.acquire("team/before").await.lease();
     assert_eq!(stream.next().await.kind, EventKind::Granted);
     assert_eq!(kept.next().await.kind, EventKind::Granted);
@@ -228,18 +224,18 @@ async fn a_stream_ends_with_the_right_to_it() {
 }
 
 /// The places for readers are for all; no principal takes more than its own waiters.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn streams_are_limited_as_waiters_are() {
     let site = Site::with("max-waiters = 1");
     let server = site.lock_server().await;
     let team = As::new(&server, "team");
     let rival = As::new(&server, "rival");
-    let stream = EventStream::open_as(&server.base, "?prefix=team/", "", &team.bearer).await;
+    let stream = EventStream::open_as(&server, "?prefix=team/", "", &team.bearer).await;
     let full = team.get("/v1/events?prefix=team/").await;
     assert!(full.problem(Code::LimitReached).detail.contains("team: "), "{full:?}");
     let held = rival.acquire("team/a").await.lease();
     team.lock("team/a", "acquire", &json!({"wait_ms": 1_000})).await.problem(Code::LimitReached);
-    drop(EventStream::open_as(&server.base, "?prefix=team/", "", &rival.bearer).await);
+    drop(EventStream::open_as(&server, "?prefix=team/", "", &rival.bearer).await);
     drop(stream);
     rival.lock("team/a", "release", &json!({"lease_id": held.lease_id})).await.expect(200);
     until_true("the place to be free", || async {
@@ -273,7 +269,7 @@ async fn figures_and_readiness_name_no_principal() {
                 assert!(!text.contains(word), "{path}: {word}: {text}");
             }
         }
-        let anonymous = Api::new(&server.base);
+        let anonymous = server.api();
         for path in ["/readyz?verbose", "/readyz?verbose=1", "/readyz?a=b&verbose"] {
             super::assert_unknown(&anonymous.get(path).await);
         }
@@ -307,7 +303,7 @@ async fn marks_of_others_are_not_shown() {
 
 /// Refusals that a guard could not report are a gap for the readers of every lock; so reporting
 /// them takes the right to all.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_part_of_the_guards_cannot_disturb_all_readers() {
     let site = Site::new();
     let entry = |name: &str, allow: &str| {
@@ -320,10 +316,10 @@ async fn a_part_of_the_guards_cannot_disturb_all_readers() {
         entry("part", "report team/*"),
         entry("guard", "report *")
     ));
-    let server = site.arm(Setup::lock_server("memory:")).start().await;
+    let server = site.arm(Setup::lock_server("memory:")).in_process().await;
     let mut stream = {
         let other = As::new(&server, "other");
-        EventStream::open_as(&server.base, "?prefix=other/", "", &other.bearer).await
+        EventStream::open_as(&server, "?prefix=other/", "", &other.bearer).await
     };
     let report = async |name: &str, lock: &str, dropped: u64| {
         let refusal = json!({"lock": lock, "token": 7, "lease_id": lease_id(), "mark": 9,

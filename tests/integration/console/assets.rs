@@ -13,7 +13,7 @@ use crate::access::{As, Site};
 #[tokio::test]
 async fn files_are_open_and_data_is_not() {
     let site = Site::new();
-    let server = site.lock_server().await;
+    let server = site.arm(Setup::lock_server("memory:")).start().await;
     let anonymous = Api::new(&server.base);
     for path in ["/ui/", "/ui/console.js", "/ui/style.css", "/docs/"] {
         let reply = anonymous.get(path).await.expect(200);

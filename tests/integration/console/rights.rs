@@ -2,6 +2,7 @@
 
 use fence_protocol::wire::session::SessionReply;
 use fence_tests::browser::Browser;
+use fence_tests::servers::Setup;
 use serde_json::json;
 
 use crate::access::{As, Site};
@@ -22,7 +23,7 @@ async fn give_reason(browser: &Browser, reason: &str) {
 #[tokio::test]
 async fn revokes_and_blocks_for_principals_that_may() {
     let site = Site::new();
-    let server = site.lock_server().await;
+    let server = site.arm(Setup::lock_server("memory:")).start().await;
     let team = As::new(&server, "team");
     let ops = As::new(&server, "ops");
     let first = team.acquire("team/a").await.lease();
@@ -77,7 +78,7 @@ async fn revokes_and_blocks_for_principals_that_may() {
 #[tokio::test]
 async fn a_tenant_lists_the_names_that_it_may_read() {
     let site = Site::new();
-    let server = site.lock_server().await;
+    let server = site.arm(Setup::lock_server("memory:")).start().await;
     As::new(&server, "team").acquire("team/a").await.lease();
     As::new(&server, "other").acquire("other/b").await.lease();
     let browser = Browser::start().await;

@@ -1,29 +1,42 @@
 //! Bad input to fenced-store: one clear error each, and nothing is lost.
 
 use fence_protocol::{Code, LeaseId};
+use fence_tests::api::{Endpoint, Guard};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::raw_http::{exchange, status};
-use fence_tests::servers::Server;
+use fence_tests::servers::{Server, Setup};
 use http::Method;
 
 use super::memory;
 
 /// A guard with an object and a mark; [`Witness::check`] shows that both are as they were.
-struct Witness {
-    server: Server,
+struct Witness<S> {
+    server: S,
     lease: LeaseId,
 }
 
-impl Witness {
+impl Witness<InProcess> {
     async fn new() -> Self {
-        let server = memory().await;
+        Self::at(memory().await).await
+    }
+}
+
+impl Witness<Server> {
+    async fn with_socket() -> Self {
+        Self::at(Setup::fenced_store("memory:").start().await).await
+    }
+}
+
+impl<S: Endpoint> Witness<S> {
+    async fn at(server: S) -> Self {
         let lease = lease_id();
-        server.guard().put("a", &unsigned(7, "a", lease), "kept").await.expect(201);
+        Guard(server.api()).put("a", &unsigned(7, "a", lease), "kept").await.expect(201);
         Self { server, lease }
     }
 
     async fn check(self) {
-        let guard = self.server.guard();
+        let guard = Guard(self.server.api());
         let fence = guard.fence("a").await;
         assert_eq!((fence.mark.map(|t| t.get()), fence.lease_id), (Some(7), Some(self.lease)));
         let found = guard.fenced_get("a", &unsigned(7, "a", self.lease)).await.expect(200);
@@ -64,19 +77,16 @@ async fn bad_tokens() {
 async fn two_token_headers() {
     let witness = Witness::new().await;
     let header = unsigned(9, "a", lease_id());
-    let request = format!(
-        "PUT /v1/objects/a HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nFencing-Token: {header}\r\n\
-         fencing-token: {header}\r\ncontent-length: 1\r\n\r\nx"
-    );
-    let reply = exchange(&witness.server.base, request.as_bytes()).await;
-    assert_eq!(status(&reply), Some(400), "{reply}");
-    assert!(reply.contains("malformed-token") && reply.contains("more than one"), "{reply}");
+    let headers = [("fencing-token", header.as_str()); 2];
+    let reply = witness.server.guard().with(Method::PUT, "a", &headers, "x").await;
+    let detail = reply.problem(Code::MalformedToken).detail;
+    assert!(detail.contains("more than one"), "{detail}");
     witness.check().await;
 }
 
 #[tokio::test]
 async fn a_token_header_that_is_no_text() {
-    let witness = Witness::new().await;
+    let witness = Witness::with_socket().await;
     let mut request = b"PUT /v1/objects/a HTTP/1.1\r\nhost: localhost\r\nfencing-token: ".to_vec();
     request.extend([0xff, 0xfe]);
     request.extend(b"\r\ncontent-length: 1\r\n\r\nx");
@@ -88,6 +98,7 @@ async fn a_token_header_that_is_no_text() {
 #[tokio::test]
 async fn bad_keys() {
     let witness = Witness::new().await;
+    let guard = witness.server.guard();
     let long = "a".repeat(257);
     let token = unsigned(9, "a", lease_id());
     for key in [
@@ -104,22 +115,13 @@ async fn bad_keys() {
         "a%2eb",
         "a%252eb",
     ] {
-        // reqwest would resolve a dotted path itself, so the bytes are written by hand.
-        let request = format!(
-            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             fencing-token: {token}\r\ncontent-length: 1\r\n\r\nx"
-        );
-        let reply = exchange(&witness.server.base, request.as_bytes()).await;
-        assert_eq!(status(&reply), Some(400), "{key}: {reply}");
-        assert!(reply.contains("invalid-request") && reply.contains("object key"), "{reply}");
+        // The router gets the path as it is; a well-behaved client would resolve a dotted one.
+        let detail = guard.put(key, &token, "x").await.problem(Code::InvalidRequest).detail;
+        assert!(detail.contains("object key"), "{key}: {detail}");
     }
     for key in ["..", "a/../a", "./a", "b/../a"] {
-        let request = format!(
-            "PUT /v1/objects/{key} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             fencing-token: {token}\r\ncontent-length: 1\r\n\r\nx"
-        );
-        let reply = exchange(&witness.server.base, request.as_bytes()).await;
-        assert!(matches!(status(&reply), Some(400 | 404)), "{key}: {reply}");
+        let reply = guard.put(key, &token, "x").await;
+        assert!(matches!(reply.status, 400 | 404), "{key}: {reply:?}");
     }
     witness.check().await;
 }
@@ -141,7 +143,7 @@ async fn bad_paths_and_methods() {
 
 #[tokio::test]
 async fn a_body_that_breaks_off_writes_nothing() {
-    let witness = Witness::new().await;
+    let witness = Witness::with_socket().await;
     let token = unsigned(9, "a", lease_id());
     let mut stream = fence_tests::raw_http::connect(&witness.server.base).await;
     let head = format!(

@@ -89,7 +89,7 @@ async fn a_fenced_read_raises_the_mark() {
 async fn rules_say_which_lock_protects_what() {
     let server = Setup::fenced_store("memory:")
         .args(&["--rule", "orders/{id}/**=orders/{id}", "--rule", "public/**=@open"])
-        .start()
+        .in_process()
         .await;
     let guard = server.guard();
     let token = unsigned(5, "orders/42", lease_id());
@@ -144,7 +144,7 @@ async fn conditions_are_judged_after_the_fence() {
 #[tokio::test]
 async fn values_are_bytes_up_to_the_limit() {
     let server =
-        Setup::fenced_store("memory:").args(&["--max-object-bytes", "1000000"]).start().await;
+        Setup::fenced_store("memory:").args(&["--max-object-bytes", "1000000"]).in_process().await;
     let guard = server.guard();
     let token = unsigned(1, "blob", lease_id());
     let body: Vec<u8> = (0..=255_u8).cycle().take(1_000_000).collect();
@@ -160,7 +160,7 @@ async fn signatures_are_checked() {
     let keys = KeyFile::new("k1", 1);
     let forged = KeyFile::new("k1", 2);
     let unknown = KeyFile::new("k2", 1);
-    let server = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
+    let server = Setup::fenced_store("memory:").keys(&keys.path()).in_process().await;
     let guard = server.guard();
     let lease = lease_id();
     for (header, shown) in [

@@ -4,9 +4,10 @@ use fence_protocol::Code;
 use fence_protocol::wire::fence::{Guarantee, Mode, StoresReply};
 use fence_protocol::wire::guards::GuardsReply;
 use fence_tests::api::{Api, Guard};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::{DataDir, Setup};
 use fence_tests::upstream::Upstream;
 use http::Method;
 
@@ -29,7 +30,7 @@ fn line(rule: &str, code: Code, total: u64) -> (String, String, u64) {
 }
 
 /// Every way of being refused passes, on every store, and is counted once.
-async fn nothing_is_refused(server: &Server, keys: &KeyFile) {
+async fn nothing_is_refused(server: &InProcess, keys: &KeyFile) {
     let guard = server.guard();
     let forged = KeyFile::new("k1", 2);
     let rule = "orders/{id}/**=orders/{id}";
@@ -97,9 +98,9 @@ async fn nothing_is_refused_on_redis() {
     nothing_is_refused(&observed(&redis.url(), &keys).await, &keys).await;
 }
 
-async fn observed(store: &str, keys: &KeyFile) -> Server {
+async fn observed(store: &str, keys: &KeyFile) -> InProcess {
     let setup = Setup::fenced_store(store).args(&["--rule", "orders/{id}/**=orders/{id}"]);
-    observing(setup).keys(&keys.path()).start().await
+    observing(setup).keys(&keys.path()).in_process().await
 }
 
 /// Marks that were noted in observe mode are in force once the guard enforces.
@@ -123,7 +124,7 @@ async fn marks_that_were_noted_are_enforced_later() {
 /// A repeat is one in observe mode too, also where its holder is stale by then.
 #[tokio::test]
 async fn names_are_known_while_observing() {
-    let server = observing(Setup::fenced_store("memory:")).start().await;
+    let server = observing(Setup::fenced_store("memory:")).in_process().await;
     let guard = server.guard();
     let old = unsigned(33, "a", lease_id());
     let new = unsigned(34, "a", lease_id());
@@ -210,8 +211,8 @@ async fn a_list_of_many_rules_is_one_that_a_lock_server_reads() {
     let lines = would_refuse(&guard.guard().0).await;
     assert_eq!(lines.iter().map(|(_, _, total)| total).sum::<u64>(), RULES as u64);
     assert!(lines.iter().any(|(rule, ..)| rule == "other"), "{lines:?}");
-    let server = Setup::lock_server("memory:").args(&["--guard", &guard.base]).start().await;
-    let shown: GuardsReply = Api::new(&server.base).get("/v1/guards").await.expect(200).read();
+    let server = Setup::lock_server("memory:").args(&["--guard", &guard.base]).in_process().await;
+    let shown: GuardsReply = server.api().get("/v1/guards").await.expect(200).read();
     assert_eq!(shown.guards[0].problem, None);
     let stores = shown.guards[0].stores.as_ref().unwrap();
     assert_eq!(stores.would_refuse.len(), lines.len());

@@ -6,7 +6,7 @@ use fence_tests::api::{Guard, Reply};
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::{DataDir, Setup};
 use fence_tests::wait::until_true;
 use http::Method;
 
@@ -21,8 +21,9 @@ fn is_replayed(reply: &Reply) -> bool {
     reply.header("idempotency-replayed") == "true"
 }
 
-/// The same story on every atomic store.
-async fn a_repeat_gives_the_first_answer(server: &Server) {
+#[tokio::test]
+async fn a_repeat_gives_the_first_answer() {
+    let server = memory().await;
     let guard = server.guard();
     let old = unsigned(33, "a", lease_id());
     let first = put(&guard, &old, "\"op 1\"", "one").await.expect(201);
@@ -61,23 +62,6 @@ async fn a_repeat_gives_the_first_answer(server: &Server) {
     assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"three");
     put(&guard, &new, "\"op 1\"", "one").await.expect(201);
     assert_eq!(guard.fenced_get("a", &new).await.expect(200).body.as_ref(), b"three");
-}
-
-#[tokio::test]
-async fn on_memory() {
-    a_repeat_gives_the_first_answer(&memory().await).await;
-}
-
-#[tokio::test]
-async fn on_embedded() {
-    let data = DataDir::new();
-    a_repeat_gives_the_first_answer(&Setup::fenced_store(&data.store()).start().await).await;
-}
-
-#[tokio::test]
-async fn on_redis() {
-    let redis = Redis::start().await;
-    a_repeat_gives_the_first_answer(&Setup::fenced_store(&redis.url()).start().await).await;
 }
 
 /// The case that names are for: the reply was lost behind the guard, and the write was done.

@@ -30,7 +30,7 @@ fn has_gap(store: &StoreLine, words: &str) -> bool {
 
 #[tokio::test]
 async fn local_stores_say_what_their_probe_showed() {
-    let server = memory().await;
+    let server = Setup::fenced_store("memory:").start().await;
     let store = only_store(&server).await;
     assert_eq!((store.kind.as_str(), store.guarantee), ("memory", Guarantee::Atomic));
     assert!(store.probe.contains("racing"), "{store:?}");

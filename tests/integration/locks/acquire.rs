@@ -56,7 +56,7 @@ async fn what_curl_sends_by_default_is_understood() {
 #[tokio::test]
 async fn with_a_key_file_the_token_is_signed() {
     let keys = KeyFile::new("k1", 7);
-    let server = Setup::lock_server("memory:").keys(&keys.path()).start().await;
+    let server = Setup::lock_server("memory:").keys(&keys.path()).in_process().await;
     let lease = server.locks().grant("signed", 1_000).await;
     assert_eq!(lease.fencing_token, keys.sign(lease.token.get(), "signed", lease.lease_id));
     let header: FencingToken = lease.fencing_token.parse().unwrap();

@@ -1,7 +1,8 @@
 //! Bad input to lock-server: one clear error each, and nothing is lost.
 
 use fence_protocol::{Code, LeaseId};
-use fence_tests::api::{Api, Locks};
+use fence_tests::api::{Api, Endpoint, Locks};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::session_id;
 use fence_tests::raw_http::{connect, exchange, read_reply, status};
 use fence_tests::servers::{Server, Setup};
@@ -13,24 +14,36 @@ use tokio::io::AsyncWriteExt;
 use super::memory;
 
 /// A server with a lock that is held; [`Witness::check`] shows that it still is.
-struct Witness {
-    server: Server,
+struct Witness<S> {
+    server: S,
     lease: LeaseId,
     token: u64,
 }
 
-impl Witness {
+impl Witness<InProcess> {
     async fn new() -> Self {
-        let server = memory().await;
-        let lease = server.locks().grant("witness", 60_000).await;
+        Self::at(memory().await).await
+    }
+}
+
+impl Witness<Server> {
+    async fn with_socket() -> Self {
+        Self::at(Setup::lock_server("memory:").start().await).await
+    }
+}
+
+impl<S: Endpoint> Witness<S> {
+    async fn at(server: S) -> Self {
+        let lease = Locks(server.api()).grant("witness", 60_000).await;
         Self { server, lease: lease.lease_id, token: lease.token.get() }
     }
 
     /// The lease lives, and no token was spent since.
     async fn check(self) {
-        let renewed = self.server.locks().renew("witness", self.lease).await.lease();
+        let locks = Locks(self.server.api());
+        let renewed = locks.renew("witness", self.lease).await.lease();
         assert_eq!(renewed.token.get(), self.token);
-        let next = self.server.locks().grant("next", 1_000).await;
+        let next = locks.grant("next", 1_000).await;
         assert_eq!(next.token.get(), self.token + 1, "refused requests spent tokens");
     }
 }
@@ -38,6 +51,7 @@ impl Witness {
 #[tokio::test]
 async fn bad_names() {
     let witness = Witness::new().await;
+    let api = witness.server.api();
     let long = "a".repeat(257);
     for (name, shown) in [
         (long.as_str(), "257 bytes"),
@@ -54,24 +68,13 @@ async fn bad_names() {
         ("%C3%A4", "ä"),
         ("%FF", ""),
     ] {
-        // Written by hand: a well-behaved client would resolve a dotted path itself.
-        let request = format!(
-            "POST /v1/locks/{name}/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\n\
-             content-length: 2\r\n\r\n{{}}"
-        );
-        let reply = exchange(&witness.server.base, request.as_bytes()).await;
-        assert_eq!(status(&reply), Some(400), "{name}: {reply}");
-        let problem: Value = serde_json::from_str(reply.split_once("\r\n\r\n").unwrap().1).unwrap();
-        let detail = problem["detail"].as_str().unwrap();
-        assert_eq!(problem["code"], "invalid-request");
+        // The router gets the path as it is; a well-behaved client would resolve a dotted one.
+        let reply = api.post(&format!("/v1/locks/{name}/acquire"), &json!({})).await;
+        let detail = reply.problem(Code::InvalidRequest).detail;
         assert!(detail.contains("lock") && detail.contains(shown), "{name}: {detail}");
     }
-    let empty = exchange(
-        &witness.server.base,
-        b"POST /v1/locks//acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}",
-    )
-    .await;
-    assert!(matches!(status(&empty), Some(400 | 404)), "{empty}");
+    let empty = api.post("/v1/locks//acquire", &json!({})).await;
+    assert!(matches!(empty.status, 400 | 404), "{empty:?}");
     witness.check().await;
 }
 
@@ -141,10 +144,6 @@ async fn bad_bodies() {
     }
     let twice = r#"{"ttl_ms": 1000, "ttl_ms": 2000}"#;
     send("application/json", twice.to_owned()).await.problem(Code::InvalidRequest);
-    let coded = "POST /v1/locks/bad/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-                 transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
-    let reply = exchange(&witness.server.base, coded.as_bytes()).await;
-    assert_eq!(status(&reply), Some(400), "{reply}");
     let large = json!({"metadata": "x".repeat(600_000)}).to_string();
     send("application/json", large).await.problem(Code::PayloadTooLarge);
     send("text/xml", "<lock/>".to_owned()).await.problem(Code::UnsupportedMediaType);
@@ -209,7 +208,7 @@ async fn refused_session(locks: &Locks, id: &str, code: Code) {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn sessions_that_do_not_serve() {
     let witness = Witness::new().await;
     let locks = witness.server.locks();
@@ -225,7 +224,7 @@ async fn sessions_that_do_not_serve() {
     let again = json!({"owner": "worker", "session_id": ended});
     api.post("/v1/sessions", &again).await.problem(Code::SessionEnded);
 
-    let expired = begin(api, worker(150)).await;
+    let expired = begin(api, worker(15_000)).await;
     until_true("the session to expire", || async {
         api.get(&format!("/v1/sessions/{expired}")).await.status != 200
     })
@@ -270,7 +269,7 @@ async fn sessions_that_do_not_serve() {
     witness.check().await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn takeovers_of_another_owner() {
     let witness = Witness::new().await;
     let locks = witness.server.locks();
@@ -287,7 +286,7 @@ async fn takeovers_of_another_owner() {
     }
     // A caller that is ready to wait waits, as all do.
     let patient =
-        json!({"owner": "shipping", "incarnation": "2", "takeover": true, "wait_ms": 200});
+        json!({"owner": "shipping", "incarnation": "2", "takeover": true, "wait_ms": 10_000});
     locks.acquire("theirs", patient).await.problem(Code::LockHeld);
     // A session of another owner does not lend its name.
     let session = begin(&locks.0, json!({"owner": "billing"})).await;
@@ -319,7 +318,7 @@ async fn bad_paths_and_methods() {
 
 #[tokio::test]
 async fn bytes_that_are_no_http() {
-    let witness = Witness::new().await;
+    let witness = Witness::with_socket().await;
     let base = &witness.server.base;
     let long = format!("GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n", "a".repeat(100_000));
     let many = format!("GET /livez HTTP/1.1\r\n{}\r\n", "x-h: y\r\n".repeat(500));
@@ -338,6 +337,10 @@ async fn bytes_that_are_no_http() {
                 transfer-encoding: chunked\r\n\r\n{}";
     let reply = exchange(base, both.as_bytes()).await;
     assert!(matches!(status(&reply), None | Some(400..=499)), "{reply}");
+    let coded = "POST /v1/locks/bad/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+                 transfer-encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let reply = exchange(&witness.server.base, coded.as_bytes()).await;
+    assert_eq!(status(&reply), Some(400), "{reply}");
     witness.check().await;
 }
 
@@ -384,7 +387,7 @@ async fn trickle(stream: &mut tokio::net::TcpStream) -> String {
 
 #[tokio::test]
 async fn a_half_sent_request_changes_nothing() {
-    let witness = Witness::new().await;
+    let witness = Witness::with_socket().await;
     let mut stream = connect(&witness.server.base).await;
     let half =
         b"POST /v1/locks/half/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 50\r\n\r\n{\"ttl";

@@ -4,6 +4,7 @@ use fence_protocol::wire::lock::{EndReason, EndedReply, LockState};
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::{Locks, Reply};
 use fence_tests::key_file::lease_id;
+use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use serde_json::json;
 
@@ -18,7 +19,7 @@ async fn until_free(locks: &Locks, lock: &str) {
         .await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_renewal_keeps_the_token_and_replaces_the_time() {
     let server = memory().await;
     let locks = server.locks();
@@ -28,9 +29,9 @@ async fn a_renewal_keeps_the_token_and_replaces_the_time() {
     assert_eq!(renewed.fencing_token, lease.fencing_token);
     assert_eq!(renewed.fencing_credential, lease.fencing_credential);
     assert!(renewed.ttl_ms <= 30_000);
-    let body = json!({"lease_id": lease.lease_id, "ttl_ms": 400});
+    let body = json!({"lease_id": lease.lease_id, "ttl_ms": 15_000});
     let path = "/v1/locks/renewed/renew";
-    assert!(locks.0.post(path, &body).await.lease().ttl_ms <= 400);
+    assert!(locks.0.post(path, &body).await.lease().ttl_ms <= 15_000);
     until_free(&locks, "renewed").await;
     assert_eq!(lost(&locks.renew("renewed", lease.lease_id).await), EndReason::Expired);
 }
@@ -46,11 +47,11 @@ async fn releasing_twice_is_loud() {
     assert_eq!(lost(&locks.renew("twice", lease.lease_id).await), EndReason::Released);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn every_reason_of_a_lost_lease_is_reported() {
     let server = memory().await;
     let locks = server.locks();
-    let expired = locks.grant("reasons", 100).await;
+    let expired = locks.grant("reasons", 15_000).await;
     until_free(&locks, "reasons").await;
     assert_eq!(lost(&locks.release("reasons", expired.lease_id).await), EndReason::Expired);
     let revoked = locks.grant("reasons", 30_000).await;
@@ -96,11 +97,10 @@ async fn a_late_duplicate_is_never_granted_again() {
     assert_eq!(lost(&locks.acquire("late", ask).await), EndReason::Released);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn nothing_remains_of_idle_locks() {
-    let server =
-        fence_tests::servers::Setup::lock_server("memory:").args(&["--ended-retention", "200ms"]);
-    let server = server.start().await;
+    let server = Setup::lock_server("memory:").args(&["--ended-retention", "10s"]);
+    let server = server.in_process().await;
     let locks = server.locks();
     let lease = locks.grant("idle", 30_000).await;
     locks.release("idle", lease.lease_id).await.expect(200);

@@ -6,7 +6,7 @@ use fence_tests::api::Locks;
 use fence_tests::event_stream::EventStream;
 use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::{DataDir, Setup};
 use fence_tests::wait::{soon, until};
 use serde_json::json;
 
@@ -20,9 +20,8 @@ async fn explained(locks: &Locks, lock: &str) -> ExplainedLock {
 }
 
 /// One story with every way in which a lease can end.
-async fn story(server: &Server) {
-    let locks = server.locks();
-    let mut stream = EventStream::open(&server.base, "", "").await;
+async fn story(locks: &Locks, brief_ms: u64) {
+    let mut stream = EventStream::open(&locks.0, "", "").await;
 
     let id = lease_id();
     let ask = json!({"lease_id": id, "owner": "one", "ttl_ms": 60_000});
@@ -36,7 +35,7 @@ async fn story(server: &Server) {
     assert_eq!((released.kind, released.lease_id), (Released, Some(id)), "the repeat is no event");
     assert_eq!(released.owner.unwrap().as_str(), "one");
 
-    locks.grant("b", 150).await;
+    locks.grant("b", brief_ms).await;
     assert_eq!(stream.kinds(2).await, [Granted, Expired]);
 
     locks.grant("c", 60_000).await;
@@ -61,34 +60,36 @@ async fn story(server: &Server) {
     assert_eq!(stream.kinds(4).await, [SessionBegun, Granted, SessionClosed, SessionEnded]);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn every_end_is_an_event_on_memory() {
-    story(&Setup::lock_server("memory:").start().await).await;
+    story(&super::memory().await.locks(), 15_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_end_is_an_event_on_embedded() {
     let data = DataDir::new();
-    story(&Setup::lock_server(&data.store()).start().await).await;
+    let server = Setup::lock_server(&data.store()).in_process().await;
+    story(&server.locks(), 150).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_end_is_an_event_on_redis() {
     let redis = Redis::start().await;
-    story(&Setup::lock_server(&redis.url()).start().await).await;
+    let server = Setup::lock_server(&redis.url()).in_process().await;
+    story(&server.locks(), 150).await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn waiters_that_come_and_leave_are_events() {
     let server = super::memory().await;
     let locks = server.locks();
     let first = locks.grant("q/1", 60_000).await;
-    let mut stream = EventStream::open(&server.base, "?prefix=q/", "").await;
-    let mut one = EventStream::open(&server.base, "?lock=q/1", "").await;
+    let mut stream = EventStream::open(&server, "?prefix=q/", "").await;
+    let mut one = EventStream::open(&server, "?lock=q/1", "").await;
     locks.grant("other", 60_000).await;
     locks.grant("q/1/2", 60_000).await;
     assert_eq!(stream.next().await.kind, Granted, "of q/1/2");
-    let ask = json!({"wait_ms": 300, "owner": "impatient"});
+    let ask = json!({"wait_ms": 10_000, "owner": "impatient"});
     locks.acquire("q/1", ask).await.problem(Code::LockHeld);
     assert_eq!(stream.kinds(2).await, [Queued, Left], "and nothing of the other lock");
     assert_eq!(one.kinds(2).await, [Queued, Left], "and nothing of the locks below it");
@@ -105,11 +106,11 @@ async fn waiters_that_come_and_leave_are_events() {
     assert_eq!(kinds, [Released, Granted], "a grant is reported in place of leaving");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_stream_is_resumed_where_it_broke() {
     let server = super::memory().await;
     let locks = server.locks();
-    let mut stream = EventStream::open(&server.base, "", "").await;
+    let mut stream = EventStream::open(&server, "", "").await;
     let begin = stream.last_id.clone();
     let mut tokens = Vec::new();
     for n in 0..6 {
@@ -118,43 +119,43 @@ async fn a_stream_is_resumed_where_it_broke() {
     for token in &tokens[..3] {
         assert_eq!(stream.next().await.token, Some(*token));
     }
-    let mut resumed = EventStream::open(&server.base, "", &stream.last_id).await;
+    let mut resumed = EventStream::open(&server, "", &stream.last_id).await;
     for token in &tokens[3..] {
         assert_eq!(resumed.next().await.token, Some(*token));
     }
-    let mut whole = EventStream::open(&server.base, "", &begin).await;
+    let mut whole = EventStream::open(&server, "", &begin).await;
     assert_eq!(whole.next().await.token, Some(tokens[0]));
 }
 
 /// Events that are forgotten, or were sent in another life of the server, are a gap and never
 /// silence.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn what_is_not_remembered_is_a_gap() {
-    let server = Setup::lock_server("memory:").args(&["--event-history", "4"]).start().await;
+    let server = Setup::lock_server("memory:").args(&["--event-history", "4"]).in_process().await;
     let locks = server.locks();
-    let begin = EventStream::open(&server.base, "", "").await.last_id;
+    let begin = EventStream::open(&server, "", "").await.last_id;
     let mut tokens = Vec::new();
     for n in 0..6 {
         tokens.push(locks.grant(&format!("g/{n}"), 60_000).await.token);
     }
     for seen in [begin.as_str(), "1-1"] {
-        let mut stream = EventStream::open(&server.base, "?prefix=g/", seen).await;
+        let mut stream = EventStream::open(&server, "?prefix=g/", seen).await;
         assert_eq!(stream.next().await.kind, Gap, "{seen}");
         assert_eq!(stream.next().await.token, Some(tokens[2]), "{seen}");
     }
 }
 
 /// A reader that takes nothing gets a marker and is cut, and no other reader notices.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test]
 async fn a_slow_reader_is_cut_with_a_marker() {
-    let server = Setup::lock_server("memory:").args(&["--event-history", "64"]).start().await;
+    let server = Setup::lock_server("memory:").args(&["--event-history", "64"]).in_process().await;
     let locks = server.locks();
-    let mut slow = EventStream::open(&server.base, "", "").await;
-    // Far more than the sockets between them hold, at once.
+    let mut slow = EventStream::open(&server, "", "").await;
+    // More than the server holds for a reader.
     let refusal = json!({"lock": "s".repeat(256), "token": 7, "lease_id": lease_id(), "mark": 9,
                          "operation": "o".repeat(256), "owner": "w".repeat(256)});
     let report = json!({"refusals": vec![refusal; 64]});
-    for _ in 0..300 {
+    for _ in 0..10 {
         locks.0.post("/v1/refusals", &report).await.expect(200);
     }
     let mut last = None;
@@ -162,16 +163,15 @@ async fn a_slow_reader_is_cut_with_a_marker() {
         last = Some(event.kind);
     }
     assert_eq!(last, Some(Dropped));
-    let metrics = locks.0.get("/metrics").await.expect(200).body;
-    let metrics = String::from_utf8(metrics.to_vec()).unwrap();
-    assert!(metrics.contains("fencepost_lock_event_readers_cut_total 1"), "{metrics}");
-    let mut resumed = EventStream::open(&server.base, "", &slow.last_id).await;
+    assert_eq!(server.metric("fencepost_lock_event_readers_cut_total").await, 1);
+    let mut resumed = EventStream::open(&server, "", &slow.last_id).await;
     assert_eq!(resumed.next().await.kind, Gap);
 }
 
 #[tokio::test]
 async fn bad_input_is_refused_with_the_value() {
-    let server = Setup::lock_server("memory:").args(&["--max-event-readers", "1"]).start().await;
+    let server =
+        Setup::lock_server("memory:").args(&["--max-event-readers", "1"]).in_process().await;
     let api = server.locks().0;
     for bad in ["?prefix=a%20b", "?prefix=%C3%A4", "?colour=red", "?lock=a//b", "?lock=a&prefix=a"]
     {
@@ -182,10 +182,10 @@ async fn bad_input_is_refused_with_the_value() {
         let reply = api.send(http::Method::GET, "/v1/events", &headers, "").await;
         reply.problem(Code::InvalidRequest);
     }
-    let reader = EventStream::open(&server.base, "", "").await;
+    let reader = EventStream::open(&server, "", "").await;
     api.get("/v1/events").await.problem(Code::LimitReached);
     drop(reader);
-    let off = Setup::lock_server("memory:").args(&["--event-history", "0"]).start().await;
+    let off = Setup::lock_server("memory:").args(&["--event-history", "0"]).in_process().await;
     off.locks().0.get("/v1/events").await.problem(Code::NotOffered);
     assert!(explained(&off.locks(), "a").await.recent.events.is_empty());
     let report = json!({"refusals": []});
@@ -234,9 +234,9 @@ async fn reported_refusals_are_explained() {
 async fn servers_before_one_redis_send_the_same_events() {
     let redis = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
-    let one = setup.start().await;
-    let two = setup.start().await;
-    let mut at_two = EventStream::open(&two.base, "", "").await;
+    let one = setup.in_process().await;
+    let two = setup.in_process().await;
+    let mut at_two = EventStream::open(&two, "", "").await;
     let id = lease_id();
     let ask = json!({"lease_id": id, "ttl_ms": 60_000});
     let lease = one.locks().acquire("a", ask.clone()).await.lease();
@@ -249,9 +249,9 @@ async fn servers_before_one_redis_send_the_same_events() {
     one.locks().release("a", id).await.expect(200);
     assert_eq!(at_two.next().await.kind, Released);
     // Resumed at the other one, and at one that started later.
-    let three = setup.start().await;
+    let three = setup.in_process().await;
     for server in [&one, &three] {
-        let mut moved = EventStream::open(&server.base, "", &after_grant).await;
+        let mut moved = EventStream::open(server, "", &after_grant).await;
         assert_eq!(moved.kinds(3).await, [Granted, Expired, Released]);
         assert_eq!(moved.last_id, at_two.last_id);
     }
@@ -275,9 +275,10 @@ async fn a_dead_servers_expiries_are_sent_by_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_emptied_redis_is_a_gap_and_a_lineage() {
     let redis = Redis::start().await;
-    let server = Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"]).start().await;
+    let server =
+        Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"]).in_process().await;
     let locks = server.locks();
-    let mut stream = EventStream::open(&server.base, "", "").await;
+    let mut stream = EventStream::open(&server, "", "").await;
     locks.grant("a", 60_000).await;
     assert_eq!(stream.next().await.kind, Granted);
     let _: String = redis.run(&["FLUSHALL"]).await;

@@ -1,6 +1,7 @@
 //! Guards as witnesses of what was issued: `--guard`, with stores of this machine.
 
 use fence_protocol::Token;
+use fence_tests::api::{Endpoint, Locks};
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::ports;
@@ -30,21 +31,21 @@ pub(crate) fn with_guards(store: &str, guards: &[&str]) -> Setup {
     guards.iter().fold(Setup::lock_server(store), |setup, guard| setup.args(&["--guard", guard]))
 }
 
-pub(crate) async fn token(server: &Server, lock: &str) -> u64 {
-    server.locks().acquire(lock, json!({"ttl_ms": 60_000})).await.lease().token.get()
+pub(crate) async fn token(server: &impl Endpoint, lock: &str) -> u64 {
+    Locks(server.api()).acquire(lock, json!({"ttl_ms": 60_000})).await.lease().token.get()
 }
 
-pub(crate) async fn readiness(server: &Server) -> String {
-    let reply = server.locks().0.get("/readyz?verbose").await;
+pub(crate) async fn readiness(server: &impl Endpoint) -> String {
+    let reply = server.api().get("/readyz?verbose").await;
     String::from_utf8_lossy(&reply.body).into_owned()
 }
 
 /// The line of the check, which must warn, and must not make the server unready.
-pub(crate) async fn warning(server: &Server) -> String {
+pub(crate) async fn warning(server: &impl Endpoint) -> String {
     let text = readiness(server).await;
     let line = text.lines().find(|line| line.starts_with("[!]guards"));
     let line = line.unwrap_or_else(|| panic!("no warning of guards: {text}")).to_owned();
-    server.locks().0.get("/readyz").await.expect(200);
+    server.api().get("/readyz").await.expect(200);
     line
 }
 
@@ -56,7 +57,7 @@ fn unused_url() -> String {
 async fn tokens_begin_above_the_highest_of_all_marks() {
     let low = guard_at(7).await;
     let high = guard_at(FAR).await;
-    let server = with_guards("memory:", &[&low.base, &high.base]).start().await;
+    let server = with_guards("memory:", &[&low.base, &high.base]).in_process().await;
     assert!(token(&server, "a").await > FAR);
     assert!(readiness(&server).await.contains("[+]guards ok"));
 }
@@ -67,7 +68,7 @@ async fn guards_come_from_a_variable_too() {
     let low = guard_at(7).await;
     let high = guard_at(FAR).await;
     let both = format!("{};{}", low.base, high.base);
-    let server = Setup::lock_server("memory:").env("LOCK_SERVER_GUARD", &both).start().await;
+    let server = Setup::lock_server("memory:").env("LOCK_SERVER_GUARD", &both).in_process().await;
     assert!(token(&server, "a").await > FAR);
 }
 
@@ -92,7 +93,7 @@ async fn a_counter_below_a_mark_is_lifted_for_good() {
 async fn an_emptied_folder_begins_above_all_that_can_have_been_issued() {
     let data = DataDir::new();
     let guard = guard_at(34).await;
-    let server = with_guards(&data.store(), &[&guard.base]).start().await;
+    let server = with_guards(&data.store(), &[&guard.base]).in_process().await;
     let first = token(&server, "a").await;
     assert!(first > 10_000_000_000_000, "{first} is about the mark, not about the clock");
 }
@@ -101,7 +102,7 @@ async fn an_emptied_folder_begins_above_all_that_can_have_been_issued() {
 async fn a_folder_is_new_where_every_guard_has_seen_nothing() {
     let data = DataDir::new();
     let guard = Setup::fenced_store("memory:").start().await;
-    let server = with_guards(&data.store(), &[&guard.base]).start().await;
+    let server = with_guards(&data.store(), &[&guard.base]).in_process().await;
     assert_eq!(token(&server, "a").await, 1);
 }
 
@@ -155,7 +156,7 @@ async fn a_guard_that_comes_late_counts_all_the_same() {
 #[tokio::test]
 async fn a_guard_of_another_namespace_does_not_count() {
     let other = Setup::fenced_store("memory:").args(&["--namespace", "other"]).start().await;
-    let server = with_guards("memory:", &[&other.base]).start().await;
+    let server = with_guards("memory:", &[&other.base]).in_process().await;
     let line = warning(&server).await;
     assert!(line.contains("namespace other") && line.contains("default"), "{line}");
     let data = DataDir::new();
@@ -227,7 +228,7 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
     let hole = format!("http://{}", hole.address());
     let mut guards: Vec<&str> = garbage.iter().map(|canned| canned.base.as_str()).collect();
     guards.push(&hole);
-    let server = with_guards("memory:", &guards).start().await;
+    let server = with_guards("memory:", &guards).in_process().await;
     assert!(token(&server, "a").await < FAR);
     let said = warning(&server).await;
     for guard in &guards {
@@ -241,7 +242,7 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
     let good = guard_at(FAR + 5).await;
     let three = &guards[..3];
     let among: Vec<&str> = three.iter().copied().chain([good.base.as_str()]).collect();
-    let server = with_guards("memory:", &among).start().await;
+    let server = with_guards("memory:", &among).in_process().await;
     assert!(token(&server, "a").await > FAR + 5);
 }
 
@@ -251,12 +252,12 @@ async fn a_mark_that_no_server_can_have_issued_is_named_and_not_followed() {
     let keys = KeyFile::new("k1", 7);
     let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
     guard.guard().sealed("witness", &keys.sign(Token::MAX, "witness", lease_id())).await;
-    let server = with_guards("memory:", &[&guard.base]).start().await;
+    let server = with_guards("memory:", &[&guard.base]).in_process().await;
     assert!(token(&server, "a").await < FAR);
     let line = warning(&server).await;
     assert!(line.contains(&Token::MAX.to_string()), "{line}");
     let data = DataDir::new();
-    let server = with_guards(&data.store(), &[&guard.base]).start().await;
+    let server = with_guards(&data.store(), &[&guard.base]).in_process().await;
     let first = token(&server, "a").await;
     assert!((10_000_000_000_000..FAR).contains(&first), "{first}: the namespace is not new");
 }

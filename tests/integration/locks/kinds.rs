@@ -28,43 +28,59 @@ fn leases(reply: Reply) -> Vec<LeaseReply> {
     reply.expect(200).read::<LeasesReply>().leases
 }
 
-/// The story on each store.
+/// The story on memory, whose rules are those of every store.
+macro_rules! on_memory {
+    ($($story:ident)*) => {
+        $(mod $story {
+            #[tokio::test]
+            async fn memory() {
+                super::$story(&super::memory().await.locks()).await;
+            }
+        })*
+    };
+}
+
+on_memory! {
+    readers_share_and_a_writer_waits_its_turn
+    a_semaphore_has_its_size
+    several_locks_are_acquired_as_one
+    a_session_holds_a_group
+}
+
+/// The story on each store that reports its events in a way of its own.
 macro_rules! on_every_store {
     ($($story:ident)*) => {
         $(mod $story {
             use super::*;
 
-            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            #[tokio::test(start_paused = true)]
             async fn memory() {
-                super::$story(&super::memory().await).await;
+                super::$story(&super::memory().await.locks(), 7_500).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn embedded() {
                 let data = DataDir::new();
-                super::$story(&Setup::lock_server(&data.store()).start().await).await;
+                let server = Setup::lock_server(&data.store()).in_process().await;
+                super::$story(&server.locks(), 400).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn redis() {
                 let redis = Redis::start().await;
-                super::$story(&Setup::lock_server(&redis.url()).start().await).await;
+                let server = Setup::lock_server(&redis.url()).in_process().await;
+                super::$story(&server.locks(), 400).await;
             }
         })*
     };
 }
 
 on_every_store! {
-    readers_share_and_a_writer_waits_its_turn
-    a_semaphore_has_its_size
-    several_locks_are_acquired_as_one
-    a_session_holds_a_group
     every_lock_of_a_group_has_its_events
     those_who_share_a_lock_are_followed_one_by_one
 }
 
-async fn readers_share_and_a_writer_waits_its_turn(server: &Server) {
-    let locks = server.locks();
+async fn readers_share_and_a_writer_waits_its_turn(locks: &Locks) {
     let shared = json!({"mode": "shared", "ttl_ms": 60_000});
     let one = locks.acquire("doc", shared.clone()).await.lease();
     let two = locks.acquire("doc", json!({"mode": "shared", "ttl_ms": 30_000})).await.lease();
@@ -94,8 +110,7 @@ async fn readers_share_and_a_writer_waits_its_turn(server: &Server) {
     assert!(wrote.lease().token > two.token);
 }
 
-async fn a_semaphore_has_its_size(server: &Server) {
-    let locks = server.locks();
+async fn a_semaphore_has_its_size(locks: &Locks) {
     let permit = |size: u32| json!({"mode": "permit", "size": size, "ttl_ms": 60_000});
     let one = locks.acquire("pool", permit(2)).await.lease();
     assert_eq!(one.mode, LeaseMode::Permit);
@@ -121,8 +136,7 @@ async fn a_semaphore_has_its_size(server: &Server) {
 }
 
 /// A token and a header each, acquire-once, nothing where one is held, and a wait for all of them.
-async fn several_locks_are_acquired_as_one(server: &Server) {
-    let locks = server.locks();
+async fn several_locks_are_acquired_as_one(locks: &Locks) {
     let body = json!({
         "lease_id": lease_id(), "owner": "mover", "ttl_ms": 60_000,
         "locks": [{"lock": "stock/b"}, {"lock": "stock/a", "mode": "shared"}, {"lock": "dock", "mode": "permit", "size": 4}],
@@ -166,8 +180,7 @@ async fn several_locks_are_acquired_as_one(server: &Server) {
 }
 
 /// The owner is the session's, one heartbeat keeps all, and one end frees all.
-async fn a_session_holds_a_group(server: &Server) {
-    let locks = server.locks();
+async fn a_session_holds_a_group(locks: &Locks) {
     let ask = json!({"owner": "web-1", "ttl_ms": 60_000});
     let session = locks.0.post("/v1/sessions", &ask).await.expect(200).json();
     let id = session["session_id"].as_str().unwrap();
@@ -192,9 +205,8 @@ async fn a_session_holds_a_group(server: &Server) {
 
 /// Each lock of a group has its own events, though the leases share an id: granted, each end once,
 /// queued and left.
-async fn every_lock_of_a_group_has_its_events(server: &Server) {
-    let locks = server.locks();
-    let mut stream = EventStream::open(&server.base, "", "").await;
+async fn every_lock_of_a_group_has_its_events(locks: &Locks, brief_ms: u64) {
+    let mut stream = EventStream::open(&locks.0, "", "").await;
     let body =
         json!({"ttl_ms": 60_000, "locks": [{"lock": "e/a", "mode": "shared"}, {"lock": "e/b"}]});
     let held = leases(all(&locks.0, &body).await);
@@ -207,7 +219,7 @@ async fn every_lock_of_a_group_has_its_events(server: &Server) {
     let own = locks.clone();
     let waiting = tokio::spawn(async move {
         let wish = [json!({"lock": "e/b"}), json!({"lock": "e/c"})];
-        all(&own.0, &json!({"wait_ms": 400, "locks": wish})).await
+        all(&own.0, &json!({"wait_ms": brief_ms, "locks": wish})).await
     });
     for kind in [EventKind::Queued, EventKind::Left] {
         for lock in ["e/b", "e/c"] {
@@ -225,12 +237,14 @@ async fn every_lock_of_a_group_has_its_events(server: &Server) {
     }
     // Of several that share a lock, and of a group, each expiry is its own event.
     let brief =
-        json!({"ttl_ms": 300, "locks": [{"lock": "e/a", "mode": "shared"}, {"lock": "e/b"}]});
+        json!({"ttl_ms": brief_ms, "locks": [{"lock": "e/a", "mode": "shared"}, {"lock": "e/b"}]});
     let mut ends: Vec<(String, Token)> = Vec::new();
     for _ in 0..2 {
         let brief = match ends.len() {
             0 => leases(all(&locks.0, &brief).await),
-            _ => vec![locks.acquire("e/a", json!({"mode": "shared", "ttl_ms": 300})).await.lease()],
+            _ => vec![
+                locks.acquire("e/a", json!({"mode": "shared", "ttl_ms": brief_ms})).await.lease(),
+            ],
         };
         ends.extend(brief.into_iter().map(|lease| (lease.lock.to_string(), lease.token)));
     }
@@ -247,15 +261,14 @@ async fn every_lock_of_a_group_has_its_events(server: &Server) {
 }
 
 /// One who shares a lock and was renewed lives, also where another one is the oldest.
-async fn those_who_share_a_lock_are_followed_one_by_one(server: &Server) {
-    let locks = server.locks();
-    let mut stream = EventStream::open(&server.base, "", "").await;
+async fn those_who_share_a_lock_are_followed_one_by_one(locks: &Locks, brief_ms: u64) {
+    let mut stream = EventStream::open(&locks.0, "", "").await;
     locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": 60_000})).await.lease();
-    let second = locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": 400})).await.lease();
+    let second = locks.acquire("f/a", json!({"mode": "shared", "ttl_ms": brief_ms})).await.lease();
     let longer = json!({"lease_id": second.lease_id, "ttl_ms": 60_000});
     locks.0.post("/v1/locks/f/a/renew", &longer).await.expect(200);
     // Its end shows that the time at which the second one would have ended is over.
-    locks.grant("f/clock", 800).await;
+    locks.grant("f/clock", 2 * brief_ms).await;
     assert_eq!(stream.kinds(3).await, [EventKind::Granted; 3]);
     assert_eq!(stream.next().await.kind, EventKind::Expired);
     locks.release("f/a", second.lease_id).await.expect(200);
@@ -287,7 +300,7 @@ async fn until_idle(locks: &Locks, names: &[&str]) {
 /// A client that hangs up while it waits blocks no other client, at none of its locks.
 #[tokio::test]
 async fn a_group_that_disconnects_leaves_every_queue() {
-    let server = memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let locks = server.locks();
     let wish = json!([{"lock": "gone/a"}, {"lock": "gone/b"}, {"lock": "gone/c"}]);
     for id in [Value::Null, json!(lease_id())] {
@@ -314,7 +327,7 @@ async fn a_group_that_disconnects_leaves_every_queue() {
 /// Grants under an id that no client received do not stay for the time of their lease.
 #[tokio::test]
 async fn undelivered_grants_are_rolled_back() {
-    let server = memory().await;
+    let server = Setup::lock_server("memory:").start().await;
     let locks = server.locks();
     let body = json!({"ttl_ms": 3_600_000, "locks": [{"lock": "lost/a"}, {"lock": "lost/b"}]});
     for _ in 0..40 {
@@ -357,8 +370,8 @@ async fn grants_whose_reply_never_left_are_rolled_back() {
 #[tokio::test]
 async fn every_lease_of_a_group_has_a_signature_of_its_own() {
     let keys = KeyFile::new("k1", 7);
-    let server = Setup::lock_server("memory:").keys(&keys.path()).start().await;
-    let store = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
+    let server = Setup::lock_server("memory:").keys(&keys.path()).in_process().await;
+    let store = Setup::fenced_store("memory:").keys(&keys.path()).in_process().await;
     let guard = store.guard();
     let body = json!({"locks": [{"lock": "signed/a"}, {"lock": "signed/b"}]});
     let held = leases(all(&server.locks().0, &body).await);

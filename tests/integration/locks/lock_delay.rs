@@ -3,98 +3,88 @@
 use fence_protocol::wire::lock::{LockState, RevokedReply};
 use fence_protocol::{Code, LeaseId};
 use fence_tests::api::Locks;
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::lease_id;
-use fence_tests::redis_server::Redis;
-use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use serde_json::json;
 
 use super::site::{Kind, Site};
 
-/// Each store with this delay.
-async fn on_each<F: Future<Output = ()>>(delay: &str, scenario: impl Fn(Locks) -> F) {
-    let data = DataDir::new();
-    let redis = Redis::start().await;
-    for store in ["memory:", &data.store(), &redis.url()] {
-        let server: Server = Setup::lock_server(store).args(&["--lock-delay", delay]).start().await;
-        scenario(server.locks()).await;
-    }
+/// A server with this delay; what a delay does on each store is in `conformance`.
+async fn delayed(delay: &str) -> InProcess {
+    Setup::lock_server("memory:").args(&["--lock-delay", delay]).in_process().await
 }
 
 async fn silent(locks: &Locks, lock: &str) -> LeaseId {
-    let lease = locks.grant(lock, 100).await;
+    let lease = locks.grant(lock, 15_000).await;
     until_true("the end of the lease", || async { locks.show(lock).await.lease_count == 0 }).await;
     lease.lease_id
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_lock_whose_holder_fell_silent_stays_closed_and_opens() {
-    on_each("slow/=2s", async |locks| {
-        silent(&locks, "slow/job").await;
-        let shown = locks.show("slow/job").await;
-        assert_eq!(shown.state, LockState::Delayed, "{shown:?}");
-        assert!(shown.delayed_ms.is_some_and(|ms| ms > 0 && ms <= 2_000), "{shown:?}");
-        locks.acquire("slow/job", json!({})).await.problem(Code::LockHeld);
-        let next = locks.acquire("slow/job", json!({"wait_ms": 30_000})).await.lease();
-        assert!(next.waited_ms > 0);
-    })
-    .await;
+    let server = delayed("slow/=30s").await;
+    let locks = server.locks();
+    silent(&locks, "slow/job").await;
+    let shown = locks.show("slow/job").await;
+    assert_eq!(shown.state, LockState::Delayed, "{shown:?}");
+    assert!(shown.delayed_ms.is_some_and(|ms| ms > 0 && ms <= 30_000), "{shown:?}");
+    locks.acquire("slow/job", json!({})).await.problem(Code::LockHeld);
+    let next = locks.acquire("slow/job", json!({"wait_ms": 60_000})).await.lease();
+    assert!(next.waited_ms > 0);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_holder_that_says_so_opens_the_lock_at_once() {
-    on_each("*=5m", async |locks| {
-        let first = locks.grant("job", 60_000).await;
-        locks.release("job", first.lease_id).await.expect(200);
-        let second = locks.grant("job", 60_000).await;
-        locks.revoke("job", "by the test").await.expect(200);
-        locks.renew("job", second.lease_id).await.problem(Code::LeaseLost);
-        locks.grant("job", 60_000).await;
-    })
-    .await;
+    let server = delayed("*=5m").await;
+    let locks = server.locks();
+    let first = locks.grant("job", 60_000).await;
+    locks.release("job", first.lease_id).await.expect(200);
+    let second = locks.grant("job", 60_000).await;
+    locks.revoke("job", "by the test").await.expect(200);
+    locks.renew("job", second.lease_id).await.problem(Code::LeaseLost);
+    locks.grant("job", 60_000).await;
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn other_prefixes_and_exceptions_have_none() {
-    on_each("slow/=5m", async |locks| {
-        silent(&locks, "job").await;
-        locks.grant("job", 60_000).await;
-    })
-    .await;
+    let server = delayed("slow/=5m").await;
+    let locks = server.locks();
+    silent(&locks, "job").await;
+    locks.grant("job", 60_000).await;
     let args = ["--lock-delay", "*=5m", "--lock-delay", "quick/=0s"];
-    let server = Setup::lock_server("memory:").args(&args).start().await;
+    let server = Setup::lock_server("memory:").args(&args).in_process().await;
     silent(&server.locks(), "quick/job").await;
     server.locks().grant("quick/job", 60_000).await;
 }
 
 /// Locks that were acquired in one step stay closed each for itself.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn several_at_once_stay_closed_too() {
-    on_each("slow/=5m", async |locks| {
-        let lease = lease_id();
-        let body =
-            json!({"locks": [{"lock": "slow/a"}, {"lock": "b"}], "ttl_ms": 100, "lease_id": lease});
-        locks.0.post("/v1/acquire", &body).await.expect(200);
-        until_true("the end of both", || async {
-            locks.show("slow/a").await.lease_count + locks.show("b").await.lease_count == 0
-        })
-        .await;
-        locks.acquire("slow/a", json!({})).await.problem(Code::LockHeld);
-        locks.grant("b", 60_000).await;
+    let server = delayed("slow/=5m").await;
+    let locks = server.locks();
+    let lease = lease_id();
+    let body =
+        json!({"locks": [{"lock": "slow/a"}, {"lock": "b"}], "ttl_ms": 15_000, "lease_id": lease});
+    locks.0.post("/v1/acquire", &body).await.expect(200);
+    until_true("the end of both", || async {
+        locks.show("slow/a").await.lease_count + locks.show("b").await.lease_count == 0
     })
     .await;
+    locks.acquire("slow/a", json!({})).await.problem(Code::LockHeld);
+    locks.grant("b", 60_000).await;
 }
 
 /// An operator who knows that nothing is under way opens the lock.
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_revocation_lifts_the_delay() {
-    on_each("*=5m", async |locks| {
-        silent(&locks, "job").await;
-        let reply: RevokedReply = locks.revoke("job", "nothing is left").await.expect(200).read();
-        assert!(reply.delay_lifted && reply.ended.is_none(), "{reply:?}");
-        locks.grant("job", 60_000).await;
-    })
-    .await;
+    let server = delayed("*=5m").await;
+    let locks = server.locks();
+    silent(&locks, "job").await;
+    let reply: RevokedReply = locks.revoke("job", "nothing is left").await.expect(200).read();
+    assert!(reply.delay_lifted && reply.ended.is_none(), "{reply:?}");
+    locks.grant("job", 60_000).await;
 }
 
 /// With a guard it is lifted behind a seal.

@@ -34,32 +34,30 @@ async fn lost(reply: Reply, why: &str) {
 
 #[tokio::test]
 async fn the_holders_writes_are_refused_before_the_next_is_granted() {
-    for kind in KINDS {
-        let site = Site::new(kind, 2, &[]).await;
-        let locks = site.locks();
-        let first = locks.grant("job", 60_000).await;
-        site.writes(0, &first).await;
-        let next = waiting(&locks, "job");
-        locks.queue_of("job", 1).await;
-        let reply = revoked(&locks, "job").await;
-        let ended = reply.ended.clone().expect("a lease");
-        assert_eq!((ended.lease_id, ended.token), (first.lease_id, first.token));
-        assert_eq!(ended.reason, EndReason::Revoked);
-        let next = next.await.unwrap().lease();
-        for guard in 0..2 {
-            let mark = mark(&reply, guard);
-            assert!(first.token.get() < mark && mark < next.token.get(), "{kind:?}: {reply:?}");
-            // The next one has not been at any guard yet.
-            let fence = site.guards[guard].guard().fence("job").await;
-            assert_eq!(fence.mark.map(u64::from), Some(mark));
-            site.write(guard, &first).await.problem(Code::StaleToken);
-        }
-        for guard in 0..2 {
-            site.writes(guard, &next).await;
-        }
-        lost(locks.renew("job", first.lease_id).await, "the worker hangs").await;
-        lost(locks.release("job", first.lease_id).await, "the worker hangs").await;
+    let site = Site::new(Kind::Embedded, 2, &[]).await;
+    let locks = site.locks();
+    let first = locks.grant("job", 60_000).await;
+    site.writes(0, &first).await;
+    let next = waiting(&locks, "job");
+    locks.queue_of("job", 1).await;
+    let reply = revoked(&locks, "job").await;
+    let ended = reply.ended.clone().expect("a lease");
+    assert_eq!((ended.lease_id, ended.token), (first.lease_id, first.token));
+    assert_eq!(ended.reason, EndReason::Revoked);
+    let next = next.await.unwrap().lease();
+    for guard in 0..2 {
+        let mark = mark(&reply, guard);
+        assert!(first.token.get() < mark && mark < next.token.get(), "{reply:?}");
+        // The next one has not been at any guard yet.
+        let fence = site.guards[guard].guard().fence("job").await;
+        assert_eq!(fence.mark.map(u64::from), Some(mark));
+        site.write(guard, &first).await.problem(Code::StaleToken);
     }
+    for guard in 0..2 {
+        site.writes(guard, &next).await;
+    }
+    lost(locks.renew("job", first.lease_id).await, "the worker hangs").await;
+    lost(locks.release("job", first.lease_id).await, "the worker hangs").await;
 }
 
 /// State that the guard sees while it is being sealed: the holder still holds, and no other client
@@ -67,7 +65,7 @@ async fn the_holders_writes_are_refused_before_the_next_is_granted() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_revoked_before_the_guard_has_answered() {
     let guard = Witness::start().await;
-    let server = with_guards("memory:", &[&guard.base]).start().await;
+    let server = with_guards("memory:", &[&guard.base]).in_process().await;
     let locks = server.locks();
     let first = locks.grant("job", 60_000).await;
     let next = waiting(&locks, "job");
@@ -91,83 +89,77 @@ async fn nothing_is_revoked_before_the_guard_has_answered() {
 /// A guard that is dead or stalled is reported, and the lock passes on all the same.
 #[tokio::test]
 async fn a_guard_that_cannot_be_sealed_is_reported() {
-    for kind in KINDS {
-        let mut site = Site::new(kind, 3, &[]).await;
-        let locks = site.locks();
-        let first = locks.grant("job", 60_000).await;
-        site.guards[1].process.kill();
-        site.guards[2].process.pause();
-        let reply = revoked(&locks, "job").await;
-        assert_eq!(reply.ended.as_ref().map(|ended| ended.lease_id), Some(first.lease_id));
-        assert!(mark(&reply, 0) > first.token.get());
-        let dead = problem(&reply, 1);
-        let stalled = problem(&reply, 2);
-        assert!(dead.contains("refused"), "{dead}");
-        assert!(stalled.contains("no reply within 2000 ms"), "{stalled}");
-        assert_eq!(reply.guards[1].guard, site.guards[1].base);
-        let next = locks.grant("job", 60_000).await;
-        site.write(0, &first).await.problem(Code::StaleToken);
-        site.guards[2].process.resume();
-        // The seal that was on its way must not shut the next holder out.
-        site.writes(2, &next).await;
-    }
+    let mut site = Site::new(Kind::Embedded, 3, &[]).await;
+    let locks = site.locks();
+    let first = locks.grant("job", 60_000).await;
+    site.guards[1].process.kill();
+    site.guards[2].process.pause();
+    let reply = revoked(&locks, "job").await;
+    assert_eq!(reply.ended.as_ref().map(|ended| ended.lease_id), Some(first.lease_id));
+    assert!(mark(&reply, 0) > first.token.get());
+    let dead = problem(&reply, 1);
+    let stalled = problem(&reply, 2);
+    assert!(dead.contains("refused"), "{dead}");
+    assert!(stalled.contains("no reply within 2000 ms"), "{stalled}");
+    assert_eq!(reply.guards[1].guard, site.guards[1].base);
+    let next = locks.grant("job", 60_000).await;
+    site.write(0, &first).await.problem(Code::StaleToken);
+    site.guards[2].process.resume();
+    // The seal that was on its way must not shut the next holder out.
+    site.writes(2, &next).await;
 }
 
 #[tokio::test]
 async fn a_guard_that_cannot_be_sealed_refuses_the_revocation_where_that_is_wished() {
-    for kind in KINDS {
-        let site = Site::new(kind, 2, &["--revoke-unsealed", "refuse"]).await;
-        let locks = site.locks();
-        let first = locks.grant("job", 60_000).await;
-        site.guards[1].process.pause();
-        let refused = locks.revoke("job", "the worker hangs").await;
-        let problem = refused.problem(Code::GuardUnsealed);
-        assert!(problem.detail.contains(&site.guards[1].base), "{problem}");
-        let guards: Value = problem.extension("guards").expect("what each guard said");
-        assert!(guards[0]["mark"].is_u64() && guards[1]["problem"].is_string(), "{guards}");
-        // Nothing was revoked; the guard that was sealed says no all the same, and the reply says
-        // so.
-        locks.renew("job", first.lease_id).await.expect(200);
-        site.write(0, &first).await.problem(Code::StaleToken);
-        assert!(problem.hint.contains("sealed"), "{problem}");
-        site.guards[1].process.resume();
-        site.guards[1].guard().0.get("/livez").await.expect(200);
-        let reply = revoked(&locks, "job").await;
-        assert!(mark(&reply, 0) == mark(&reply, 1), "{reply:?}");
-        lost(locks.renew("job", first.lease_id).await, "the worker hangs").await;
-    }
+    let site = Site::with_socket(Kind::Embedded, 2, &["--revoke-unsealed", "refuse"]).await;
+    let locks = site.locks();
+    let first = locks.grant("job", 60_000).await;
+    site.guards[1].process.pause();
+    let refused = locks.revoke("job", "the worker hangs").await;
+    let problem = refused.problem(Code::GuardUnsealed);
+    assert!(problem.detail.contains(&site.guards[1].base), "{problem}");
+    let guards: Value = problem.extension("guards").expect("what each guard said");
+    assert!(guards[0]["mark"].is_u64() && guards[1]["problem"].is_string(), "{guards}");
+    // Nothing was revoked; the guard that was sealed says no all the same, and the reply says
+    // so.
+    locks.renew("job", first.lease_id).await.expect(200);
+    site.write(0, &first).await.problem(Code::StaleToken);
+    assert!(problem.hint.contains("sealed"), "{problem}");
+    site.guards[1].process.resume();
+    site.guards[1].guard().0.get("/livez").await.expect(200);
+    let reply = revoked(&locks, "job").await;
+    assert!(mark(&reply, 0) == mark(&reply, 1), "{reply:?}");
+    lost(locks.renew("job", first.lease_id).await, "the worker hangs").await;
 }
 
 /// Shared leases: one of several goes without a seal, all of them behind one.
 #[tokio::test]
 async fn one_lease_of_several_is_not_sealed_and_all_of_them_are() {
-    for kind in KINDS {
-        let site = Site::new(kind, 1, &["--revoke-unsealed", "refuse"]).await;
-        let locks = site.locks();
-        let body = json!({"ttl_ms": 60_000, "mode": "shared"});
-        let mut leases = Vec::new();
-        for _ in 0..3 {
-            leases.push(locks.acquire("readers", body.clone()).await.lease());
-        }
-        // Readers share the guard as long as the lower tokens come first.
-        for lease in &leases {
-            site.writes(0, lease).await;
-        }
-        let body = json!({"reason": "the worker hangs", "lease_id": leases[1].lease_id});
-        let reply: RevokedReply = revoke(&locks, "readers", body).await.expect(200).read();
-        assert_eq!(reply.ended.as_ref().map(|ended| ended.lease_id), Some(leases[1].lease_id));
-        assert!(reply.others.is_empty());
-        assert!(problem(&reply, 0).contains("other leases"), "{reply:?}");
-        site.writes(0, &leases[2]).await;
-        lost(locks.renew("readers", leases[1].lease_id).await, "the worker hangs").await;
-        let reply = revoked(&locks, "readers").await;
-        let ended: Vec<LeaseId> =
-            reply.ended.iter().chain(&reply.others).map(|ended| ended.lease_id).collect();
-        assert_eq!(ended, [leases[0].lease_id, leases[2].lease_id]);
-        assert!(mark(&reply, 0) > leases[2].token.get());
-        site.write(0, &leases[2]).await.problem(Code::StaleToken);
-        assert_eq!(locks.show("readers").await.state, LockState::Free);
+    let site = Site::new(Kind::Embedded, 1, &["--revoke-unsealed", "refuse"]).await;
+    let locks = site.locks();
+    let body = json!({"ttl_ms": 60_000, "mode": "shared"});
+    let mut leases = Vec::new();
+    for _ in 0..3 {
+        leases.push(locks.acquire("readers", body.clone()).await.lease());
     }
+    // Readers share the guard as long as the lower tokens come first.
+    for lease in &leases {
+        site.writes(0, lease).await;
+    }
+    let body = json!({"reason": "the worker hangs", "lease_id": leases[1].lease_id});
+    let reply: RevokedReply = revoke(&locks, "readers", body).await.expect(200).read();
+    assert_eq!(reply.ended.as_ref().map(|ended| ended.lease_id), Some(leases[1].lease_id));
+    assert!(reply.others.is_empty());
+    assert!(problem(&reply, 0).contains("other leases"), "{reply:?}");
+    site.writes(0, &leases[2]).await;
+    lost(locks.renew("readers", leases[1].lease_id).await, "the worker hangs").await;
+    let reply = revoked(&locks, "readers").await;
+    let ended: Vec<LeaseId> =
+        reply.ended.iter().chain(&reply.others).map(|ended| ended.lease_id).collect();
+    assert_eq!(ended, [leases[0].lease_id, leases[2].lease_id]);
+    assert!(mark(&reply, 0) > leases[2].token.get());
+    site.write(0, &leases[2]).await.problem(Code::StaleToken);
+    assert_eq!(locks.show("readers").await.state, LockState::Free);
 }
 
 /// The only lease of a lock is sealed, however it is named.
@@ -208,7 +200,7 @@ async fn guards_that_do_not_guard_are_reported() {
     let strange = KeyFile::new("k1", 8);
     let strange = Setup::fenced_store("memory:").keys(&strange.path()).start().await;
     let guards = [observing.base.as_str(), strange.base.as_str()];
-    let server = with_guards("memory:", &guards).keys(&keys.path()).start().await;
+    let server = with_guards("memory:", &guards).keys(&keys.path()).in_process().await;
     server.locks().grant("job", 60_000).await;
     let reply = revoked(&server.locks(), "job").await;
     assert!(problem(&reply, 0).contains("only observes"), "{reply:?}");
@@ -220,7 +212,7 @@ async fn guards_that_do_not_guard_are_reported() {
 #[tokio::test]
 async fn the_next_token_is_above_a_mark_that_was_met() {
     let guard = Setup::fenced_store("memory:").start().await;
-    let server = with_guards("memory:", &[&guard.base]).start().await;
+    let server = with_guards("memory:", &[&guard.base]).in_process().await;
     let lock = "witness";
     let first = server.locks().grant(lock, 60_000).await;
     raise(&guard, FAR).await;
@@ -263,7 +255,7 @@ async fn a_revocation_is_finished_without_its_client() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_holder_that_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
     let guard = Witness::start().await;
-    let server = with_guards("memory:", &[&guard.base]).start().await;
+    let server = with_guards("memory:", &[&guard.base]).in_process().await;
     let locks = server.locks();
     let first = locks.grant("job", 60_000).await;
     guard.hold();
@@ -289,7 +281,7 @@ async fn a_holder_that_comes_in_between_is_revoked_behind_a_seal_of_its_own() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_shares_the_lock_later_is_above_the_seal() {
     let guard = Witness::start().await;
-    let server = with_guards("memory:", &[&guard.base]).start().await;
+    let server = with_guards("memory:", &[&guard.base]).in_process().await;
     let locks = server.locks();
     let shared = json!({"ttl_ms": 60_000, "mode": "shared"});
     let first = locks.acquire("readers", shared.clone()).await.lease();

@@ -14,7 +14,7 @@ use super::site::{Kind, Site, revoked};
 async fn the_audit_log_has_what_the_guards_said() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("audit.jsonl");
-    let mut site = Site::new(Kind::Embedded, 2, &["--audit-log", text(&file)]).await;
+    let mut site = Site::with_socket(Kind::Embedded, 2, &["--audit-log", text(&file)]).await;
     let first = site.locks().grant("job", 60_000).await;
     site.guards[1].process.kill();
     revoked(&site.locks(), "job").await;
@@ -37,7 +37,7 @@ async fn the_audit_log_has_what_the_guards_said() {
 /// The command reports each guard, in a table and as JSON.
 #[tokio::test]
 async fn the_command_prints_what_the_guards_said() {
-    let mut site = Site::new(Kind::Embedded, 2, &[]).await;
+    let mut site = Site::with_socket(Kind::Embedded, 2, &[]).await;
     let locks = site.locks();
     let leases = [locks.grant("job", 60_000).await, locks.grant("other", 60_000).await];
     site.guards[1].process.kill();

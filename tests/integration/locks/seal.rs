@@ -12,7 +12,7 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 
 use super::guards::{FAR, raise, readiness, with_guards};
-use super::site::{KINDS, Kind, Site, waiting};
+use super::site::{Kind, Site, waiting};
 use super::witness::Witness;
 
 const REQUIRED: &[&str] = &["--seal", "*=required"];
@@ -52,56 +52,51 @@ async fn without_a_seal_a_stalled_holder_writes_until_the_next_one_does() {
 
 #[tokio::test]
 async fn a_stalled_holder_is_refused_before_the_next_one_has_written() {
-    for kind in KINDS {
-        let site = Site::new(kind, 2, REQUIRED).await;
-        let locks = site.locks();
-        // Long enough for a busy machine to seal the guards and write.
-        let first = locks.grant("job", 3_000).await;
-        site.writes(0, &first).await;
-        expired(&locks, "job", first.lease_id).await;
-        let next = locks.grant("job", 60_000).await;
-        assert!(next.ttl_ms <= 60_000);
-        for guard in 0..2 {
-            let fence = site.guards[guard].guard().fence("job").await;
-            assert_eq!((fence.mark, fence.lease_id), (Some(next.token), Some(next.lease_id)));
-            site.write(guard, &first).await.problem(Code::StaleToken);
-            site.writes(guard, &next).await;
-        }
+    let site = Site::new(Kind::Embedded, 2, REQUIRED).await;
+    let locks = site.locks();
+    // Long enough for a busy machine to seal the guards and write.
+    let first = locks.grant("job", 3_000).await;
+    site.writes(0, &first).await;
+    expired(&locks, "job", first.lease_id).await;
+    let next = locks.grant("job", 60_000).await;
+    assert!(next.ttl_ms <= 60_000);
+    for guard in 0..2 {
+        let fence = site.guards[guard].guard().fence("job").await;
+        assert_eq!((fence.mark, fence.lease_id), (Some(next.token), Some(next.lease_id)));
+        site.write(guard, &first).await.problem(Code::StaleToken);
+        site.writes(guard, &next).await;
     }
 }
 
 /// A client that waited, one that took over, and one that acquired several at once.
 #[tokio::test]
 async fn every_way_to_a_lock_is_sealed() {
-    for kind in KINDS {
-        let site = Site::new(kind, 1, REQUIRED).await;
-        let locks = site.locks();
-        let guard = site.guards[0].guard();
-        let first = locks.grant("job", 60_000).await;
-        let next = waiting(&locks, "job");
-        locks.queue_of("job", 1).await;
-        locks.release("job", first.lease_id).await.expect(200);
-        let next = next.await.unwrap().lease();
-        assert_eq!(mark(&guard, "job").await, Some(next.token.get()));
-        let body = |life: &str| json!({"owner": "o", "incarnation": life, "takeover": true});
-        locks.acquire("mine", body("first life")).await.lease();
-        let second = locks.acquire("mine", body("second life")).await.lease();
-        assert_eq!(mark(&guard, "mine").await, Some(second.token.get()));
-        let body =
-            json!({"locks": [{"lock": "a"}, {"lock": "b"}, {"lock": "c", "mode": "shared"}]});
-        let all: LeasesReply = locks.0.post("/v1/acquire", &body).await.expect(200).read();
-        for lease in &all.leases[..2] {
-            assert_eq!(mark(&guard, lease.lock.as_str()).await, Some(lease.token.get()));
-        }
-        assert_eq!(mark(&guard, "c").await, None, "a shared lease is not sealed");
+    let site = Site::new(Kind::Embedded, 1, REQUIRED).await;
+    let locks = site.locks();
+    let guard = site.guards[0].guard();
+    let first = locks.grant("job", 60_000).await;
+    let next = waiting(&locks, "job");
+    locks.queue_of("job", 1).await;
+    locks.release("job", first.lease_id).await.expect(200);
+    let next = next.await.unwrap().lease();
+    assert_eq!(mark(&guard, "job").await, Some(next.token.get()));
+    let body = |life: &str| json!({"owner": "o", "incarnation": life, "takeover": true});
+    locks.acquire("mine", body("first life")).await.lease();
+    let second = locks.acquire("mine", body("second life")).await.lease();
+    assert_eq!(mark(&guard, "mine").await, Some(second.token.get()));
+    let body = json!({"locks": [{"lock": "a"}, {"lock": "b"}, {"lock": "c", "mode": "shared"}]});
+    let all: LeasesReply = locks.0.post("/v1/acquire", &body).await.expect(200).read();
+    for lease in &all.leases[..2] {
+        assert_eq!(mark(&guard, lease.lock.as_str()).await, Some(lease.token.get()));
     }
+    assert_eq!(mark(&guard, "c").await, None, "a shared lease is not sealed");
 }
 
 /// The client receives its lease after the guard does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_client_gets_a_reply_before_the_guard_has_answered() {
     let guard = Witness::start().await;
-    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
     let locks = server.locks();
     guard.hold();
     let waiter = waiting(&locks, "job");
@@ -117,31 +112,29 @@ async fn no_client_gets_a_reply_before_the_guard_has_answered() {
 
 #[tokio::test]
 async fn a_dead_guard_gives_the_lock_back() {
-    for kind in KINDS {
-        let args = ["--seal", "*=required", "--seal", "free/=off"];
-        let mut site = Site::new(kind, 2, &args).await;
-        let locks = site.locks();
-        site.guards[1].process.kill();
-        let lease = lease_id();
-        let reply = locks.acquire("job", json!({"lease_id": lease})).await;
-        let detail = unsealed(&reply);
-        assert!(detail.contains(&site.guards[1].base), "{detail}");
-        assert!(!detail.contains(&site.guards[0].base), "{detail}");
-        let shown = locks.show("job").await;
-        assert_eq!(shown.state, LockState::Free, "{shown:?}");
-        assert_eq!(shown.history[0].reason, EndReason::Released);
-        // The id is used up, and says so; a lock of another prefix continues.
-        locks.renew("job", lease).await.problem(Code::LeaseLost);
-        locks.acquire("job", json!({"lease_id": lease})).await.problem(Code::LeaseLost);
-        locks.grant("free/job", 60_000).await;
-        let said = readiness(&site.server).await;
-        assert!(said.contains("[!]seals") && said.contains(&site.guards[1].base), "{said}");
-        // Several at once are given back together, those that need no seal too.
-        let body = json!({"locks": [{"lock": "free/a"}, {"lock": "b"}]});
-        unsealed(&locks.0.post("/v1/acquire", &body).await);
-        for lock in ["free/a", "b"] {
-            assert_eq!(locks.show(lock).await.state, LockState::Free);
-        }
+    let args = ["--seal", "*=required", "--seal", "free/=off"];
+    let mut site = Site::new(Kind::Embedded, 2, &args).await;
+    let locks = site.locks();
+    site.guards[1].process.kill();
+    let lease = lease_id();
+    let reply = locks.acquire("job", json!({"lease_id": lease})).await;
+    let detail = unsealed(&reply);
+    assert!(detail.contains(&site.guards[1].base), "{detail}");
+    assert!(!detail.contains(&site.guards[0].base), "{detail}");
+    let shown = locks.show("job").await;
+    assert_eq!(shown.state, LockState::Free, "{shown:?}");
+    assert_eq!(shown.history[0].reason, EndReason::Released);
+    // The id is used up, and says so; a lock of another prefix continues.
+    locks.renew("job", lease).await.problem(Code::LeaseLost);
+    locks.acquire("job", json!({"lease_id": lease})).await.problem(Code::LeaseLost);
+    locks.grant("free/job", 60_000).await;
+    let said = readiness(&site.server).await;
+    assert!(said.contains("[!]seals") && said.contains(&site.guards[1].base), "{said}");
+    // Several at once are given back together, those that need no seal too.
+    let body = json!({"locks": [{"lock": "free/a"}, {"lock": "b"}]});
+    unsealed(&locks.0.post("/v1/acquire", &body).await);
+    for lock in ["free/a", "b"] {
+        assert_eq!(locks.show(lock).await.state, LockState::Free);
     }
 }
 
@@ -190,8 +183,8 @@ async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
     let proxy = FaultProxy::before(&redis.address()).await;
     let guard = Witness::start().await;
     let url = format!("redis://{}", proxy.address());
-    let server = with_guards(&url, &[&guard.base]).args(REQUIRED).start().await;
-    let direct = with_guards(&redis.url(), &[&guard.base]).start().await;
+    let server = with_guards(&url, &[&guard.base]).args(REQUIRED).in_process().await;
+    let direct = with_guards(&redis.url(), &[&guard.base]).in_process().await;
     let other = direct.locks();
     guard.hold();
     let own = server.locks();
@@ -213,7 +206,7 @@ async fn an_unsealed_grant_is_returned_when_the_store_can_be_used_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_grant_that_no_retry_can_ask_for_is_rolled_back() {
     let guard = Witness::start().await;
-    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
     let locks = server.locks();
     guard.hold();
     let asking = locks.clone();
@@ -230,17 +223,14 @@ async fn a_grant_that_no_retry_can_ask_for_is_rolled_back() {
 
 #[tokio::test]
 async fn lazy_replies_at_once_and_seals_behind() {
-    for kind in KINDS {
-        let site = Site::new(kind, 1, LAZY).await;
-        let locks = site.locks();
-        let guard = site.guards[0].guard();
-        let first = locks.grant("job", 200).await;
-        expired(&locks, "job", first.lease_id).await;
-        let next = locks.grant("job", 60_000).await;
-        until_true("the seal", || async { mark(&guard, "job").await == Some(next.token.get()) })
-            .await;
-        site.write(0, &first).await.problem(Code::StaleToken);
-    }
+    let site = Site::new(Kind::Embedded, 1, LAZY).await;
+    let locks = site.locks();
+    let guard = site.guards[0].guard();
+    let first = locks.grant("job", 200).await;
+    expired(&locks, "job", first.lease_id).await;
+    let next = locks.grant("job", 60_000).await;
+    until_true("the seal", || async { mark(&guard, "job").await == Some(next.token.get()) }).await;
+    site.write(0, &first).await.problem(Code::StaleToken);
 }
 
 /// A guard that is unreachable keeps no client from the lock; that is counted and warned of.
@@ -265,17 +255,15 @@ async fn lazy_grants_without_the_guard() {
 /// A seal with the token of one reader would shut the other readers out.
 #[tokio::test]
 async fn shared_leases_and_permits_are_not_sealed() {
-    for kind in KINDS {
-        let site = Site::new(kind, 1, REQUIRED).await;
-        let locks = site.locks();
-        let guard = site.guards[0].guard();
-        for body in [json!({"mode": "shared"}), json!({"mode": "permit", "size": 2})] {
-            let lock = body["mode"].as_str().unwrap().to_owned();
-            let first = locks.acquire(&lock, body.clone()).await.lease();
-            locks.acquire(&lock, body).await.lease();
-            assert_eq!(mark(&guard, &lock).await, None);
-            site.writes(0, &first).await;
-        }
+    let site = Site::new(Kind::Embedded, 1, REQUIRED).await;
+    let locks = site.locks();
+    let guard = site.guards[0].guard();
+    for body in [json!({"mode": "shared"}), json!({"mode": "permit", "size": 2})] {
+        let lock = body["mode"].as_str().unwrap().to_owned();
+        let first = locks.acquire(&lock, body.clone()).await.lease();
+        locks.acquire(&lock, body).await.lease();
+        assert_eq!(mark(&guard, &lock).await, None);
+        site.writes(0, &first).await;
     }
 }
 
@@ -284,7 +272,7 @@ async fn shared_leases_and_permits_are_not_sealed() {
 #[tokio::test]
 async fn a_mark_above_the_grant_lifts_the_next_one() {
     let guard = Setup::fenced_store("memory:").start().await;
-    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
     let lock = "witness";
     raise(&guard, FAR).await;
     let detail = unsealed(&server.locks().acquire(lock, json!({})).await);
@@ -308,8 +296,8 @@ async fn seals_need_guards_and_come_from_every_layer() {
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("lock-server.toml");
     std::fs::write(&file, "seal = [\"a/=required\", \"b/=off\"]\n").unwrap();
-    let from_file = setup.clone().args(&["--config", text(&file)]).start().await;
-    let from_variable = setup.env("LOCK_SERVER_SEAL", "a/=required;b/=off").start().await;
+    let from_file = setup.clone().args(&["--config", text(&file)]).in_process().await;
+    let from_variable = setup.env("LOCK_SERVER_SEAL", "a/=required;b/=off").in_process().await;
     for server in [from_file, from_variable] {
         let sealed = server.locks().grant("a/1", 60_000).await;
         assert_eq!(mark(&guard.guard(), "a/1").await, Some(sealed.token.get()));

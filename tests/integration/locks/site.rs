@@ -1,7 +1,8 @@
 //! A lock server with guards of its own.
 
 use fence_protocol::wire::lock::{LeaseReply, RevokedReply};
-use fence_tests::api::{Locks, Reply, encode};
+use fence_tests::api::{Endpoint, Locks, Reply, encode};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{KeyFile, lease_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Server, Setup};
@@ -18,17 +19,41 @@ pub(crate) enum Kind {
 
 pub(crate) const KINDS: [Kind; 2] = [Kind::Embedded, Kind::Redis];
 
-/// A lock server that knows some guards, and signs for them.
-pub(crate) struct Site {
-    folders: Vec<DataDir>,
-    redis: Option<Redis>,
-    keys: KeyFile,
-    pub(crate) server: Server,
+/// A lock server that knows some guards, and signs for them. The guards are processes, which can be
+/// killed and paused.
+pub(crate) struct Site<S = InProcess> {
+    pub(crate) server: S,
     pub(crate) guards: Vec<Server>,
+    behind: Behind,
+}
+
+/// Servers are dropped before what they stand on.
+struct Behind {
+    _folders: Vec<DataDir>,
+    _redis: Option<Redis>,
+    _keys: KeyFile,
 }
 
 impl Site {
+    /// The lock server is in this process.
     pub(crate) async fn new(kind: Kind, guards: usize, args: &[&str]) -> Self {
+        let site = Site::prepared(kind, guards, args).await;
+        let server = site.server.in_process().await;
+        site.with(server)
+    }
+}
+
+impl Site<Server> {
+    /// The lock server is a process.
+    pub(crate) async fn with_socket(kind: Kind, guards: usize, args: &[&str]) -> Self {
+        let site = Site::prepared(kind, guards, args).await;
+        let server = site.server.start().await;
+        site.with(server)
+    }
+}
+
+impl Site<Setup> {
+    async fn prepared(kind: Kind, guards: usize, args: &[&str]) -> Self {
         let redis = match kind {
             Kind::Embedded => None,
             Kind::Redis => Some(Redis::start().await),
@@ -48,13 +73,22 @@ impl Site {
             servers.push(guard.start().await);
         }
         let bases: Vec<&str> = servers.iter().map(|guard| guard.base.as_str()).collect();
-        let setup = with_guards(&store(), &bases).keys(&keys.path()).args(args);
-        let server = setup.start().await;
-        Self { folders, redis, keys, server, guards: servers }
+        let server = with_guards(&store(), &bases).keys(&keys.path()).args(args);
+        Self {
+            server,
+            guards: servers,
+            behind: Behind { _folders: folders, _redis: redis, _keys: keys },
+        }
     }
 
+    fn with<S>(self, server: S) -> Site<S> {
+        Site { server, guards: self.guards, behind: self.behind }
+    }
+}
+
+impl<S: Endpoint> Site<S> {
     pub(crate) fn locks(&self) -> Locks {
-        self.server.locks()
+        Locks(self.server.api())
     }
 
     /// A write under this lease at one of the guards, which must be taken.
@@ -67,14 +101,6 @@ impl Site {
     pub(crate) async fn write(&self, guard: usize, lease: &LeaseReply) -> Reply {
         let guard = self.guards[guard].guard();
         guard.put(lease.lock.as_str(), &lease.fencing_token, "data").await
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        // Servers go before what they stand on.
-        self.guards.clear();
-        let _ = (&self.folders, &self.redis, &self.keys);
     }
 }
 

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use fence_protocol::Code;
 use fence_protocol::terraform::lease_of_lock_id;
 use fence_tests::api::{Api, Reply};
+use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{KeyFile, lease_id, text};
 use fence_tests::servers::{DataDir, Server, Setup};
 use fence_tests::wait::until_true;
@@ -21,7 +22,7 @@ const JSON: (&str, &str) = ("content-type", "application/json");
 /// A lock server with a guard in which a state's key is its lock.
 struct Backend {
     _folders: [DataDir; 2],
-    server: Server,
+    server: InProcess,
     guard: Server,
 }
 
@@ -34,12 +35,12 @@ impl Backend {
             Setup::fenced_store(&folders[0].store()).keys(&keys.path()).args(&["--rule", rule]);
         let guard = guard.start().await;
         let server = with_guards(&folders[1].store(), &[&guard.base]).keys(&keys.path()).args(args);
-        Self { server: server.start().await, guard, _folders: folders }
+        Self { server: server.in_process().await, guard, _folders: folders }
     }
 
     /// A run of the program, with an id for its lock.
     fn run(&self, who: &str) -> Run {
-        let api = [Api::new(&self.server.base), Api::new(&self.guard.base)];
+        let api = [self.server.api(), Api::new(&self.guard.base)];
         Run { id: lease_id().to_string(), who: who.to_owned(), api }
     }
 }

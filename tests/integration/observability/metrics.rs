@@ -79,7 +79,7 @@ async fn what_servers_on_one_redis_hold_adds_up() {
 #[tokio::test]
 async fn ends_renewals_and_the_disk_are_timed() {
     let data = DataDir::new();
-    let server = Setup::lock_server(&data.store()).start().await;
+    let server = Setup::lock_server(&data.store()).in_process().await;
     let locks = server.locks();
     let lease = locks.grant("a", 60_000).await;
     locks.renew("a", lease.lease_id).await.expect(200);
@@ -106,7 +106,7 @@ async fn refusals_are_counted_by_rule_at_every_door() {
     let upstream = Upstream::start().await;
     let state = DataDir::new();
     let objects = Setup::fenced_store("memory:").arg("--rule").arg("orders/{id}/**=orders/{id}");
-    let objects = objects.start().await;
+    let objects = objects.in_process().await;
     let data = state.path().to_str().unwrap().to_owned();
     let proxy = Setup::bare("fenced-store").args(&[
         "--unsigned",
@@ -149,7 +149,7 @@ async fn refusals_are_counted_by_rule_at_every_door() {
 #[tokio::test]
 async fn refusals_of_the_redis_port_are_counted_as_those_of_connections() {
     let redis = Redis::start().await;
-    let lock_server = Setup::lock_server("memory:").start().await;
+    let lock_server = Setup::lock_server("memory:").in_process().await;
     let guard = port(&redis_port::setup(&redis.url())).await;
     let locks = lock_server.locks();
     let old = locks.grant("orders/1", 60_000).await;

@@ -1,4 +1,4 @@
-//! Simulated time.
+//! Clocks of simulated time.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -9,17 +9,25 @@ use tokio::time::Instant;
 /// Wall-clock time at the beginning of a simulation, ms since 1970: some day in 2026.
 const WALL_MS: u64 = 1_780_000_000_000;
 
-/// The paused time of tokio. Every process has an origin of its own.
+/// The time of tokio: simulated while it is paused, and real otherwise. Every process has an origin
+/// of its own.
 #[derive(Debug)]
-pub(crate) struct SimClock {
+pub struct SimClock {
     began: Instant,
     origin_ms: u64,
+    wall_ms: u64,
 }
 
 impl SimClock {
     /// A clock that shows `origin_ms` at `began`.
-    pub(crate) fn new(began: Instant, origin_ms: u64) -> Self {
-        Self { began, origin_ms }
+    pub fn new(began: Instant, origin_ms: u64) -> Self {
+        Self { began, origin_ms, wall_ms: WALL_MS }
+    }
+
+    /// With another wall-clock time at the beginning, in ms since 1970.
+    #[must_use]
+    pub fn with_wall(self, wall_ms: u64) -> Self {
+        Self { wall_ms, ..self }
     }
 
     fn since_ms(&self) -> u64 {
@@ -33,7 +41,7 @@ impl Clock for SimClock {
     }
 
     fn wall_ms(&self) -> u64 {
-        WALL_MS + self.since_ms()
+        self.wall_ms + self.since_ms()
     }
 }
 

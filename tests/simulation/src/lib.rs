@@ -24,7 +24,7 @@
 
 pub mod audit;
 mod client;
-mod clock;
+pub mod clock;
 mod faults;
 mod records;
 mod run;

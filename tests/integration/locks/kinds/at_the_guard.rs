@@ -1,6 +1,7 @@
 //! Tokens of leases that share a lock, at the guard: as docs/concepts/kinds-of-lock.md says.
 
 use fence_tests::api::Guard;
+use fence_tests::in_process::InProcess;
 
 use super::*;
 
@@ -8,8 +9,8 @@ async fn shared(locks: &Locks, lock: &str) -> LeaseReply {
     locks.acquire(lock, json!({"mode": "shared", "ttl_ms": 60_000})).await.lease()
 }
 
-async fn guard_with(args: &[&str]) -> (Server, Guard) {
-    let server = Setup::fenced_store("memory:").args(args).start().await;
+async fn guard_with(args: &[&str]) -> (InProcess, Guard) {
+    let server = Setup::fenced_store("memory:").args(args).in_process().await;
     let guard = server.guard();
     (server, guard)
 }

@@ -1,5 +1,6 @@
 //! Bad input about kinds and groups: one clear error each, and nothing is lost.
 
+use fence_tests::in_process::InProcess;
 use fence_tests::wait::soon;
 
 use super::*;
@@ -7,7 +8,7 @@ use super::*;
 /// A lock that is held and a counter that is known; [`Witness::check`] shows that both are as they
 /// were.
 struct Witness {
-    server: Server,
+    server: InProcess,
     lease: LeaseReply,
 }
 
@@ -150,7 +151,8 @@ async fn one_lock_as_two_kinds() {
 /// As many share a lock as the server allows, and the next one is refused like any other.
 #[tokio::test]
 async fn shared_leases_are_as_many_as_the_server_allows() {
-    let server = Setup::lock_server("memory:").args(&["--max-shared-per-lock", "2"]).start().await;
+    let server =
+        Setup::lock_server("memory:").args(&["--max-shared-per-lock", "2"]).in_process().await;
     let locks = server.locks();
     let shared = json!({"mode": "shared", "ttl_ms": 60_000});
     let one = locks.acquire("few", shared.clone()).await.lease();
