@@ -1,5 +1,5 @@
-//! Tools of Fencepost's tests: servers as processes or in this one, tools that hurt them, a recorder
-//! with checkers for the invariants, and the conformance suites of the two store traits.
+//! Tools of Fencepost's tests: servers as processes or in this one, tools that hurt them, a
+//! recorder with checkers for the invariants, and the conformance suites of the two store traits.
 //!
 //! Every wait has a deadline and waits for a condition. Whatever is random comes from one seed that
 //! is printed and can be given back as `FENCE_SEED`.
