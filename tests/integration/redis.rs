@@ -27,6 +27,10 @@ mod verdicts;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 
+/// Milliseconds by which a pause may be longer than the lease that it waits for: the bound
+/// in Redis is ahead by a second, and by the time that a commit is on its way.
+const LATE_MS: u64 = 5_000;
+
 pub(crate) async fn lock_server(redis: &Redis) -> Server {
     Setup::lock_server(&redis.url()).start().await
 }

@@ -27,8 +27,8 @@ use self::load::lease_of;
 const TTL: &str = "1500ms";
 /// The same for a test that acts within it.
 const LONG_TTL: &str = "3s";
-/// The same for a test in which no lead runs out.
-const LASTING_TTL: &str = "60s";
+/// The same for a test in which no lead runs out. A guard leads after as long at the earliest.
+const LASTING_TTL: &str = "8s";
 /// Time limit of a reply of the upstream.
 const TIMEOUT: &str = "500ms";
 const LOCK: &str = "guards/http";

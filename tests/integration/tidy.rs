@@ -180,7 +180,7 @@ fn mutants_fit_the_sources() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// What tools make is not committed.
+/// Files that tools make are not committed.
 #[test]
 fn no_tracked_file_is_ignored() {
     if !Path::new(ROOT).join(".git").exists() {

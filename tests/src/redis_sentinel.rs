@@ -16,8 +16,8 @@ const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
 /// Part of a master's INFO about a replica that has its copy, and has not said so yet.
 pub(crate) const NOT_ACKNOWLEDGED: &str = ",offset=0,";
 
-/// Has a sentinel begin a failover; `false` where it cannot yet. It is given time to reply: asked
-/// again after a reply that was late, it would begin another one.
+/// Has a sentinel begin a failover; `false` where it cannot yet. It is given time to reply: retried
+/// after a reply that was late, it would begin another one.
 pub(crate) async fn begins_failover(sentinel: &str) -> bool {
     let connected = connect_patiently(&format!("redis://{sentinel}")).await;
     let Ok(mut connection) = connected else { return false };

@@ -25,9 +25,10 @@ from fencepost.clock import Reading
 from fencepost.errors import Problem
 from fencepost.events import Parser
 from fencepost.limits import Hold, Limits
+from fencepost.locks import Grant
 from fencepost.plan import AcquireStep, LockOptions, Plan
 from fencepost.timing import Window
-from fencepost.transport import NoReply, NotSent, Refused
+from fencepost.transport import NoReply, NotSent, Refused, Unusable
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
@@ -235,3 +236,25 @@ def test_events_are_cut_from_a_stream_in_any_pieces() -> None:
         Parser().push(b"data: <html>\n\n")
     with pytest.raises(errors.InternalError):
         Parser().push(b"x" * 70_000)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"token": True},
+        {"token": 0},
+        {"token": -1},
+        {"token": 10**15},
+        {"token": "7"},
+        {"token": 7.5},
+        {"ttl_ms": -1},
+        {"ttl_ms": 1e999},
+        {"ttl_ms": "60000"},
+    ],
+)
+def test_a_grant_of_wrong_types_is_refused(changes: dict[str, object]) -> None:
+    reply = {"lock": "a", "lease_id": "b", "token": 7, "ttl_ms": 60_000, "owner": "c"}
+    reply |= {"fencing_token": "d", "fencing_credential": "e"}
+    assert Grant.of(reply, "a", "b").token == 7
+    with pytest.raises(Unusable):
+        Grant.of({**reply, **changes}, "a", "b")

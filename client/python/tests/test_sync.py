@@ -16,8 +16,6 @@ from servers import PATIENCE_S, FaultProxy, Site, until
 
 import fencepost
 from fencepost import Client, Invalid, LeaseLost, clock, locks
-from fencepost.locks import Grant
-from fencepost.transport import Unusable
 
 
 def client(server: str, guard: str, **options: Any) -> Client:
@@ -468,28 +466,6 @@ def test_an_odd_reply_to_a_renewal_is_followed_by_the_next(
         deadline = lease._trust.window.deadline_ms
         until("its success", lambda: lease._trust.window.deadline_ms > deadline)
         assert lease.is_live
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"token": True},
-        {"token": 0},
-        {"token": -1},
-        {"token": 10**15},
-        {"token": "7"},
-        {"token": 7.5},
-        {"ttl_ms": -1},
-        {"ttl_ms": 1e999},
-        {"ttl_ms": "60000"},
-    ],
-)
-def test_a_grant_of_wrong_types_is_refused(changes: dict[str, object]) -> None:
-    reply = {"lock": "a", "lease_id": "b", "token": 7, "ttl_ms": 60_000, "owner": "c"}
-    reply |= {"fencing_token": "d", "fencing_credential": "e"}
-    assert Grant.of(reply, "a", "b").token == 7
-    with pytest.raises(Unusable):
-        Grant.of({**reply, **changes}, "a", "b")
 
 
 def test_no_proxy_of_the_environment_sees_a_request(

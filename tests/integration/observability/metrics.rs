@@ -58,7 +58,7 @@ async fn what_servers_on_one_redis_hold_adds_up() {
     let setup = Setup::lock_server(&redis.url());
     let one = setup.start().await;
     let mut two = setup.start().await;
-    let moving = one.locks().grant("moving", 3_000).await;
+    let moving = one.locks().grant("moving", 6_000).await;
     one.locks().grant("one", 600_000).await;
     let staying = two.locks().grant("two", 600_000).await;
     session(&two.locks(), 600_000).await;

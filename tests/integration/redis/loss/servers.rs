@@ -31,7 +31,7 @@ async fn a_server_that_knows_of_more_makes_the_pause_longer() {
         }
     })
     .await;
-    assert!((20_000..=34_000).contains(&left_ms), "{left_ms}");
+    assert!((20_000..=30_000 + LATE_MS).contains(&left_ms), "{left_ms}");
     let same = left(begins.acquire(request("c", 100, 0)).await);
     // Each reads its own milliseconds.
     assert!(same <= left_ms + 10 && same > 15_000, "{same} of {left_ms}");
@@ -51,7 +51,7 @@ async fn what_another_server_granted_is_waited_for() {
     let other = server(&redis).await;
     forget(&redis).await;
     let left_ms = left(other.acquire(request("b", 100, 0)).await);
-    assert!((20_000..=34_000).contains(&left_ms), "{left_ms}");
+    assert!((20_000..=30_000 + LATE_MS).contains(&left_ms), "{left_ms}");
 }
 
 /// Replies to a caller and reports to an operator.
