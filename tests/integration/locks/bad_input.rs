@@ -351,7 +351,7 @@ async fn a_sender_that_trickles_is_cut() {
         .args(&["--header-timeout", "2s", "--body-timeout", "2s"])
         .start()
         .await;
-    let head = "POST /v1/locks/slow/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 20\r\n\r\n{";
+    let head = "POST /v1/locks/slow/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2000\r\n\r\n{";
     for (begin, what) in [(&head[..20], "header"), (head, "body")] {
         let mut stream = connect(&server.base).await;
         stream.write_all(begin.as_bytes()).await.unwrap();
