@@ -12,11 +12,11 @@ fmt:
 lint:
     cargo clippy --workspace --all-targets --locked -- -D warnings
 
-# Run the unit tests, conformance in memory and a short simulation (two minutes)
+# Run the unit tests, conformance in memory and a short simulation
 quick:
     tests/run --quick
 
-# Run all tests (ten minutes), or those of the arguments: just test -- etcd
+# Run all tests (20 minutes), or those of the arguments: just test -- etcd
 test *args:
     tests/run {{args}}
 
