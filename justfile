@@ -30,7 +30,7 @@ tidy:
 
 # Replay a seed of the simulation: just replay 7
 replay seed:
-    cargo run --profile simulation -p fence-simulation -- --seed {{seed}}
+    tests/simulation/run --seed {{seed}}
 
 # Remove each mechanism in turn and expect the simulation to fail
 mutants *names:

@@ -231,14 +231,12 @@ impl Postgres {
         Process::spawn("psql", psql).ended().await
     }
 
+    /// Waits for its own line, of a replica, too: `ready to accept read-only connections`.
     async fn ready(&mut self) {
-        let port = self.port.to_string();
-        until("PostgreSQL to answer", || {
-            assert!(self.process.is_running(), "PostgreSQL ended\n{}", self.process.tail());
-            let mut asked = program("pg_isready");
-            asked.args(["-q", "-h", "127.0.0.1", "-p", &port]);
-            let mut asked = Process::spawn("pg_isready", asked);
-            async move { (asked.ended().await.code == 0).then_some(()) }
+        until("PostgreSQL to accept connections", || {
+            let (is_running, log) = (self.process.is_running(), self.process.stderr());
+            assert!(is_running, "PostgreSQL ended\n{}", self.process.tail());
+            async move { log.contains(" is ready to accept ").then_some(()) }
         })
         .await;
     }
@@ -275,16 +273,23 @@ fn is_alive(pid: &str) -> bool {
     name.ends_with("(postgres") && !rest.starts_with(['Z', 'X'])
 }
 
+/// Folder with the programs of the newest PostgreSQL that is installed, if one is.
+pub(crate) fn programs() -> Option<&'static Path> {
+    static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
+    let find = || {
+        let versions = std::fs::read_dir(PROGRAMS).ok()?.flatten();
+        let folders = versions.map(|entry| entry.path().join("bin"));
+        folders.filter(|folder| folder.join("postgres").exists()).max()
+    };
+    FOLDER.get_or_init(find).as_deref()
+}
+
 /// A program of the newest PostgreSQL that is installed.
 ///
 /// # Panics
 /// If none is.
 pub fn program(name: &str) -> Command {
-    let versions = std::fs::read_dir(PROGRAMS).expect("the Debian package postgresql");
-    let versions = versions.flatten().map(|entry| entry.path().join("bin").join(name));
-    let mut found: Vec<PathBuf> = versions.filter(|path| path.exists()).collect();
-    found.sort();
-    let mut command = command(found.pop().expect("the Debian package postgresql"));
+    let mut command = command(programs().expect("the Debian package postgresql").join(name));
     let (uid, gid) = owner();
     if rustix::process::geteuid().is_root() {
         command.uid(uid).gid(gid);

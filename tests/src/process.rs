@@ -32,9 +32,15 @@ pub struct Output {
     pub stderr: String,
 }
 
-/// The program at `program`, without the settings of Fencepost that this environment may have.
+/// The program at `program`, without the settings of Fencepost that this environment may have, and
+/// with PostgreSQL's own programs: what Debian has on the `PATH` is a Perl script before each.
 pub fn command(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
+    if let Some(programs) = crate::postgres_server::programs() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(programs.to_path_buf()).chain(std::env::split_paths(&path));
+        command.env("PATH", std::env::join_paths(folders).expect("a PATH without colons in names"));
+    }
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
         if ["FENCE_", "LOCK_SERVER_", "FENCED_STORE_"].iter().any(|own| text.starts_with(own)) {

@@ -48,6 +48,8 @@ pub struct Audit {
     beliefs: BTreeMap<LockName, Vec<replies::Belief>>,
     /// When a lock was last changed.
     changed_ms: BTreeMap<LockName, u64>,
+    /// The last version of a record whose value was seen to say something: it is not parsed again.
+    telling: BTreeMap<LockName, Version>,
     /// Locks that an operator has revoked leases of.
     revoked: BTreeSet<LockName>,
     /// Sessions that their clients ended.

@@ -131,9 +131,7 @@ fn report(seed: u64, violation: &str) {
         eprintln!("{}", line.chars().take(400).collect::<String>());
     }
     eprintln!("seed {seed}: {violation}");
-    eprintln!(
-        "replay with: cargo run --profile simulation -p fence-simulation --bin simulate -- --seed {seed}"
-    );
+    eprintln!("replay with: tests/simulation/run --seed {seed}");
 }
 
 fn progress(done: u64, all: u64, began: Instant) {

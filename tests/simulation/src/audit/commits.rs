@@ -332,8 +332,12 @@ impl Audit {
     pub(super) fn check_forgotten(&mut self, engine_ms: u64, read: &impl Fn(&Key) -> Snapshot) {
         let locks: Vec<LockName> = self.locks.keys().cloned().collect();
         for lock in locks {
-            let found = record_of(&read(&Key::Lock(lock.clone())));
-            if found != Record::default() {
+            let found = read(&Key::Lock(lock.clone()));
+            if !found.items.is_empty() || self.telling.get(&lock) == Some(&found.version) {
+                continue;
+            }
+            if record_of(&found) != Record::default() {
+                self.telling.insert(lock, found.version);
                 continue;
             }
             let Some(record) = self.locks.remove(&lock) else { continue };
