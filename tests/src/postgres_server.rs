@@ -234,8 +234,8 @@ impl Postgres {
     /// Waits for its own line, of a replica, too: `ready to accept read-only connections`.
     async fn ready(&mut self) {
         until("PostgreSQL to accept connections", || {
-            let (is_running, log) = (self.process.is_running(), self.process.stderr());
-            assert!(is_running, "PostgreSQL ended\n{}", self.process.tail());
+            assert!(self.process.is_running(), "PostgreSQL ended\n{}", self.process.tail());
+            let log = self.process.stderr();
             async move { log.contains(" is ready to accept ").then_some(()) }
         })
         .await;
