@@ -43,6 +43,19 @@ pub(super) enum Conditional {
     Unconditional,
 }
 
+impl Conditional {
+    /// `true` if the write was not applied and its reply would show the state of the resource.
+    pub(super) fn shows_a_state(&self) -> bool {
+        match self {
+            Self::Forwarded { forwarded, .. } => {
+                !forwarded.is_unknown && !forwarded.response.status().is_success()
+            }
+            Self::NotApplied(outcome) => outcome.is_ok(),
+            Self::Unconditional => false,
+        }
+    }
+}
+
 /// Reads a client's condition on a write that gets one of the guard's own.
 ///
 /// # Errors

@@ -255,34 +255,63 @@ impl Proxy {
         summary: &RequestSummary,
         mut request: Checked,
         client: Condition,
-        mut ticket: Ticket,
+        ticket: Ticket,
     ) -> Result<(Response, bool), Failure> {
-        let result = match self.conditions() {
-            Some(conditions) => self.conditionally(term, conditions, &mut request, client).await,
-            None => Conditional::Unconditional,
-        };
-        let (forwarded, is_atomic) = match result {
-            Conditional::Forwarded { forwarded, is_atomic, is_conditional } => {
-                if !is_conditional {
-                    ticket.lose_condition();
-                }
-                (forwarded, is_atomic)
+        let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
+        let is_repeatable = request.is_repeatable();
+        let kind = ticket.kind();
+        let (mut result, mut ticket) =
+            self.try_conditionally(term, &mut request, &client, ticket).await;
+        if result.shows_a_state() {
+            // A lower write of unknown outcome may still change what this reply would show; only
+            // one that was applied stops it. So it waits as a read does.
+            ticket.ended();
+            let was_quarantined = term.lanes.is_quarantined(&fence.lock);
+            let resource = request.resource();
+            ticket = self.enter(term, summary, fence, resource, Kind::Read).await?;
+            if was_quarantined && is_repeatable {
+                ticket.ended();
+                ticket = self.enter(term, summary, fence, request.resource(), kind).await?;
+                (result, ticket) =
+                    self.try_conditionally(term, &mut request, &client, ticket).await;
             }
+        }
+        let (forwarded, is_atomic) = match result {
+            Conditional::Forwarded { forwarded, is_atomic, .. } => (forwarded, is_atomic),
             Conditional::NotApplied(outcome) => {
                 ticket.ended();
                 return Err(self.refuse(summary, outcome));
             }
             Conditional::Unconditional => {
                 ticket.ended();
-                let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
-                let ticket =
-                    self.enter(term, summary, fence, request.resource(), Kind::Write).await?;
+                let resource = request.resource();
+                let ticket = self.enter(term, summary, fence, resource, Kind::Write).await?;
                 let response = self.pass(term, summary, request, Kind::Write, Some(ticket)).await;
                 return Ok((response, false));
             }
         };
         settle(ticket, &forwarded);
         Ok((render(forwarded, summary.fence.as_ref().map(token)), is_atomic))
+    }
+
+    /// Tries a conditional write once; the ticket knows if it lost its condition.
+    async fn try_conditionally(
+        &self,
+        term: &ServedTerm,
+        request: &mut Checked,
+        client: &Condition,
+        mut ticket: Ticket,
+    ) -> (Conditional, Ticket) {
+        let result = match self.conditions() {
+            Some(conditions) => {
+                self.conditionally(term, conditions, request, client.clone()).await
+            }
+            None => Conditional::Unconditional,
+        };
+        if let Conditional::Forwarded { is_conditional: false, .. } = result {
+            ticket.lose_condition();
+        }
+        (result, ticket)
     }
 
     /// Records the token and forwards at once (observe mode).

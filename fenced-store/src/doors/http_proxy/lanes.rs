@@ -209,6 +209,12 @@ impl Lanes {
         self.entry(fence, kind, decided)
     }
 
+    /// `true` while operations of a lock have an unknown outcome.
+    pub(super) fn is_quarantined(&self, lock: &LockName) -> bool {
+        let table = self.table();
+        table.slots.get(lock).is_some_and(|slot| slot.lane.quarantine().is_some())
+    }
+
     fn check_term(&self) -> Result<(), StoreError> {
         let ended = || StoreError::NotLeader { leader: None };
         self.term.holds().then_some(()).ok_or_else(ended)

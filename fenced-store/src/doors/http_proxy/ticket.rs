@@ -29,6 +29,11 @@ impl Ticket {
         Self { lanes, lock, kind, is_settled: false }
     }
 
+    /// Its form.
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
     /// Reports that the upstream has replied, or was certainly not reached.
     pub(super) fn ended(mut self) {
         self.settle(false);

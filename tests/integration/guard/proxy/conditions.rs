@@ -131,6 +131,23 @@ async fn a_lost_reply_is_unknown_to_the_client_and_settled_for_the_lane() {
     assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 2);
 }
 
+/// Only a write that was applied stops a lower creation of unknown outcome. A 412 would show what the
+/// creation may still change, so it waits as a read does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_write_that_is_not_applied_waits_for_what_may_come() {
+    let world = Versions::new().await;
+    let mut held = world.origin.hold("33");
+    let late = world.put_later(&token(33), "33");
+    held.arrived().await;
+    soon("the time limit", late).await.unwrap().unwrap().problem(Code::OutcomeUnknown);
+    let newer = token(34);
+    let headers = [("fencing-token", newer.as_str()), ("if-match", "\"1\"")];
+    let reply = world.api.send(Method::PUT, "/doc", &headers, "34").await;
+    reply.problem(Code::Quarantined);
+    held.release();
+    until_true("the creation", || async { world.applied() == ["33"] }).await;
+}
+
 /// The origin refuses the second sending for a reason of its own, and the first one still finds its
 /// version: the outcome is not settled.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

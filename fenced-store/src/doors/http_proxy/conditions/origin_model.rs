@@ -47,6 +47,8 @@ enum ModelStep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum What {
     Put(u8),
+    /// A PUT that its client wants to create with.
+    Create(u8),
     Delete,
     Post(u8),
     Read,
@@ -59,6 +61,7 @@ struct Op {
     kind: Kind,
     resource: usize,
     body: Option<String>,
+    client: Condition,
     attempt: Option<Attempt>,
     /// Nothing with an unknown outcome was out when it was admitted.
     is_alone: bool,
@@ -142,7 +145,7 @@ impl World {
         if op.kind.is_conditional() {
             let known = self.known[op.resource].clone();
             let is_delete = op.kind == Kind::ConditionalDelete;
-            op.attempt = Some(Attempt::new(is_delete, Condition::None, known, true));
+            op.attempt = Some(Attempt::new(is_delete, op.client.clone(), known, true));
         }
         let Op { presented, kind, .. } = op;
         self.ops.insert(number, op);
@@ -216,6 +219,11 @@ impl World {
                 self.feed(Event::Ended { kind });
                 self.arrive(Op { kind: Kind::Write, attempt: None, ..op }, LIFETIME_MS);
             }
+            // Its reply waits as a read does, and as a seal does, which has no reply of the origin.
+            End::Failed { .. } => {
+                self.feed(Event::Ended { kind });
+                self.arrive(Op { kind: Kind::Seal, attempt: None, ..op }, LIFETIME_MS);
+            }
             _ => self.feed(Event::Ended { kind }),
         }
     }
@@ -235,18 +243,25 @@ impl World {
         match step {
             ModelStep::Arrive { token, resource, what, patience_ms } => {
                 let (kind, content) = match what {
-                    What::Put(content) if self.is_conditional => {
+                    What::Put(content) | What::Create(content) if self.is_conditional => {
                         (Kind::ConditionalPut, Some(content))
                     }
                     What::Delete if self.is_conditional => (Kind::ConditionalDelete, None),
-                    What::Put(content) | What::Post(content) => (Kind::Write, Some(content)),
+                    What::Put(content) | What::Create(content) | What::Post(content) => {
+                        (Kind::Write, Some(content))
+                    }
                     What::Delete => (Kind::Write, None),
                     What::Read => (Kind::Read, None),
                     What::Seal => (Kind::Seal, None),
                 };
                 let presented = mark(token, token);
                 let body = content.map(|content| content.to_string());
-                let op = Op { presented, kind, resource, body, attempt: None, is_alone: false };
+                let client = match what {
+                    What::Create(_) => Condition::Absent,
+                    _ => Condition::None,
+                };
+                let attempt = None;
+                let op = Op { presented, kind, resource, body, client, attempt, is_alone: false };
                 self.arrive(op, patience_ms);
             }
             ModelStep::Persist(more) => {
@@ -395,6 +410,7 @@ impl World {
 fn what() -> impl Strategy<Value = What> {
     prop_oneof![
         6 => (0u8..3).prop_map(What::Put),
+        2 => (0u8..2).prop_map(What::Create),
         3 => Just(What::Delete),
         1 => (0u8..2).prop_map(What::Post),
         1 => Just(What::Read),
