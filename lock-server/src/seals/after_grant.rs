@@ -183,7 +183,7 @@ impl Seals {
         let begun_ms = self.kit.clock.monotonic_ms();
         let shortest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).min();
         let patience = GUARD_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
-        let unsealed_yet = |(_, grant): &&(LockName, Grant)| !self.is_sealed(grant.token);
+        let unsealed_yet = |each: &&(LockName, Grant)| !self.is_sealed(each);
         let seals = with(SealMode::Required).filter(unsealed_yet).map(|(lock, grant)| {
             self.sealer.seal(Cause::Required, (lock, grant.token, grant.lease_id), patience)
         });
@@ -192,8 +192,8 @@ impl Seals {
         if !results.iter().all(is_sealed) {
             return Err(self.roll_back(grants, &results).await);
         }
-        for (_, grant) in with(SealMode::Required) {
-            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).add(grant.token);
+        for (lock, grant) in with(SealMode::Required) {
+            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).add(lock, grant.token);
         }
         for (lock, grant) in with(SealMode::Lazy) {
             self.seal_later(lock, grant);
@@ -210,14 +210,14 @@ impl Seals {
         self.modes.value_for(lock) == Some(SealMode::Required) && !self.sealer.urls().is_empty()
     }
 
-    fn is_sealed(&self, token: Token) -> bool {
-        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(token)
+    fn is_sealed(&self, (lock, grant): &(LockName, Grant)) -> bool {
+        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(lock, grant.token)
     }
 
     /// Ends leases that no client has received. A tracked task retries those that the store does
     /// not confirm as ended.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
-        let pending = grants.iter().filter(|(_, grant)| !self.is_sealed(grant.token));
+        let pending = grants.iter().filter(|each| !self.is_sealed(each));
         let pending: Vec<&(LockName, Grant)> = pending.collect();
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;

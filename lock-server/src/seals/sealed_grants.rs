@@ -1,28 +1,29 @@
-//! Tokens that every guard was sealed with.
+//! Grants that every guard was sealed for.
 
 use std::collections::{HashSet, VecDeque};
 
-use fence_protocol::Token;
+use fence_protocol::{LockName, Token};
 
-/// Number of tokens remembered.
+/// Number of grants remembered.
 const REMEMBERED: usize = 4_096;
 
-/// Tokens that every guard was sealed with. Marks never fall (G4), so a retry of such an acquire
-/// need not seal again: a guard that is unreachable by then must not end an acknowledged lease. A
-/// token is unique in the namespace.
+/// Locks with the tokens that every guard was sealed with. Marks never fall (G4), so a retry of such
+/// an acquire need not seal again: a guard that is unreachable by then must not end an acknowledged
+/// lease. A token alone names no grant: a quorum has it once in each bucket of locks.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
-    known: HashSet<Token>,
-    by_age: VecDeque<Token>,
+    known: HashSet<(LockName, Token)>,
+    by_age: VecDeque<(LockName, Token)>,
 }
 
 impl Sealed {
-    /// Adds a token that every guard was sealed with; the oldest is removed.
-    pub(super) fn add(&mut self, token: Token) {
-        if !self.known.insert(token) {
+    /// Adds a grant that every guard was sealed for; the oldest is removed.
+    pub(super) fn add(&mut self, lock: &LockName, token: Token) {
+        let grant = (lock.clone(), token);
+        if !self.known.insert(grant.clone()) {
             return;
         }
-        self.by_age.push_back(token);
+        self.by_age.push_back(grant);
         if self.by_age.len() > REMEMBERED
             && let Some(oldest) = self.by_age.pop_front()
         {
@@ -30,9 +31,9 @@ impl Sealed {
         }
     }
 
-    /// `true` if every guard was sealed with this token.
-    pub(super) fn has(&self, token: Token) -> bool {
-        self.known.contains(&token)
+    /// `true` if every guard was sealed for this grant.
+    pub(super) fn has(&self, lock: &LockName, token: Token) -> bool {
+        self.known.contains(&(lock.clone(), token))
     }
 }
 
@@ -43,12 +44,15 @@ mod tests {
     #[test]
     fn the_newest_are_remembered() {
         let mut sealed = Sealed::default();
+        let lock = LockName::new("a").unwrap();
         let token = |number: usize| Token::new(number as u64).unwrap();
         for number in 1..=REMEMBERED + 1 {
-            sealed.add(token(number));
-            sealed.add(token(number));
+            sealed.add(&lock, token(number));
+            sealed.add(&lock, token(number));
         }
-        assert!(!sealed.has(token(1)) && sealed.has(token(2)) && sealed.has(token(REMEMBERED + 1)));
+        let has = |number| sealed.has(&lock, token(number));
+        assert!(!has(1) && has(2) && has(REMEMBERED + 1));
+        assert!(!sealed.has(&LockName::new("b").unwrap(), token(2)));
         assert_eq!((sealed.known.len(), sealed.by_age.len()), (REMEMBERED, REMEMBERED));
     }
 }

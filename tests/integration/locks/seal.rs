@@ -1,5 +1,7 @@
 //! Seals at acquire: `--seal PREFIX=required|lazy|off`.
 
+mod engines;
+
 use fence_protocol::wire::lock::{EndReason, LockState};
 use fence_protocol::wire::lock_set::LeasesReply;
 use fence_protocol::{Code, LeaseId};

@@ -1,20 +1,29 @@
 //! A lock server with guards of its own.
 
+use std::any::Any;
+
 use fence_protocol::wire::lock::{LeaseReply, RevokedReply};
 use fence_tests::api::{Endpoint, Locks, Reply, encode};
+use fence_tests::etcd_server::Etcd;
 use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{KeyFile, lease_id};
+use fence_tests::postgres_server::Postgres;
+use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Server, Setup};
 use serde_json::{Value, json};
 
 use super::guards::with_guards;
 
-/// Store of a site's leases and marks.
+/// Store of a site's leases, and of the guards' marks where it can keep them; other marks are in
+/// files.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Embedded,
     Redis,
+    Postgres,
+    Etcd,
+    Quorum,
 }
 
 pub(crate) const KINDS: [Kind; 2] = [Kind::Embedded, Kind::Redis];
@@ -30,8 +39,41 @@ pub(crate) struct Site<S = InProcess> {
 /// Servers are dropped before what they stand on.
 struct Behind {
     _folders: Vec<DataDir>,
-    _redis: Option<Redis>,
+    _engine: Box<dyn Any + Send + Sync>,
     _keys: KeyFile,
+}
+
+/// Starts an engine; a file needs none.
+async fn engine(kind: Kind) -> (Box<dyn Any + Send + Sync>, Option<String>) {
+    fn kept<T: Any + Send + Sync>(
+        engine: T,
+        url: String,
+    ) -> (Box<dyn Any + Send + Sync>, Option<String>) {
+        (Box::new(engine), Some(url))
+    }
+    match kind {
+        Kind::Embedded => (Box::new(()), None),
+        Kind::Redis => {
+            let redis = Redis::start().await;
+            let url = redis.url();
+            kept(redis, url)
+        }
+        Kind::Postgres => {
+            let postgres = Postgres::start().await;
+            let url = postgres.url();
+            kept(postgres, url)
+        }
+        Kind::Etcd => {
+            let etcd = Etcd::start().await;
+            let url = etcd.url();
+            kept(etcd, url)
+        }
+        Kind::Quorum => {
+            let nodes = QuorumNodes::start(3).await;
+            let url = nodes.url();
+            kept(nodes, url)
+        }
+    }
 }
 
 impl Site {
@@ -54,30 +96,29 @@ impl Site<Server> {
 
 impl Site<Setup> {
     async fn prepared(kind: Kind, guards: usize, args: &[&str]) -> Self {
-        let redis = match kind {
-            Kind::Embedded => None,
-            Kind::Redis => Some(Redis::start().await),
-        };
+        let (engine, url) = engine(kind).await;
         let keys = KeyFile::new("k1", 7);
         let mut folders = Vec::new();
-        let mut store = || match &redis {
-            Some(redis) => redis.url(),
-            None => {
-                folders.push(DataDir::new());
-                folders[folders.len() - 1].store()
-            }
+        let mut file = || {
+            folders.push(DataDir::new());
+            folders[folders.len() - 1].store()
+        };
+        let leases = url.clone().unwrap_or_else(&mut file);
+        let mut marks = || match (kind, &url) {
+            (Kind::Redis | Kind::Postgres, Some(url)) => url.clone(),
+            _ => file(),
         };
         let mut servers = Vec::new();
         for _ in 0..guards {
-            let guard = Setup::fenced_store(&store()).keys(&keys.path());
+            let guard = Setup::fenced_store(&marks()).keys(&keys.path());
             servers.push(guard.start().await);
         }
         let bases: Vec<&str> = servers.iter().map(|guard| guard.base.as_str()).collect();
-        let server = with_guards(&store(), &bases).keys(&keys.path()).args(args);
+        let server = with_guards(&leases, &bases).keys(&keys.path()).args(args);
         Self {
             server,
             guards: servers,
-            behind: Behind { _folders: folders, _redis: redis, _keys: keys },
+            behind: Behind { _folders: folders, _engine: engine, _keys: keys },
         }
     }
 

@@ -303,9 +303,7 @@ impl Proxy {
         mut ticket: Ticket,
     ) -> (Conditional, Ticket) {
         let result = match self.conditions() {
-            Some(conditions) => {
-                self.conditionally(term, conditions, request, client.clone()).await
-            }
+            Some(conditions) => self.conditionally(term, conditions, request, client.clone()).await,
             None => Conditional::Unconditional,
         };
         if let Conditional::Forwarded { is_conditional: false, .. } = result {
