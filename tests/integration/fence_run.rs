@@ -6,6 +6,7 @@ mod late;
 mod limits;
 mod several;
 mod takeover;
+mod terminal;
 
 use std::path::PathBuf;
 

@@ -13,7 +13,7 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 
 use super::progress::Reports;
-use super::watcher;
+use super::{terminal, watcher};
 use fence_terminal::exit::{Failure, code};
 
 /// Started by `run`, never by people.
@@ -64,8 +64,11 @@ pub(crate) fn start(args: Args) -> Result<u8, Failure> {
         return watcher::watch();
     }
     if let Some(group) = args.terminal_to.and_then(Pid::from_raw) {
-        let given = rustix::termios::tcsetpgrp(io::stdin(), group);
-        return given.map(|()| code::OK).map_err(|error| Failure::internal(error.to_string()));
+        let given = terminal::open().and_then(|device| {
+            rustix::termios::tcsetpgrp(device, group)?;
+            Ok(code::OK)
+        });
+        return given.map_err(|error| Failure::internal(error.to_string()));
     }
     tie_to(args.parent)?;
     let Some((program, arguments)) = args.command.split_first() else {

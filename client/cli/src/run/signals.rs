@@ -20,10 +20,9 @@ impl Signals {
     /// `always` is one that is listened for in any case.
     pub(crate) fn listen(always: Option<Signal>) -> Result<Self, Failure> {
         // What was ignored when this process began (nohup) stays ignored, for it and its command.
-        let ignored = ignored_mask();
         FORWARDED
             .into_iter()
-            .filter(|signal| Some(*signal) == always || ignored & (1 << (signal.as_raw() - 1)) == 0)
+            .filter(|signal| Some(*signal) == always || !is_ignored(*signal))
             .map(|signal| Ok((signal, listen(signal)?)))
             .collect::<Result<_, _>>()
             .map(Self)
@@ -58,6 +57,15 @@ impl Signals {
 pub(super) fn listen(signal: Signal) -> Result<unix::Signal, Failure> {
     unix::signal(SignalKind::from_raw(signal.as_raw()))
         .map_err(|error| Failure::internal(format!("no handler for {}: {error}", name(signal))))
+}
+
+/// Listens for one signal; `None` where it was ignored when this process began.
+pub(super) fn listen_unless_ignored(signal: Signal) -> Result<Option<unix::Signal>, Failure> {
+    if is_ignored(signal) { Ok(None) } else { listen(signal).map(Some) }
+}
+
+fn is_ignored(signal: Signal) -> bool {
+    ignored_mask() & (1 << (signal.as_raw() - 1)) != 0
 }
 
 /// The bit mask of ignored signals, where the system reports it.

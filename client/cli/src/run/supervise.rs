@@ -14,7 +14,7 @@ use super::job::{Exit, Job};
 use super::options::Options;
 use super::progress::{self, Reports};
 use super::signals::{self, Signals};
-use super::terminal::Terminal;
+use super::terminal::{Terminal, has_shell};
 use fence_terminal::exit::Failure;
 use fence_terminal::output::say;
 use fence_terminal::readable::readable;
@@ -46,6 +46,7 @@ pub(super) struct Ended {
 enum Event {
     ChildChanged,
     Resumed,
+    Stop,
     Forward(Signal),
     LeaseLost,
     KillTime,
@@ -70,6 +71,8 @@ struct Supervisor<'a> {
     was_signalled: bool,
     terminal: Option<Terminal>,
     ending: Option<Ending>,
+    /// This process was asked to stop, and passed that on.
+    was_asked_to_stop: bool,
     suspended: bool,
 }
 
@@ -84,7 +87,11 @@ pub(super) async fn supervise(
 ) -> Result<Ended, Failure> {
     let mut children = signals::listen(Signal::CHILD)?;
     let mut resumes = signals::listen(Signal::CONT)?;
-    let terminal = Terminal::give_to(job.group());
+    let mut stops = signals::listen_unless_ignored(Signal::TSTP)?;
+    let terminal = Terminal::of(job.group());
+    if let Some(terminal) = &terminal {
+        terminal.give_input();
+    }
     let mut all = Supervisor {
         job,
         held,
@@ -94,6 +101,7 @@ pub(super) async fn supervise(
         was_signalled: false,
         terminal,
         ending: None,
+        was_asked_to_stop: false,
         suspended: false,
     };
     // The command may have ended before the listener was ready.
@@ -106,6 +114,7 @@ pub(super) async fn supervise(
             Event::Progress => held.report_progress(),
             Event::Warned(warning) => all.warn(warning),
             Event::Resumed => all.resume(),
+            Event::Stop => all.pass_stop_on(),
             Event::LeaseLost => {}
             Event::KillTime => all.kill(),
             Event::ChildChanged => {
@@ -118,7 +127,7 @@ pub(super) async fn supervise(
                 }
             }
         }
-        event = all.next(&mut children, &mut resumes, signals).await;
+        event = all.next(&mut children, &mut resumes, &mut stops, signals).await;
     }
 }
 
@@ -127,6 +136,7 @@ impl Supervisor<'_> {
         &mut self,
         children: &mut unix::Signal,
         resumes: &mut unix::Signal,
+        stops: &mut Option<unix::Signal>,
         signals: &mut Signals,
     ) -> Event {
         let ending = self.ending.filter(|ending| ending.killed_at.is_none());
@@ -137,6 +147,7 @@ impl Supervisor<'_> {
             () = until(kill_time) => Event::KillTime,
             _ = children.recv() => Event::ChildChanged,
             _ = resumes.recv() => Event::Resumed,
+            () = stop(stops.as_mut()) => Event::Stop,
             () = report(self.reports.as_ref()) => Event::Progress,
             warning = self.warnings.next() => Event::Warned(warning),
             signal = signals.next() => Event::Forward(signal),
@@ -148,8 +159,18 @@ impl Supervisor<'_> {
         if self.reports.is_some() && signal == progress::SIGNAL {
             return self.held.report_progress();
         }
-        self.was_signalled |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.job.signal(signal);
+        if !matches!(signal, Signal::USR1 | Signal::USR2) {
+            self.was_signalled = true;
+            // A stopped process would not see it.
+            self.job.signal(Signal::CONT);
+        }
+    }
+
+    /// Ctrl-Z where the terminal is not the command's, or a request of another program.
+    fn pass_stop_on(&mut self) {
+        self.was_asked_to_stop = true;
+        self.job.signal(Signal::TSTP);
     }
 
     fn warn(&self, warning: Warning) {
@@ -210,28 +231,59 @@ impl Supervisor<'_> {
     }
 
     fn on_stop(&mut self, signal: Signal) {
-        // It read the terminal before it owned it: now it can resume.
-        let was_early = matches!(signal, Signal::TTIN | Signal::TTOU)
-            && self.terminal.as_ref().is_some_and(Terminal::is_with_job);
-        if was_early { self.job.signal(Signal::CONT) } else { self.suspend() }
+        let wants_terminal = matches!(signal, Signal::TTIN | Signal::TTOU);
+        if wants_terminal && self.terminal.as_ref().is_some_and(Terminal::give) {
+            self.job.signal(Signal::CONT);
+        } else if self.was_signalled {
+            self.end_stopped();
+        } else if self.terminal.is_some() || self.was_asked_to_stop {
+            if wants_terminal {
+                say(
+                    "fence: the command waits for the terminal, which another job has; fg gives it \
+                     the terminal, and a lease that expires until then is lost",
+                );
+            }
+            self.suspend();
+        }
     }
 
-    /// The command was stopped at the terminal (Ctrl-Z): stop with it, as a shell expects. The
-    /// lease is not renewed meanwhile; a command that resumes too late finds it lost.
+    /// It was told to end and stopped instead.
+    fn end_stopped(&mut self) {
+        if self.ending.is_none() {
+            let grace = self.options.grace;
+            say(&format!(
+                "fence: the command stopped though it was told to end; it is killed in {}",
+                duration::show(grace)
+            ));
+            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+            let kill_at = clock::now().plus_ms(grace_ms);
+            self.ending = Some(Ending { lost: None, kill_at, killed_at: None });
+            self.ask_to_end();
+        }
+    }
+
+    /// The command was stopped (Ctrl-Z): stop with it, as a shell expects. The lease is not renewed
+    /// meanwhile; a command that resumes too late finds it lost.
     fn suspend(&mut self) {
         if let Some(terminal) = &self.terminal {
             terminal.take_back();
-            self.suspended = true;
-            if let Err(error) = kill_current_process_group(Signal::TSTP) {
-                tracing::warn!(%error, "cannot stop together with the command");
-            }
+        }
+        self.was_asked_to_stop = false;
+        self.suspended = true;
+        if !has_shell() {
+            say("fence: the command was stopped, and no shell could resume it; it continues");
+            return self.resume();
+        }
+        // Not SIGTSTP, which this process passes on.
+        if let Err(error) = kill_current_process_group(Signal::STOP) {
+            tracing::warn!(%error, "cannot stop together with the command");
         }
     }
 
     fn resume(&mut self) {
         if std::mem::take(&mut self.suspended) {
             if let Some(terminal) = &self.terminal {
-                terminal.give_again();
+                terminal.give_input();
             }
             self.job.signal(Signal::CONT);
         }
@@ -322,6 +374,14 @@ fn about(reason: LostReason) -> String {
 async fn report(reports: Option<&Reports>) {
     match reports {
         Some(reports) => reports.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Waits for a request to stop; for ever where those are ignored.
+async fn stop(stops: Option<&mut unix::Signal>) {
+    match stops {
+        Some(stops) => drop(stops.recv().await),
         None => std::future::pending().await,
     }
 }
