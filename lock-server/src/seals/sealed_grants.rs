@@ -7,9 +7,9 @@ use fence_protocol::{LockName, Token};
 /// Number of grants remembered.
 const REMEMBERED: usize = 4_096;
 
-/// Locks with the tokens that every guard was sealed with. Marks never fall (G4), so a retry of such
-/// an acquire need not seal again: a guard that is unreachable by then must not end an acknowledged
-/// lease. A token alone names no grant: a quorum has it once in each bucket of locks.
+/// Locks with the tokens that every guard was sealed with. Marks never fall (G4), so a retry of
+/// such an acquire need not seal again: a guard that is unreachable by then must not end an
+/// acknowledged lease. A token alone names no grant: a quorum has it once in each bucket of locks.
 #[derive(Debug, Default)]
 pub(super) struct Sealed {
     known: HashSet<(LockName, Token)>,

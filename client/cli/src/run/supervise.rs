@@ -88,7 +88,7 @@ pub(super) async fn supervise(
     let mut children = signals::listen(Signal::CHILD)?;
     let mut resumes = signals::listen(Signal::CONT)?;
     let mut stops = signals::listen_unless_ignored(Signal::TSTP)?;
-    let terminal = Terminal::of(job.group());
+    let terminal = Terminal::for_job(job.group());
     if let Some(terminal) = &terminal {
         terminal.give_input();
     }

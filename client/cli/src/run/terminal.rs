@@ -1,9 +1,9 @@
-//! The terminal that controls this process: while the command runs it belongs to the command's process
-//! group, so that reading from it, Ctrl-C and Ctrl-Z work as if the command had been started by
-//! itself.
+//! The terminal that controls this process: while the command runs it belongs to the command's
+//! process group, so that reading from it, Ctrl-C and Ctrl-Z work as if the command had been
+//! started by itself.
 //!
-//! Where stdin is something else (a pipeline), the other programs of the pipeline may be reading from
-//! the terminal, and it stays with them until the command asks for it.
+//! Where stdin is something else (a pipeline), the other programs of the pipeline may be reading
+//! from the terminal, and it stays with them until the command asks for it.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, stdin};
@@ -25,7 +25,7 @@ pub(super) struct Terminal {
 
 impl Terminal {
     /// `None` where no terminal controls this process: in cron, under a service manager.
-    pub(super) fn of(job: Pid) -> Option<Self> {
+    pub(super) fn for_job(job: Pid) -> Option<Self> {
         Some(Self { device: open().ok()?, own_group: getpgrp(), job })
     }
 
@@ -48,9 +48,9 @@ impl Terminal {
         tcgetpgrp(&self.device) == Ok(self.job)
     }
 
-    /// Takes it back from the job. Only the foreground group may change the foreground group without
-    /// being stopped, and that is the job's: so a helper joins it, which is possible as long as the
-    /// job's leader has not been reaped.
+    /// Takes it back from the job. Only the foreground group may change the foreground group
+    /// without being stopped, and that is the job's: so a helper joins it, which is possible as
+    /// long as the job's leader has not been reaped.
     pub(super) fn take_back(&self) {
         if !self.is_with_job() {
             return;
@@ -71,8 +71,8 @@ pub(super) fn open() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/tty")
 }
 
-/// Returns `true` if somebody can resume this process group after it was stopped: a parent outside of
-/// the group, in the same session. Without one (`ssh -t`, a container) nothing would.
+/// Returns `true` if somebody can resume this process group after it was stopped: a parent outside
+/// of the group, in the same session. Without one (`ssh -t`, a container) nothing would.
 pub(super) fn has_shell() -> bool {
     let own_group = getpgrp();
     let session = getsid(None).ok();
