@@ -247,12 +247,12 @@ impl Supervisor<'_> {
         }
     }
 
-    /// It was told to end and stopped instead.
+    /// It got a terminating signal and stopped instead.
     fn end_stopped(&mut self) {
         if self.ending.is_none() {
             let grace = self.options.grace;
             say(&format!(
-                "fence: the command stopped though it was told to end; it is killed in {}",
+                "fence: the command stopped though it was to end; it is killed in {}",
                 duration::show(grace)
             ));
             let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);

@@ -71,7 +71,7 @@ pub(super) fn open() -> io::Result<File> {
     File::options().read(true).write(true).open("/dev/tty")
 }
 
-/// Returns `true` if somebody can resume this process group after it was stopped: a parent outside
+/// Returns `true` if a shell can resume this process group after it was stopped: a parent outside
 /// of the group, in the same session. Without one (`ssh -t`, a container) nothing would.
 pub(super) fn has_shell() -> bool {
     let own_group = getpgrp();
