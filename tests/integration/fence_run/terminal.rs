@@ -1,5 +1,5 @@
-//! A person at a terminal: the command may read from it, and stops and ends as one that the shell had
-//! started itself.
+//! A person at a terminal: the command may read from it, and stops and ends as one that the shell
+//! had started itself.
 
 use fence_tests::wait::patience;
 
@@ -34,7 +34,8 @@ async fn a_command_in_a_pipeline_may_ask_at_the_terminal() {
     assert_eq!(output.code, 0, "{output:?}");
 }
 
-/// Wherever stdin is: what works on behind a shell that shows "Stopped" would do so without a lease.
+/// Wherever stdin is: what works on behind a shell that shows "Stopped" would do so without a
+/// lease.
 #[tokio::test]
 async fn ctrl_z_stops_the_command_too() {
     let script = "echo $$ > pid; while :; do sleep 0.02; done";

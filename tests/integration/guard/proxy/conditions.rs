@@ -131,8 +131,8 @@ async fn a_lost_reply_is_unknown_to_the_client_and_settled_for_the_lane() {
     assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 2);
 }
 
-/// Only a write that was applied stops a lower creation of unknown outcome. A 412 would show what the
-/// creation may still change, so it waits as a read does.
+/// Only a write that was applied stops a lower creation of unknown outcome. A 412 would show what
+/// the creation may still change, so it waits as a read does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_that_is_not_applied_waits_for_what_may_come() {
     let world = Versions::new().await;

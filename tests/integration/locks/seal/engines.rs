@@ -1,4 +1,4 @@
-//! What seals promise, on every engine.
+//! The promises of seals, on every engine.
 
 use super::*;
 
