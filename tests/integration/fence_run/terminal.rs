@@ -65,7 +65,7 @@ async fn ctrl_z_stops_the_command_too() {
 
 /// In the background it has no terminal to read from: it stops, visibly, and TERM ends it.
 #[tokio::test]
-async fn a_stopped_command_ends_when_it_is_told_to() {
+async fn a_stopped_command_ends_at_a_terminating_signal() {
     let site = Site::new().await;
     let line = typed("", "echo $$ > pid; read n </dev/tty", "&");
     let steps = [
