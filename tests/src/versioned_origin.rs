@@ -45,6 +45,8 @@ pub enum Lie {
     AppliesRefused,
     /// Check and write are two steps.
     ChecksThenWrites,
+    /// A PUT is checked when its head arrives, and written when its body is whole.
+    ChecksAtHead,
     /// A write is refused whatever its condition, once the probe has passed.
     RefusesAll,
 }
@@ -207,12 +209,17 @@ type Answer = Result<Response<Full<Bytes>>, Error>;
 async fn answer(request: Request<Incoming>, state: Arc<Mutex<OriginState>>) -> Answer {
     let path = request.uri().path().to_owned();
     let (head, body) = request.into_parts();
+    let checked = {
+        let state = state.lock().unwrap();
+        let is_early = state.lie == Lie::ChecksAtHead && head.method == Method::PUT;
+        is_early.then(|| holds(&path, &head.method, &head.headers, &state))
+    };
     let body = body.collect().await.map_err(Error::other)?.to_bytes();
     if head.method == Method::GET || head.method == Method::HEAD {
         return Ok(read(&path, &state.lock().unwrap()));
     }
     // A task of its own: a real datastore continues with a write whose sender has gone.
-    let write = tokio::spawn(write(path, head.method, head.headers, body, state));
+    let write = tokio::spawn(write(path, (head.method, head.headers, checked), body, state));
     write.await.map_err(Error::other)?
 }
 
@@ -225,8 +232,7 @@ fn read(path: &str, state: &OriginState) -> Response<Full<Bytes>> {
 
 async fn write(
     path: String,
-    method: Method,
-    headers: HeaderMap,
+    (method, headers, checked): (Method, HeaderMap, Option<bool>),
     body: Bytes,
     state: Arc<Mutex<OriginState>>,
 ) -> Answer {
@@ -236,7 +242,8 @@ async fn write(
         gate.arrived.send_replace(true);
         let _ = gate.open.wait_for(|open| *open).await;
     }
-    let holds = holds(&path, &method, &headers, &state.lock().unwrap());
+    let now = || holds(&path, &method, &headers, &state.lock().unwrap());
+    let holds = checked.unwrap_or_else(now);
     let both = state.lock().unwrap().race(&value);
     if let Some(both) = both {
         both.wait().await;

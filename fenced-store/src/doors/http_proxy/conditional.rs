@@ -2,20 +2,24 @@
 
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
+use bytes::Bytes;
 use fence_protocol::Code;
 use http::header::IF_UNMODIFIED_SINCE;
 use http::{HeaderMap, Method};
 use http_body_util::{BodyExt as _, Either, Full};
 use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
+use tokio::sync::oneshot;
 
-use super::client::Client;
+use super::body::{StreamedRequest, Unread};
+use super::client::{Client, UpstreamBody};
 use super::conditions::Conditions;
 use super::conditions::attempt::{
     Attempt, AttemptStep, End, Precondition, Seen, Written, strong_tag,
 };
-use super::conditions::probe::{self, Origin, Reply};
+use super::conditions::probe::{self, Origin, PROBED_BYTES, Reply};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::handler::Proxy;
 use super::received::ReplyLimits;
@@ -192,12 +196,12 @@ struct ProbedOrigin {
     key: ObjectKey,
 }
 
-impl Origin for ProbedOrigin {
-    async fn send(
+impl ProbedOrigin {
+    async fn exchange(
         &self,
         method: Method,
         precondition: Option<&Precondition>,
-        body: &str,
+        body: UpstreamBody,
     ) -> Result<Reply, String> {
         let mut headers = HeaderMap::new();
         if method == Method::PUT {
@@ -207,7 +211,6 @@ impl Origin for ProbedOrigin {
         if let Some(precondition) = precondition {
             precondition.apply(&mut headers);
         }
-        let body = Either::Left(Full::from(body.to_owned()));
         let what = format!("a {method} of {}", self.key);
         let request = Checked { method, key: self.key.clone(), query: None, headers, body };
         let Forwarded { is_unknown, verdict, response } =
@@ -219,5 +222,35 @@ impl Origin for ProbedOrigin {
             return Err(format!("{what} got no reply: {text}"));
         }
         Ok(Reply { status: head.status, tag: strong_tag(&head.headers), body: body.to_vec() })
+    }
+}
+
+impl Origin for ProbedOrigin {
+    async fn send(
+        &self,
+        method: Method,
+        precondition: Option<&Precondition>,
+        body: &str,
+    ) -> Result<Reply, String> {
+        self.exchange(method, precondition, Either::Left(Full::from(body.to_owned()))).await
+    }
+
+    async fn put_in_halves(
+        &self,
+        precondition: &Precondition,
+        first_is_out: oneshot::Sender<()>,
+        second: oneshot::Receiver<()>,
+    ) -> Result<Reply, String> {
+        let mut first = Bytes::from(format!("\"{}\"", " ".repeat(PROBED_BYTES - 2)));
+        let rest = first.split_off(PROBED_BYTES / 2);
+        let rest = Body::from_stream(futures_util::stream::once(async move {
+            // The probe may have ended.
+            let _ = first_is_out.send(());
+            let _ = second.await;
+            Ok::<_, std::convert::Infallible>(rest)
+        }));
+        let length = PROBED_BYTES as u64;
+        let body = StreamedRequest::new(first, rest, length, Unread::new(&Body::empty()));
+        self.exchange(Method::PUT, Some(precondition), Either::Right(Body::new(body))).await
     }
 }

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
+use super::conditions::probe::PROBED_BYTES;
 use super::conditions::{Conditions, has_vendor_condition};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
@@ -146,12 +147,17 @@ async fn forward(
             Either::Left(Full::new(upload.body.clone()))
         }
     };
+    // The probe has shown nothing of a larger one: it is sent under its condition all the same, and
+    // its lane does not rely on that.
+    let bytes = length.unwrap_or(upload.body.len() as u64);
+    let is_probed = bytes <= PROBED_BYTES as u64;
+    let in_lane = if kind == Kind::ConditionalPut && !is_probed { Kind::Write } else { kind };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let place = proxy.place()?;
     let ticket = match &summary.fence {
         Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&term, &summary, fence, checked.resource(), kind).await?)
+            Some(proxy.enter(&term, &summary, fence, checked.resource(), in_lane).await?)
         }
         _ => None,
     };
@@ -277,7 +283,9 @@ impl Proxy {
             }
         }
         let (forwarded, is_atomic) = match result {
-            Conditional::Forwarded { forwarded, is_atomic, .. } => (forwarded, is_atomic),
+            Conditional::Forwarded { forwarded, is_atomic, .. } => {
+                (forwarded, is_atomic && kind.is_conditional())
+            }
             Conditional::NotApplied(outcome) => {
                 ticket.ended();
                 return Err(self.refuse(summary, outcome));

@@ -111,6 +111,19 @@ async fn every_atomic_write_reaches_the_origin_under_its_condition() {
     assert_eq!(world.applied(), ["made", "part"]);
 }
 
+/// The probe shows nothing of larger bodies: an upstream may store them in another way.
+#[tokio::test]
+async fn a_larger_write_than_was_probed_is_bounded() {
+    let world = Versions::new().await;
+    let own = token(33);
+    world.put(&own, "made").await.expect(201);
+    let large: &str = "x".repeat((1 << 20) + 1).leak();
+    for (body, expected) in [(&large[1..], Guarantee::Atomic), (large, Guarantee::Bounded)] {
+        assert_eq!(guarantee(world.put(&own, body).await, 204), expected.as_str());
+    }
+    assert!(world.origin.log("/doc").iter().all(|write| write.is_conditional));
+}
+
 /// It took effect and the reply was lost. The client gets an honest 504, and the lane continues.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_reply_is_unknown_to_the_client_and_settled_for_the_lane() {
@@ -285,6 +298,7 @@ async fn an_origin_that_lies_to_the_probe_is_refused_with_the_reason() {
         (Lie::DeletesAlways, "a DELETE under a stale ETag got 204"),
         (Lie::AppliesRefused, "got 412 and changed the resource"),
         (Lie::ChecksThenWrites, "racing PUTs"),
+        (Lie::ChecksAtHead, "two PUTs whose halves overlap, under one condition, 2 won"),
     ] {
         let origin = VersionedOrigin::start(lie).await;
         let output = setup(origin.base(), &DataDir::new(), "probe").refused().await;

@@ -8,7 +8,6 @@ mod resource;
 use std::collections::{BTreeMap, VecDeque};
 
 use fence_protocol::Token;
-use futures_util::FutureExt as _;
 use proptest::prelude::*;
 
 use self::resource::Resource;
@@ -121,7 +120,8 @@ impl World {
     fn start(&mut self, is_wanted: bool) {
         let is_hashed = self.origin[0].is_hashed;
         let probed = Resource::new(is_hashed);
-        let passed = probe::examine(&probed).now_or_never().unwrap().is_ok();
+        let time = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let passed = time.block_on(probe::examine(&probed)).is_ok();
         assert_eq!(probed.version(), Version::Absent, "the probe leaves something behind");
         self.is_conditional = is_wanted && passed;
         self.known = Default::default();

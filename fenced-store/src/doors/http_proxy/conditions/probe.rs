@@ -1,17 +1,28 @@
 //! Start-up probe of the upstream: conditions are relied on only after it has just shown that it
 //! checks them in one step with the write, and never gives a tag twice (invariant G7).
 //!
-//! All bodies have the same length and are written within moments, so that a tag made of size and
-//! time of change shows itself as one made of the content does.
+//! Small bodies have the same length and are written within moments, so that a tag made of size and
+//! time of change shows itself as one made of the content does. An upstream may check when the head
+//! of a request arrives and store when its body is whole, which small bodies do not show: so others
+//! come in two halves, and something else comes between.
 
-use futures_util::future::join_all;
+use std::time::Duration;
+
+use futures_util::future::{join, join_all, join3};
 use http::{Method, StatusCode};
+use tokio::sync::oneshot;
 
 use super::attempt::Precondition;
 use crate::etag::ETag;
 
 /// Number of writes that race.
 const RACERS: usize = 16;
+
+/// Length of a body that comes in two halves. What was shown holds for no longer ones.
+pub(in crate::doors::http_proxy) const PROBED_BYTES: usize = 1 << 20;
+/// Longest time that what comes between two halves is waited for: an upstream that takes resources
+/// one after the other gives it no reply before.
+const BETWEEN_MAX: Duration = Duration::from_secs(2);
 
 /// Reply of an upstream.
 #[derive(Clone, Debug)]
@@ -31,6 +42,15 @@ pub(in crate::doors::http_proxy) trait Origin {
         precondition: Option<&Precondition>,
         body: &str,
     ) -> Result<Reply, String>;
+
+    /// Sends a PUT of [`PROBED_BYTES`] in two halves: notifies once the first is out, and waits
+    /// before the second.
+    async fn put_in_halves(
+        &self,
+        precondition: &Precondition,
+        first_is_out: oneshot::Sender<()>,
+        second: oneshot::Receiver<()>,
+    ) -> Result<Reply, String>;
 }
 
 /// Probes an upstream whose resource is missing, and removes the resource at the end. Returns a
@@ -46,7 +66,8 @@ pub(in crate::doors::http_proxy) async fn examine<O: Origin>(origin: &O) -> Resu
     removed?;
     Ok(format!(
         "the upstream gave {} strong ETags and none twice, refused stale and missing ones, and let \
-         one of {RACERS} racing writes win",
+         one of {RACERS} racing writes win, and one of two where \
+         {PROBED_BYTES} bytes came in halves",
         probe.tags.len()
     ))
 }
@@ -76,7 +97,78 @@ impl<O: Origin> Probe<'_, O> {
         let won = self.race(&Precondition::Match(fifth)).await?;
         self.delete(&won).await?;
         let made = self.race(&Precondition::Absent).await?;
+        let made = self.overlap(&Precondition::Match(made)).await?;
+        let made = self.interrupt(made, Method::PUT).await?.ok_or("a PUT left nothing")?;
+        if let Some(left) = self.interrupt(made, Method::DELETE).await? {
+            self.delete(&left).await?;
+        }
+        let made = self.overlap(&Precondition::Absent).await?;
         self.delete(&made).await
+    }
+
+    /// Lets two PUTs that come in halves overlap; exactly one may win.
+    async fn overlap(&mut self, precondition: &Precondition) -> Result<ETag, String> {
+        let (one_out, one_is_out) = oneshot::channel();
+        let (two_out, two_is_out) = oneshot::channel();
+        let (one_second, one_go) = oneshot::channel();
+        let (two_second, two_go) = oneshot::channel();
+        let halves = async {
+            // Where an upstream replied to a head, its second half goes nowhere.
+            let _ = join(one_is_out, two_is_out).await;
+            let looked = self.origin.send(Method::HEAD, None, "").await;
+            let _ = (one_second.send(()), two_second.send(()));
+            looked
+        };
+        let one = self.origin.put_in_halves(precondition, one_out, one_go);
+        let two = self.origin.put_in_halves(precondition, two_out, two_go);
+        let (one, two, looked) = join3(one, two, halves).await;
+        looked?;
+        self.one_of(&[one?, two?], "of two PUTs whose halves overlap").await
+    }
+
+    /// Lets a whole request come between the halves of a PUT; exactly one may win. Returns the tag
+    /// of the resource, if it is there.
+    async fn interrupt(&mut self, tag: ETag, method: Method) -> Result<Option<ETag>, String> {
+        let precondition = Precondition::Match(tag);
+        let (out, is_out) = oneshot::channel();
+        let (second, go) = oneshot::channel();
+        let between = async {
+            let _ = is_out.await;
+            let looked = self.origin.send(Method::HEAD, None, "").await;
+            let body = if method == Method::PUT { B } else { "" };
+            let whole = self.origin.send(method.clone(), Some(&precondition), body);
+            let mut whole = std::pin::pin!(whole);
+            let early = tokio::time::timeout(BETWEEN_MAX, &mut whole).await;
+            let _ = second.send(());
+            looked?;
+            match early {
+                Ok(reply) => reply,
+                Err(_) => whole.await,
+            }
+        };
+        let halves = self.origin.put_in_halves(&precondition, out, go);
+        let (halves, whole) = join(halves, between).await;
+        let replies = [halves?, whole?];
+        let is_deleted = method == Method::DELETE && replies[1].status.is_success();
+        let what = format!("of a PUT in halves and a {method} between them");
+        if is_deleted && !replies[0].status.is_success() {
+            self.is_missing("after its DELETE").await?;
+            return Ok(None);
+        }
+        self.one_of(&replies, &what).await.map(Some)
+    }
+
+    /// Returns the tag of the only one that won.
+    async fn one_of(&mut self, replies: &[Reply], what: &str) -> Result<ETag, String> {
+        let won: Vec<&Reply> = replies.iter().filter(|reply| reply.status.is_success()).collect();
+        match won[..] {
+            [winner] => self.fresh_tag(winner).await,
+            _ => {
+                let got: Vec<&str> = replies.iter().map(|reply| reply.status.as_str()).collect();
+                let got = got.join(" and ");
+                Err(format!("{what}, under one condition, {} won ({got})", won.len()))
+            }
+        }
     }
 
     async fn make(&mut self) -> Result<ETag, String> {

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 
 use http::{Method, StatusCode};
+use tokio::sync::oneshot;
 
 use crate::doors::http_proxy::conditions::attempt::{Precondition, Version};
 use crate::doors::http_proxy::conditions::probe::{Origin, Reply};
@@ -68,5 +69,17 @@ impl Origin for Resource {
         let current = self.current.borrow();
         let (tag, body) = current.clone().map_or((None, String::new()), |(t, b)| (Some(t), b));
         Ok(Reply { status, tag, body: body.into_bytes() })
+    }
+
+    /// It checks and stores in one step, once the body is whole.
+    async fn put_in_halves(
+        &self,
+        precondition: &Precondition,
+        first_is_out: oneshot::Sender<()>,
+        second: oneshot::Receiver<()>,
+    ) -> Result<Reply, String> {
+        let _ = first_is_out.send(());
+        let _ = second.await;
+        self.send(Method::PUT, Some(precondition), "in halves").await
     }
 }
