@@ -21,6 +21,7 @@ pub use extract::{ApiJson, ApiPath, ApiQuery};
 pub struct Reject {
     problem: Box<Problem>,
     retry_after_secs: Option<u64>,
+    allow: Option<String>,
 }
 
 /// Result of a handler.
@@ -46,6 +47,13 @@ impl Reject {
     #[must_use]
     pub fn retry_after(mut self, secs: u64) -> Self {
         self.retry_after_secs = Some(secs);
+        self
+    }
+
+    /// With an `Allow` header, which every 405 has: methods that the path knows.
+    #[must_use]
+    pub fn allow(mut self, methods: impl Into<String>) -> Self {
+        self.allow = Some(methods.into());
         self
     }
 
@@ -81,7 +89,7 @@ impl Reject {
 
 impl From<Problem> for Reject {
     fn from(problem: Problem) -> Self {
-        Self { problem: Box::new(problem), retry_after_secs: None }
+        Self { problem: Box::new(problem), retry_after_secs: None, allow: None }
     }
 }
 
@@ -110,6 +118,9 @@ impl IntoResponse for Reject {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         if let Some(secs) = self.retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
+        }
+        if let Some(methods) = self.allow.and_then(|methods| HeaderValue::try_from(methods).ok()) {
+            headers.insert(header::ALLOW, methods);
         }
         response.extensions_mut().insert(Rendered(text));
         response

@@ -34,7 +34,7 @@ pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
         ) => Need::Name(Verb::Acquire, lock()),
         // An UNLOCK without a body revokes: the handler checks that right.
         (method, "/v1/terraform/{lock}")
-            if ["LOCK", "PUT", "UNLOCK", "DELETE"].contains(&method.as_str()) =>
+            if ["LOCK", "POST", "PUT", "UNLOCK", "DELETE"].contains(&method.as_str()) =>
         {
             Need::Name(Verb::Acquire, lock())
         }

@@ -27,6 +27,8 @@ use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject};
 use super::{Service, acquire, error, release, revoke};
 use crate::seals::Unsealed;
 
+/// Methods that lock, and that unlock.
+const METHODS: &str = "LOCK, POST, PUT, UNLOCK, DELETE";
 /// Time to live of a lock whose address names none.
 const DEFAULT_TTL_MS: u64 = 3_600_000;
 /// Owner of a lock whose request does not say who wants it.
@@ -42,7 +44,8 @@ pub(super) struct Address {
     ttl_ms: Option<Ttl>,
 }
 
-/// Locks or unlocks. `PUT` and `DELETE` are for proxies that know no other methods.
+/// Locks or unlocks. `POST`, which GitLab's settings name, `PUT` and `DELETE` are for proxies that
+/// know no other methods.
 pub(super) async fn change(
     State(service): State<Arc<Service>>,
     caller: Caller,
@@ -52,11 +55,11 @@ pub(super) async fn change(
     ApiBytes(body): ApiBytes,
 ) -> Result<Response, Reject> {
     match method.as_str() {
-        "LOCK" | "PUT" => acquire(service, caller, lock, address, &body).await,
+        "LOCK" | "POST" | "PUT" => acquire(service, caller, lock, address, &body).await,
         "UNLOCK" | "DELETE" => unlock(service, caller, lock, &body).await,
         other => {
-            let detail = format!("{other} is none of LOCK, PUT, UNLOCK and DELETE");
-            Err(Reject::new(Code::MethodNotAllowed, detail))
+            let detail = format!("{other} neither locks nor unlocks");
+            Err(Reject::new(Code::MethodNotAllowed, detail).allow(METHODS))
         }
     }
 }

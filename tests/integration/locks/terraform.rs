@@ -229,7 +229,12 @@ async fn what_is_no_lock_information_is_refused() {
         run.change("UNLOCK", "", body).await.problem(Code::InvalidRequest);
     }
     run.change("LOCK", "?ttl=1", &run.info().to_string()).await.problem(Code::InvalidRequest);
-    run.change("POST", "", "{}").await.problem(Code::MethodNotAllowed);
+    let reply = run.change("PATCH", "", "{}").await;
+    assert_eq!(reply.header("allow"), "LOCK, POST, PUT, UNLOCK, DELETE");
+    reply.problem(Code::MethodNotAllowed);
+    // Refused when a state is set up, and not at its first push.
+    let path = "/v1/terraform-states/states/prod?team=a";
+    run.api[1].get(path).await.problem(Code::InvalidRequest);
     let long = json!({"ID": run.id, "Info": "x".repeat(5_000)}).to_string();
     run.change("LOCK", "", &long).await.problem(Code::InvalidRequest);
     for body in [json!({"ID": run.id, "Who": 7}), json!({"ID": run.id, "Created": "now"})] {
@@ -249,6 +254,19 @@ async fn what_is_no_lock_information_is_refused() {
     let both = [JSON, ("fencing-token", token.as_str())];
     run.api[1].send(Method::POST, &path, &both, "{}").await.problem(Code::InvalidRequest);
     run.pull().await.problem(Code::NotFound);
+}
+
+/// `lock_method = "POST"`, `update_method = "PUT"`.
+#[tokio::test]
+async fn other_methods_that_people_set_do_the_same() {
+    let backend = Backend::start(SEALED).await;
+    let run = backend.run("ann");
+    run.change("POST", "", &run.info().to_string()).await.expect(200);
+    let path = format!("/v1/terraform-states/states/prod?ID={}", run.id);
+    let pushed = run.api[1].send(Method::PUT, &path, &[JSON], "{\"serial\":1}").await;
+    assert!(matches!(pushed.status, 201 | 204), "{pushed:?}");
+    assert_eq!(run.pull().await.expect(200).body.as_ref(), b"{\"serial\":1}");
+    run.change("DELETE", "", &run.info().to_string()).await.expect(200);
 }
 
 /// The lock of another kind of client has no lock information.

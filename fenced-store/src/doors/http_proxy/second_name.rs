@@ -79,7 +79,7 @@ pub(super) fn check_method(method: &Method) -> Result<(), Reject> {
         "Use one of {}; read and write the two resources of a COPY or MOVE with the token of each.",
         METHODS.join(", ")
     );
-    Err(Reject::new(Code::MethodNotAllowed, detail).hint(hint))
+    Err(Reject::new(Code::MethodNotAllowed, detail).hint(hint).allow(METHODS.join(", ")))
 }
 
 /// Refuses WebDAV's methods for a whole tree: the guard checks the lock of its root only. Without a

@@ -15,7 +15,9 @@ pub(crate) fn need(rules: &Rules, target: &RequestTarget<'_>) -> Need {
             object(rules, target, Verb::Read)
         }
         (&Method::PUT | &Method::DELETE, "/v1/objects/{*key}")
-        | (&Method::POST, "/v1/terraform-states/{*key}") => object(rules, target, Verb::Write),
+        | (&Method::POST | &Method::PUT, "/v1/terraform-states/{*key}") => {
+            object(rules, target, Verb::Write)
+        }
         (&Method::GET, "/v1/fences") => Need::Under(Verb::Read, target.prefix()),
         (&Method::GET, "/v1/fences/{*lock}") => lock(target, "", Verb::Read),
         (&Method::POST, "/v1/fences/{*lock}") => lock(target, "/seal", Verb::Write),

@@ -6,15 +6,14 @@ use axum::routing::{get, post, put};
 use service_kit::http::described_by;
 
 use super::handler_state::HandlerState;
-use super::{
-    delete, floor, get as read, lanes, list, put as write, reply, seal, show, stores, terraform,
-};
+use super::terraform::{pull, push};
+use super::{delete, floor, get as read, lanes, list, put as write, reply, seal, show, stores};
 
 /// Makes the routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: HandlerState) -> Router {
     Router::new()
         .route("/v1/objects/{*key}", put(write::put).get(read::get).delete(delete::delete))
-        .route("/v1/terraform-states/{*key}", get(read::get).post(terraform::push))
+        .route("/v1/terraform-states/{*key}", get(pull).post(push).put(push))
         .route("/v1/stores", get(stores::stores))
         .route("/openapi.json", described_by(include_str!("openapi.json")))
         .route("/v1/floor", post(floor::floor))

@@ -1,4 +1,4 @@
-//! `POST /v1/terraform-states/{key}`: a state of the `http` backend of Terraform and OpenTofu.
+//! `/v1/terraform-states/{key}`: a state of the `http` backend of Terraform and OpenTofu.
 //!
 //! Terraform sends the id of its lock and no token. The [digest](fence_protocol::terraform) of the
 //! id is a lease, and the lease of a mark presents the mark's token: lock-server sealed it here
@@ -8,11 +8,12 @@ use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use fence_protocol::terraform::lease_of_lock_id;
 use fence_protocol::{Code, FENCING_TOKEN};
+use http::{HeaderMap, Uri};
 use serde::Deserialize;
 use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
-use super::{put, request};
+use super::{get, put, request};
 use crate::fencing::Intent;
 use crate::service::{Failure, RequestSummary};
 
@@ -22,6 +23,20 @@ use crate::service::{Failure, RequestSummary};
 struct LockId {
     #[serde(rename = "ID")]
     id: String,
+}
+
+/// Reads a state. Terraform adds the id of its lock to the address of a push: an address with a
+/// query of its own is refused here, when it is set up, and not at the first push.
+pub(super) async fn pull(
+    state: State<HandlerState>,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Failure> {
+    if uri.query().is_some_and(|query| !query.starts_with("ID=")) {
+        let detail = "the address of a state must have no query: Terraform adds ?ID= to it";
+        return Err(Reject::new(Code::InvalidRequest, detail).into());
+    }
+    get::get(state, uri, headers).await
 }
 
 /// Writes a state while the lock is with the lease that Terraform names.
@@ -45,7 +60,7 @@ pub(super) async fn push(
             guard.fence_of_lease(&key, lease_of_lock_id(&id)?).await?
         }
     };
-    let text = format!("POST state {key}");
+    let text = format!("{} state {key}", request.method());
     let owner = request::owner(request.headers())?;
     put::write(&shared, key, RequestSummary { fence, kind: "put", text, owner }, request).await
 }
