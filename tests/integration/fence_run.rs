@@ -342,3 +342,22 @@ async fn no_server_is_69() {
     assert!(output.stderr.contains(&site.server.address()), "{}", output.stderr);
     assert!(!site.file("ran").exists());
 }
+
+/// `sd_watchdog_enabled` and `sd_listen_fds` look whether they are meant.
+#[tokio::test]
+async fn a_service_manager_s_variables_name_the_command() {
+    let site = Site::new().await;
+    let fence = fence_tests::binaries::path("fence");
+    let job = "echo $$ $WATCHDOG_PID $LISTEN_PID $OTHER_PID";
+    let script =
+        "WATCHDOG_PID=$$ LISTEN_PID=$$ OTHER_PID=$$ exec \"$0\" run --lock job -- sh -c \"$1\"";
+    let mut shell = command("sh");
+    shell.args(["-c", script]).arg(fence).arg(job).env("FENCE_SERVER", &site.server.base);
+    let mut process = Process::spawn("fence", shell);
+    let pid = process.pid().to_string();
+    let output = process.ended().await;
+    let words: Vec<&str> = output.stdout.split_whitespace().collect();
+    let [own, watchdog, listen, other] = words[..] else { panic!("{output:?}") };
+    assert_eq!((watchdog, listen), (own, own), "{output:?}");
+    assert_eq!(other, pid, "{output:?}");
+}

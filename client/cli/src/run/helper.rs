@@ -16,6 +16,10 @@ use super::progress::Reports;
 use super::{terminal, watcher};
 use fence_terminal::exit::{Failure, code};
 
+/// Variables with which a service manager names the process that its watchdog
+/// (`sd_watchdog_enabled`) and its sockets (`sd_listen_fds`) are for.
+const NAMES_OF_PROCESSES: [&str; 2] = ["WATCHDOG_PID", "LISTEN_PID"];
+
 /// Started by `run`, never by people.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Args {
@@ -82,8 +86,20 @@ pub(crate) fn start(args: Args) -> Result<u8, Failure> {
         command.env("FENCE_PROGRESS_FD", end.as_raw_fd().to_string());
         command.env("FENCE_PROGRESS_PID", parent.to_string());
     }
+    // It takes this process over, so that the number stays.
+    for name in NAMES_OF_PROCESSES {
+        if meant_for(name, args.parent) {
+            command.env(name, std::process::id().to_string());
+        }
+    }
     let error = command.exec();
     Err(not_executed(program, &error))
+}
+
+/// Returns `true` if the service manager meant the process that this one was started by.
+fn meant_for(name: &str, parent: Option<i32>) -> bool {
+    let named = std::env::var(name).ok().and_then(|number| number.parse().ok());
+    parent.is_some() && named == parent
 }
 
 /// The command's end of the pipe. Opened here, and not handed down, because it then has the lowest

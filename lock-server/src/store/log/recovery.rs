@@ -139,8 +139,8 @@ fn reopen(
     if torn_bytes > 0 {
         tracing::warn!(
             file = %path.display(), offset = end, bytes = torn_bytes, frame = next_sequence,
-            "the last write to the log was not complete when the process or the machine stopped; it \
-             was never acknowledged and is removed"
+            "the last write to the log is not whole, and is removed: the process or the machine \
+             stopped before it was acknowledged, or the disk has damaged it since"
         );
         file.set_len(end).map_err(io_error)?;
     }
