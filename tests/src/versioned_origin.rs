@@ -17,6 +17,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::wait::soon;
 
+/// Length up to which a body is small to [`Lie::ChecksAtHead`].
+const SMALL: u64 = 64 * 1024;
+
 /// Deviation of an origin from what conditional writes need.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lie {
@@ -45,7 +48,7 @@ pub enum Lie {
     AppliesRefused,
     /// Check and write are two steps.
     ChecksThenWrites,
-    /// A PUT is checked when its head arrives, and written when its body is whole.
+    /// A PUT that is not small is checked when its head arrives, and written when its body is whole.
     ChecksAtHead,
     /// A write is refused whatever its condition, once the probe has passed.
     RefusesAll,
@@ -211,7 +214,9 @@ async fn answer(request: Request<Incoming>, state: Arc<Mutex<OriginState>>) -> A
     let (head, body) = request.into_parts();
     let checked = {
         let state = state.lock().unwrap();
-        let is_early = state.lie == Lie::ChecksAtHead && head.method == Method::PUT;
+        let length = head.headers.get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(0_u64);
+        let is_early = state.lie == Lie::ChecksAtHead && length > SMALL;
         is_early.then(|| holds(&path, &head.method, &head.headers, &state))
     };
     let body = body.collect().await.map_err(Error::other)?.to_bytes();

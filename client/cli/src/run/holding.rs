@@ -69,7 +69,9 @@ async fn run_under(
         return Ok(HoldingOutcome::NotStarted(error.to_string()));
     }
     let reports = options.progress_within.map(|_| progress::Reports::open()).transpose()?;
+    let job_signals = supervise::JobSignals::listen()?;
     let job = job::Job::start(command, environment, reports.as_ref())?;
+    let job = (job, job_signals);
     let ended = supervise::supervise(job, &held, signals, reports, options).await?;
     if let Some(reason) = ended.lost {
         let message =

@@ -76,18 +76,34 @@ struct Supervisor<'a> {
     suspended: bool,
 }
 
+/// Signals about the command. They are listened for from before it starts: a Ctrl-Z between its
+/// start and the first look would stop this process alone.
+pub(super) struct JobSignals {
+    children: unix::Signal,
+    resumes: unix::Signal,
+    /// `None` where requests to stop are ignored.
+    stops: Option<unix::Signal>,
+}
+
+impl JobSignals {
+    pub(super) fn listen() -> Result<Self, Failure> {
+        Ok(Self {
+            children: signals::listen(Signal::CHILD)?,
+            resumes: signals::listen(Signal::CONT)?,
+            stops: signals::listen_unless_ignored(Signal::TSTP)?,
+        })
+    }
+}
+
 /// Runs until the command and its whole group have ended; where its background members may stay,
 /// until the command has.
 pub(super) async fn supervise(
-    job: Job,
+    (job, mut job_signals): (Job, JobSignals),
     held: &Held,
     signals: &mut Signals,
     reports: Option<Reports>,
     options: &Options,
 ) -> Result<Ended, Failure> {
-    let mut children = signals::listen(Signal::CHILD)?;
-    let mut resumes = signals::listen(Signal::CONT)?;
-    let mut stops = signals::listen_unless_ignored(Signal::TSTP)?;
     let terminal = Terminal::for_job(job.group());
     if let Some(terminal) = &terminal {
         terminal.give_input();
@@ -127,30 +143,25 @@ pub(super) async fn supervise(
                 }
             }
         }
-        event = all.next(&mut children, &mut resumes, &mut stops, signals).await;
+        event = all.next(&mut job_signals, signals).await;
     }
 }
 
 impl Supervisor<'_> {
-    async fn next(
-        &mut self,
-        children: &mut unix::Signal,
-        resumes: &mut unix::Signal,
-        stops: &mut Option<unix::Signal>,
-        signals: &mut Signals,
-    ) -> Event {
+    async fn next(&mut self, job: &mut JobSignals, signals: &mut Signals) -> Event {
         let ending = self.ending.filter(|ending| ending.killed_at.is_none());
         let kill_time = ending.map(|ending| ending.kill_at);
         tokio::select! {
             biased;
             () = self.held.lost(), if self.ending.is_none() => Event::LeaseLost,
             () = until(kill_time) => Event::KillTime,
-            _ = children.recv() => Event::ChildChanged,
-            _ = resumes.recv() => Event::Resumed,
-            () = stop(stops.as_mut()) => Event::Stop,
+            // Before what came with it: a command that is to end is not waited for.
+            signal = signals.next() => Event::Forward(signal),
+            _ = job.children.recv() => Event::ChildChanged,
+            _ = job.resumes.recv() => Event::Resumed,
+            () = stop(job.stops.as_mut()) => Event::Stop,
             () = report(self.reports.as_ref()) => Event::Progress,
             warning = self.warnings.next() => Event::Warned(warning),
-            signal = signals.next() => Event::Forward(signal),
         }
     }
 
