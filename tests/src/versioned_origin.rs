@@ -48,7 +48,7 @@ pub enum Lie {
     AppliesRefused,
     /// Check and write are two steps.
     ChecksThenWrites,
-    /// A PUT that is not small is checked when its head arrives, and written at the end of its body.
+    /// A large PUT is checked when its head arrives, and written when its body is whole.
     ChecksAtHead,
     /// A write is refused whatever its condition, once the probe has passed.
     RefusesAll,
