@@ -20,6 +20,13 @@ pub use extract::{ApiJson, ApiPath, ApiQuery};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reject {
     problem: Box<Problem>,
+    /// Of few, and on the heap: every handler's result has room for this type.
+    headers: Option<Box<Headers>>,
+}
+
+/// Headers of a reply beside its body's.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Headers {
     retry_after_secs: Option<u64>,
     allow: Option<String>,
 }
@@ -46,14 +53,14 @@ impl Reject {
     /// With a `Retry-After` header.
     #[must_use]
     pub fn retry_after(mut self, secs: u64) -> Self {
-        self.retry_after_secs = Some(secs);
+        self.headers.get_or_insert_default().retry_after_secs = Some(secs);
         self
     }
 
     /// With an `Allow` header, which every 405 has: methods that the path knows.
     #[must_use]
     pub fn allow(mut self, methods: impl Into<String>) -> Self {
-        self.allow = Some(methods.into());
+        self.headers.get_or_insert_default().allow = Some(methods.into());
         self
     }
 
@@ -83,13 +90,13 @@ impl Reject {
 
     /// The `Retry-After` header, in seconds.
     pub fn retry_after_secs(&self) -> Option<u64> {
-        self.retry_after_secs
+        self.headers.as_ref()?.retry_after_secs
     }
 }
 
 impl From<Problem> for Reject {
     fn from(problem: Problem) -> Self {
-        Self { problem: Box::new(problem), retry_after_secs: None, allow: None }
+        Self { problem: Box::new(problem), headers: None }
     }
 }
 
@@ -116,10 +123,12 @@ impl IntoResponse for Reject {
             StatusCode::from_u16(self.problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if let Some(secs) = self.retry_after_secs {
+        let Headers { retry_after_secs, allow } =
+            self.headers.map_or_else(Headers::default, |own| *own);
+        if let Some(secs) = retry_after_secs {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(secs));
         }
-        if let Some(methods) = self.allow.and_then(|methods| HeaderValue::try_from(methods).ok()) {
+        if let Some(methods) = allow.and_then(|methods| HeaderValue::try_from(methods).ok()) {
             headers.insert(header::ALLOW, methods);
         }
         response.extensions_mut().insert(Rendered(text));

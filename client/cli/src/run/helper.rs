@@ -98,7 +98,7 @@ pub(crate) fn start(args: Args) -> Result<u8, Failure> {
 
 /// Returns `true` if the service manager meant the process that this one was started by.
 fn meant_for(name: &str, parent: Option<i32>) -> bool {
-    let named = std::env::var(name).ok().and_then(|number| number.parse().ok());
+    let named = fence_client::config::variable(name).and_then(|number| number.parse().ok());
     parent.is_some() && named == parent
 }
 

@@ -8,7 +8,9 @@ use fence_tests::http2_frames::{END_STREAM, Http2Client, Http2Reply, code, kind,
 use fence_tests::http2_origin::{Arrived, Http2Origin, OriginConnection};
 use fence_tests::key_file::{lease_id, text, unsigned};
 use fence_tests::servers::{DataDir, Server, Setup};
+use fence_tests::tcp_queues;
 use fence_tests::upstream::Upstream;
+use fence_tests::wait::until_true;
 use http::Method;
 use tokio::task::JoinHandle;
 
@@ -265,6 +267,10 @@ async fn a_connection_that_was_closed_at_rest_carries_no_request() {
         assert_eq!(origin.request().await, arrived(1, "a"));
         origin.reply(1).await;
         assert_eq!(client.reply(stream).await.unwrap().status, 204);
+        drop(origin);
+        // A busy kernel may deliver it after the next request, which crosses it then.
+        let port: u16 = guard.origin.base().rsplit(':').next().unwrap().parse().unwrap();
+        until_true("the end of the connection", || async { tcp_queues::have_ended(port) }).await;
     }
 }
 
