@@ -26,10 +26,10 @@ fn typed(before: &str, script: &str, after: &str) -> String {
 #[tokio::test]
 async fn a_command_in_a_pipeline_may_ask_at_the_terminal() {
     let site = Site::new().await;
-    let script = "printf \"na%s? \" me >/dev/tty; read n </dev/tty; echo hel''lo $n; cat";
+    let script = "printf \"na%s? \" me >/dev/tty; read n </dev/tty; echo to''day $n; cat";
     let line = typed("echo piped |", script, "");
     let steps =
-        [&*line, "expect:name? ", "send:bob\n", "expect:hello bob", "expect:piped", "send:exit\n"];
+        [&*line, "expect:name? ", "send:bob\n", "expect:today bob", "expect:piped", "send:exit\n"];
     let output = person(&site, &steps).await;
     assert_eq!(output.code, 0, "{output:?}");
 }
