@@ -16,7 +16,7 @@ lint:
 quick:
     tests/run --quick
 
-# Run all tests (27 minutes in a fresh clone), or those of the arguments: just test -- etcd
+# Run all tests (17 minutes once it is built), or those of the arguments: just test -- etcd
 test *args:
     tests/run {{args}}
 
