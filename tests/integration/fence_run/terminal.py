@@ -3,6 +3,7 @@
 expect:TEXT      waits until the terminal shows it, after what was expected before
 send:TEXT        types it
 state:FILE:ONE   waits until the process whose id is in FILE is in this state of /proc (T: stopped; gone)
+interrupt:FILE   types Ctrl-C each second until the process whose id is in FILE is gone
 hangup:          closes the terminal
 Exit: the command's, 1 where something never came, with what the terminal showed.
 """
@@ -61,6 +62,15 @@ for step in steps:
     elif kind == "state":
         file, _, wanted = text.partition(":")
         await_that(step, lambda: state_of(file) == wanted)
+    elif kind == "interrupt":
+        next_at = 0
+        def is_interrupted():
+            global next_at
+            if time.monotonic() >= next_at:
+                os.write(terminal, b"\x03")
+                next_at = time.monotonic() + 1
+            return state_of(text) == "gone"
+        await_that(step, is_interrupted)
     elif kind == "hangup":
         os.close(terminal)
         terminal = None

@@ -10,7 +10,9 @@ const PERSON: &str = include_str!("terminal.py");
 /// Steps of a person at a terminal in which a shell with job control runs `fence`, in the folder.
 async fn person(site: &Site, steps: &[&str]) -> Output {
     let mut person = command("python3");
-    person.args(["-c", PERSON, &(patience() / 2).as_secs_f64().to_string()]).args(steps);
+    person.args(["-c", PERSON, &(patience() / 2).as_secs_f64().to_string()]);
+    // Nothing is typed ahead of a prompt: the shell drops that when a program has left the terminal.
+    person.args(["send:PS1='rea''dy> '\n", "expect:ready> "]).args(steps);
     person.args(["--", "bash", "--norc", "--noprofile", "-i"]);
     person.current_dir(site.folder.path()).env("FENCE_SERVER", &site.server.base);
     person.env("PS1", "$ ").env("fence", fence_tests::binaries::path("fence"));
@@ -28,8 +30,15 @@ async fn a_command_in_a_pipeline_may_ask_at_the_terminal() {
     let site = Site::new().await;
     let script = "printf \"na%s? \" me >/dev/tty; read n </dev/tty; echo to''day $n; cat";
     let line = typed("echo piped |", script, "");
-    let steps =
-        [&*line, "expect:name? ", "send:bob\n", "expect:today bob", "expect:piped", "send:exit\n"];
+    let steps = [
+        &*line,
+        "expect:name? ",
+        "send:bob\n",
+        "expect:today bob",
+        "expect:piped",
+        "expect:ready> ",
+        "send:exit\n",
+    ];
     let output = person(&site, &steps).await;
     assert_eq!(output.code, 0, "{output:?}");
 }
@@ -48,12 +57,13 @@ async fn ctrl_z_stops_the_command_too() {
             "state:pid:S",
             "send:\x1a",
             "expect:Stopped",
+            "expect:ready> ",
             "state:pid:T",
             "send:fg\n",
             "state:pid:S",
-            "send:\x03",
-            "state:pid:gone",
-            "send:exit 0\nexit 0\n",
+            "interrupt:pid",
+            "expect:ready> ",
+            "send:exit 0\n",
         ];
         let output = person(&site, &steps).await;
         assert_eq!(output.code, 0, "{before} {output:?}");
