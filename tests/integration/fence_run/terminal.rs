@@ -11,7 +11,7 @@ const PERSON: &str = include_str!("terminal.py");
 async fn person(site: &Site, steps: &[&str]) -> Output {
     let mut person = command("python3");
     person.args(["-c", PERSON, &(patience() / 2).as_secs_f64().to_string()]);
-    // Nothing is typed ahead of a prompt: the shell drops that when a program has left the terminal.
+    // Nothing is typed ahead of a prompt: the shell may drop that.
     person.args(["send:PS1='rea''dy> '\n", "expect:ready> "]).args(steps);
     person.args(["--", "bash", "--norc", "--noprofile", "-i"]);
     person.current_dir(site.folder.path()).env("FENCE_SERVER", &site.server.base);
