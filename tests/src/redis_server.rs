@@ -1,5 +1,7 @@
 //! A real Redis for one test.
 
+use std::path::{Path, PathBuf};
+
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue};
 use service_kit::clock::{Clock as _, SystemClock};
@@ -17,6 +19,7 @@ pub struct Redis {
     folder: TempDir,
     options: Vec<(String, String)>,
     clock: Option<OwnClock>,
+    program: PathBuf,
     process: Process,
 }
 
@@ -32,7 +35,20 @@ impl Redis {
 
     /// One with other settings than the durable ones: `[("appendonly", "no")]`.
     pub async fn with(options: &[(&str, &str)]) -> Self {
-        Self::started(options, None).await
+        Self::started("redis-server", options, None).await
+    }
+
+    /// A newer server with the same protocol, which `tests/engines` installs: `valkey-9.1`.
+    ///
+    /// # Panics
+    /// If it cannot be installed.
+    pub async fn newer(engine: &str) -> Self {
+        let mut install = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("engines"));
+        let installed = install.arg(engine).output().expect("tests/engines runs");
+        let errors = String::from_utf8_lossy(&installed.stderr);
+        assert!(installed.status.success(), "{engine}: {errors}");
+        let program = String::from_utf8(installed.stdout).expect("a path");
+        Self::started(program.trim_end(), &[], None).await
     }
 
     /// The same with a clock that is so many seconds ahead of the right time, or behind it.
@@ -40,7 +56,7 @@ impl Redis {
     /// # Panics
     /// If libfaketime is not installed, or does not move its clock.
     pub async fn with_clock(options: &[(&str, &str)], seconds: i64) -> Self {
-        let redis = Self::started(options, Some(OwnClock::at(seconds))).await;
+        let redis = Self::started("redis-server", options, Some(OwnClock::at(seconds))).await;
         let right = i64::try_from(SystemClock::new().wall_ms() / 1_000).expect("a time");
         let (shown, _): (i64, i64) = redis.run(&["TIME"]).await;
         let is_moved = (seconds - 5..seconds + 60).contains(&(shown - right));
@@ -48,7 +64,12 @@ impl Redis {
         redis
     }
 
-    async fn started(options: &[(&str, &str)], clock: Option<OwnClock>) -> Self {
+    async fn started(
+        program: impl Into<PathBuf>,
+        options: &[(&str, &str)],
+        clock: Option<OwnClock>,
+    ) -> Self {
+        let program = program.into();
         let port = ports::unused();
         let folder = TempDir::new().expect("a folder for redis");
         let mut all: Vec<(String, String)> = Vec::new();
@@ -56,8 +77,8 @@ impl Redis {
             all.retain(|(known, _)| known != name);
             all.push(((*name).to_owned(), (*value).to_owned()));
         }
-        let process = spawn(port, &folder, &all, clock.as_ref());
-        let mut redis = Self { port, folder, options: all, clock, process };
+        let process = spawn(&program, port, &folder, &all, clock.as_ref());
+        let mut redis = Self { port, folder, options: all, clock, program, process };
         redis.ready().await;
         redis
     }
@@ -95,7 +116,8 @@ impl Redis {
     /// Starts it again on the same port and folder, and waits until it answers.
     pub async fn start_again(&mut self) {
         self.process.kill();
-        self.process = spawn(self.port, &self.folder, &self.options, self.clock.as_ref());
+        self.process =
+            spawn(&self.program, self.port, &self.folder, &self.options, self.clock.as_ref());
         self.ready().await;
     }
 
@@ -165,12 +187,13 @@ pub(crate) async fn connect_patiently(url: &str) -> redis::RedisResult<Multiplex
 }
 
 fn spawn(
+    program: &Path,
     port: u16,
     folder: &TempDir,
     options: &[(String, String)],
     clock: Option<&OwnClock>,
 ) -> Process {
-    let mut command = command("redis-server");
+    let mut command = command(program);
     command.current_dir(folder.path());
     command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
     command.arg("--dir").arg(folder.path());

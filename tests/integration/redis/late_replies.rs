@@ -85,8 +85,8 @@ async fn the_question_without_a_reply_is_named() {
     let redis = Redis::start().await;
     for (word, step) in [
         ("run_id", "its lineage"),
-        ("acl_check_cmd", "the rights of \"default\""),
-        ("SCRIPT", "the script commit.lua"),
+        ("NOMKSTREAM", "the rights of \"default\""),
+        ("Commits groups of writes", "the script commit.lua"),
     ] {
         let proxy = FaultProxy::before(&redis.address()).await;
         proxy.set(Fault::DropRepliesAfter(word));

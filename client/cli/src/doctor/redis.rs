@@ -114,7 +114,7 @@ async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
         checks.push(Check::ok("redis", "keeps what it acknowledges, and its clock agrees"));
     }
     checks.extend(findings.into_iter().map(finding_check));
-    checks.push(own_rights(link, needs).await?);
+    checks.push(own_rights(link, needs).await);
     checks.extend(rights(link).await?);
     Ok(checks)
 }
@@ -162,21 +162,13 @@ async fn info(link: &RedisLink, section: &str, name: &str) -> Result<Option<Stri
     }
 }
 
-/// Checks the rights that lock-server needs, without using them.
-async fn own_rights(link: &RedisLink, needs: &Needs) -> Result<Check, String> {
+/// Checks the rights that lock-server needs, without changing anything.
+async fn own_rights(link: &RedisLink, needs: &Needs) -> Check {
     let about = "redis rights of lock-server";
-    let result = match link.call(&needs.question()).await {
-        Ok(missing) => needs.judge(&text_fields(missing).unwrap_or_default()),
-        Err(LinkError::Server { code, .. }) if code == "NOPERM" => {
-            needs.judge(&["+eval".to_owned()])
-        }
-        Err(LinkError::Server { code, message }) => Err(format!("{code} {message}")),
-        Err(error) => return Err(error.to_string()),
-    };
-    Ok(match result {
+    match needs.check_over(link, LinkOptions::default().connect_timeout).await {
         Ok(()) => Check::ok(about, "this user may do all that lock-server needs"),
         Err(error) => Check::warning(about, error),
-    })
+    }
 }
 
 /// Checks the commands with which the guard's Redis port ends the connections of a stale holder and

@@ -1,139 +1,216 @@
 //! Verification of the rights of this server's user in Redis.
 //!
-//! A script verifies them on each new connection before any other command, and runs none of the
-//! commands that it verifies: a missing right is found at start, and not in the middle of a script
-//! that has written already.
+//! On each new connection every command is tried before any other, in a form that changes nothing:
+//! a missing right is found at start, and not in the middle of a script that has written already.
+//! Redis looks at rights before it runs a command, so any reply but NOPERM shows the right.
+
+use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError, RedisResult, Value};
-use redis_link::{RedisTarget, Script, plain, text_fields};
+use futures_util::future::join_all;
+use redis_link::{LinkError, RedisLink, RedisTarget, plain};
 
-/// Commands without a key.
-const PLAIN: [&str; 9] =
-    ["ping", "info", "time", "eval", "evalsha", "script|load", "publish", "subscribe", "scan"];
-/// Commands on the keys of the namespace, sent or in scripts.
-const KEYED: [&str; 22] = [
-    "del",
-    "exists",
-    "hmget",
-    "hset",
-    "incrby",
-    "mget",
-    "persist",
-    "pexpire",
-    "pttl",
-    "set",
-    "setrange",
-    "unlink",
-    "xadd",
-    "xrange",
-    "xrevrange",
-    "xtrim",
-    "zadd",
-    "zcard",
-    "zrange",
-    "zrangebylex",
-    "zremrangebylex",
-    "zremrangebyscore",
+/// The absent key of the namespace, and the channel without listeners, that are tried.
+const KEY: &str = "KEY";
+const CHANNEL: &str = "CHANNEL";
+
+/// Rights, as ACL SETUSER takes them, each with a command that changes nothing.
+const TRIED: [(&str, &[&str]); 30] = [
+    ("ping", &["PING"]),
+    ("info", &["INFO", "server"]),
+    ("time", &["TIME"]),
+    ("eval", &["EVAL", "return 1", "0"]),
+    // The digest of `return 1`.
+    ("evalsha", &["EVALSHA", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"]),
+    ("script|load", &["SCRIPT", "LOAD", "return 1"]),
+    ("publish", &["PUBLISH", CHANNEL, ""]),
+    ("scan", &["SCAN", "0", "COUNT", "1"]),
+    ("del", &["DEL", KEY]),
+    ("exists", &["EXISTS", KEY]),
+    ("hmget", &["HMGET", KEY, "f"]),
+    // A field without a value, and below a number that is none: refused by the commands.
+    ("hset", &["HSET", KEY, "f", "v", "g"]),
+    ("incrby", &["INCRBY", KEY, "x"]),
+    ("mget", &["MGET", KEY]),
+    ("persist", &["PERSIST", KEY]),
+    ("pexpire", &["PEXPIRE", KEY, "1000"]),
+    ("pttl", &["PTTL", KEY]),
+    ("set", &["SET", KEY, "v", "XX"]),
+    ("setrange", &["SETRANGE", KEY, "0", ""]),
+    ("unlink", &["UNLINK", KEY]),
+    ("xadd", &["XADD", KEY, "NOMKSTREAM", "*", "f", "v"]),
+    ("xrange", &["XRANGE", KEY, "-", "+"]),
+    ("xrevrange", &["XREVRANGE", KEY, "+", "-"]),
+    ("xtrim", &["XTRIM", KEY, "MAXLEN", "1"]),
+    ("zadd", &["ZADD", KEY, "XX", "1", "m"]),
+    ("zcard", &["ZCARD", KEY]),
+    ("zrange", &["ZRANGE", KEY, "0", "0"]),
+    ("zrangebylex", &["ZRANGEBYLEX", KEY, "-", "+"]),
+    ("zremrangebylex", &["ZREMRANGEBYLEX", KEY, "-", "+"]),
+    ("zremrangebyscore", &["ZREMRANGEBYSCORE", KEY, "0", "0"]),
 ];
+/// Tried on a connection of its own, which it ends for anything else.
+const SUBSCRIBE: &str = "subscribe";
 
 /// Rights that one server needs in one Redis.
 #[derive(Clone, Debug)]
 pub struct Needs {
-    user: String,
+    target: RedisTarget,
     prefix: String,
-    more: Vec<&'static str>,
+    more: Vec<(&'static str, Cmd)>,
 }
 
 impl Needs {
     /// For the namespace whose keys begin with `prefix`.
     pub fn new(target: &RedisTarget, prefix: &str) -> Self {
-        let user = target.credentials().0.unwrap_or("default").to_owned();
         let more = [
-            (target.is_sentinel(), "role"),
-            (target.is_cluster(), "cluster|slots"),
-            (target.db() != 0, "select"),
+            (target.is_sentinel(), "role", command(["ROLE"])),
+            (target.is_cluster(), "cluster|slots", command(["CLUSTER", "SLOTS"])),
+            (target.db() != 0, "select", command(["SELECT", &target.db().to_string()])),
         ];
-        let more = more.into_iter().filter_map(|(is_needed, name)| is_needed.then_some(name));
-        Self { user, prefix: prefix.to_owned(), more: more.collect() }
+        let more = more.into_iter().filter(|(is_needed, ..)| *is_needed);
+        let more = more.map(|(_, right, command)| (right, command)).collect();
+        Self { target: target.clone(), prefix: prefix.to_owned(), more }
     }
 
     /// And for waiting for so many replicas.
     pub(in crate::store) fn and_replicas(mut self, count: u32) -> Self {
         if count > 0 {
-            self.more.push("wait");
+            self.more.push(("wait", command(["WAIT", "0", "1"])));
         }
         self
     }
 
-    /// The command that asks Redis which of the rights are missing.
-    pub fn question(&self) -> Cmd {
-        let script = Script::new("rights.lua", include_str!("rights.lua"));
-        let mut command = script.call_once(&[]);
-        command.arg(&self.prefix).arg(format!("{}c:", self.prefix));
-        command.arg(&PLAIN[..]).arg(&self.more);
-        for name in KEYED {
-            command.arg(format!("{name} key"));
-        }
-        command
-    }
-
-    /// Verifies the rights.
+    /// Verifies the rights at the start of a connection, and the one to listen on another.
     ///
     /// # Errors
     /// A sentence that names the missing rights and how to grant them, or why they cannot be
     /// verified.
     pub(in crate::store) async fn check(
         &self,
-        connection: &mut MultiplexedConnection,
+        connection: &MultiplexedConnection,
+        timeout: Duration,
     ) -> Result<(), String> {
-        let reply: RedisResult<Value> = self.question().query_async(connection).await;
-        let missing = match reply {
-            Ok(value) => text_fields(value).unwrap_or_default(),
-            Err(error) => self.refused(&error)?,
-        };
-        self.judge(&missing)
+        let tried = self.tried().map(|(right, command)| {
+            let mut connection = connection.clone();
+            async move {
+                let reply: RedisResult<Value> = command.query_async(&mut connection).await;
+                reply.err().map_or(Ok(None), |error| self.refused(right, &error))
+            }
+        });
+        self.judge(join_all(tried).await, timeout).await
     }
 
-    fn refused(&self, error: &RedisError) -> Result<Vec<String>, String> {
-        // Before a login Redis reads short commands alone.
-        let is_unknown = error.detail().is_some_and(|text| text.contains("unauthenticated"));
+    /// Verifies the rights over a link.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub async fn check_over(&self, link: &RedisLink, timeout: Duration) -> Result<(), String> {
+        let tried = self.tried().map(|(right, command)| async move {
+            match link.call(&command).await {
+                Err(LinkError::Server { code, message }) if code == "NOPERM" => {
+                    Ok(Some(self.missing(right, &message)))
+                }
+                Ok(_) | Err(LinkError::Server { .. }) => Ok(None),
+                Err(error) => Err(error.to_string()),
+            }
+        });
+        self.judge(join_all(tried).await, timeout).await
+    }
+
+    fn tried(&self) -> impl Iterator<Item = (&'static str, Cmd)> {
+        let (key, channel) = (format!("{}rights", self.prefix), self.channel());
+        let common = TRIED.iter().map(move |(right, words)| {
+            let words = words.iter().map(|word| match *word {
+                KEY => key.as_str(),
+                CHANNEL => channel.as_str(),
+                word => word,
+            });
+            (*right, command(words))
+        });
+        common.chain(self.more.iter().cloned())
+    }
+
+    /// No server has this id.
+    fn channel(&self) -> String {
+        format!("{}c:rights", self.prefix)
+    }
+
+    /// The right that this command's user lacks, if that is why it was refused.
+    fn refused(&self, right: &str, error: &RedisError) -> Result<Option<String>, String> {
+        let detail = error.detail().unwrap_or_default();
         match error.code() {
-            Some("NOPERM") => Ok(vec!["+eval".to_owned()]),
-            code if is_unknown || code == Some("NOAUTH") => {
+            Some("NOPERM") => Ok(Some(self.missing(right, detail))),
+            // Before a login Redis reads short commands alone.
+            code if detail.contains("unauthenticated") || code == Some("NOAUTH") => {
                 Err("Redis wants a password; name the user with --store-user and \
                                    the file of the password with --store-password-file"
                     .to_owned())
             }
-            _ => Err(format!(
+            Some(_) => Ok(None),
+            None => Err(format!(
                 "Redis cannot be asked for the rights of \"{}\": {}",
-                self.user,
+                self.user(),
                 plain(error)
             )),
         }
     }
 
-    /// Checks that no right is missing.
-    ///
-    /// # Errors
-    /// A sentence with the missing rights and what to do.
-    pub fn judge(&self, missing: &[String]) -> Result<(), String> {
+    /// Redis says of a command which of its rights is missing: to the command, the key or the
+    /// channel.
+    fn missing(&self, right: &str, message: &str) -> String {
+        let lacks = |what: &str| message.contains("access") && message.contains(what);
+        if lacks("channel") {
+            format!("&{}c:*", self.prefix)
+        } else if lacks("key") {
+            format!("~{}*", self.prefix)
+        } else {
+            format!("+{right}")
+        }
+    }
+
+    /// Judges the replies, and tries to listen.
+    async fn judge(
+        &self,
+        replies: Vec<Result<Option<String>, String>>,
+        timeout: Duration,
+    ) -> Result<(), String> {
+        let mut missing: Vec<String> = Vec::new();
+        let replies = replies.into_iter().chain([self.listens(timeout).await]);
+        for reply in replies {
+            missing.extend(reply?.filter(|right| !missing.contains(right)));
+        }
         if missing.is_empty() {
             return Ok(());
         }
-        let mut rights: Vec<&str> = Vec::new();
-        for right in missing {
-            if !rights.contains(&right.as_str()) {
-                rights.push(right);
-            }
-        }
-        let user = &self.user;
-        let rights = rights.join(" ");
+        let (user, rights) = (self.user(), missing.join(" "));
         Err(format!(
             "the Redis user \"{user}\" lacks rights that lock-server needs: {rights}; run ACL \
              SETUSER {user} {rights}"
         ))
     }
+
+    async fn listens(&self, timeout: Duration) -> Result<Option<String>, String> {
+        let mut listener = self.target.subscribe(timeout).await?;
+        match tokio::time::timeout(timeout, listener.subscribe(self.channel())).await {
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(error)) => self.refused(SUBSCRIBE, &error),
+            Err(_) => Err("Redis did not reply to SUBSCRIBE in time".to_owned()),
+        }
+    }
+
+    fn user(&self) -> &str {
+        self.target.credentials().0.unwrap_or("default")
+    }
+}
+
+fn command<'a>(words: impl IntoIterator<Item = &'a str>) -> Cmd {
+    let mut command = Cmd::new();
+    for word in words {
+        command.arg(word);
+    }
+    command
 }
 
 #[cfg(test)]
@@ -167,21 +244,26 @@ mod tests {
         }
         assert!(found.len() > 20, "{found:?}");
         // What this server sends by itself.
-        found.extend(["xrevrange", "zcard"].map(str::to_owned));
-        found.retain(|name| !PLAIN.contains(&name.as_str()));
-        assert_eq!(found, KEYED.map(str::to_owned).into());
+        found.extend(["xrevrange", "zcard", "scan"].map(str::to_owned));
+        found.extend(["ping", "info", "eval", "evalsha", "script|load"].map(str::to_owned));
+        assert_eq!(found, TRIED.map(|(right, _)| right.to_owned()).into());
     }
 
     #[test]
-    fn what_is_missing_is_said_with_what_to_do() {
+    fn what_is_missing_is_read_from_the_refusal() {
         let target = "redis://locks:x@a/2".parse().unwrap();
         let needs = Needs::new(&target, "{fence:default}:");
-        assert_eq!(needs.judge(&[]), Ok(()));
-        let missing = ["+incr", "+publish", "&c*", "+incr"].map(str::to_owned);
-        let error = needs.judge(&missing).unwrap_err();
-        assert!(error.ends_with("run ACL SETUSER locks +incr +publish &c*"), "{error}");
-        assert_eq!(needs.more, ["select"]);
-        assert_eq!(needs.clone().and_replicas(0).more, ["select"]);
-        assert_eq!(needs.and_replicas(1).more, ["select", "wait"]);
+        for (message, missing) in [
+            ("this user has no permissions to run the 'hset' command", "+hset"),
+            ("User locks has no permissions to run the 'hset' command", "+hset"),
+            ("No permissions to access a key", "~{fence:default}:*"),
+            ("No permissions to access a channel", "&{fence:default}:c:*"),
+        ] {
+            assert_eq!(needs.missing("hset", message), missing);
+        }
+        let more = |needs: &Needs| needs.more.iter().map(|(right, _)| *right).collect::<Vec<_>>();
+        assert_eq!(more(&needs), ["select"]);
+        assert_eq!(more(&needs.clone().and_replicas(0)), ["select"]);
+        assert_eq!(more(&needs.and_replicas(1)), ["select", "wait"]);
     }
 }

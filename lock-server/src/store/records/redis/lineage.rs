@@ -186,7 +186,7 @@ impl Verifier for LineageKeeper {
         connection: &mut MultiplexedConnection,
         choice: Option<u64>,
     ) -> Result<(), String> {
-        self.needs.check(connection).await?;
+        self.needs.check(connection, LinkOptions::default().connect_timeout).await?;
         let id = match self.judge(connection, choice).await? {
             Verdict::Same { id } => id,
             Verdict::New { id, counter, reason, paused_ms } => {
@@ -231,7 +231,7 @@ pub async fn init_fresh(
     let target = target.in_slot_of(keys.prefix().as_bytes());
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
-    Needs::new(&target, keys.prefix()).check(&mut connection).await?;
+    Needs::new(&target, keys.prefix()).check(&connection, timeout).await?;
     let is_cluster = target.is_cluster();
     let known = KnownLineage { choice, ..KnownLineage::default() };
     match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
