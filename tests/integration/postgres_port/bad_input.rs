@@ -28,7 +28,6 @@ async fn first_packets_that_are_none() {
         (startup(2 << 16, &[("user", "a")]), "0A000"),
         (startup(VERSION, &[]), "08P01"),
         (startup(VERSION, &[("database", "shop")]), "28000"),
-        (startup(VERSION, &[("user", "a"), ("database", "other")]), "3D000"),
         (startup(VERSION, &[("user", "a"), ("replication", "true")]), "0A000"),
         (startup(VERSION, &[("user", "a"), ("fence.lock", "x")]), "28000"),
         (with_length(9, b"\0\x03\0\0a"), "08P01"),
@@ -39,6 +38,29 @@ async fn first_packets_that_are_none() {
         assert!(!error.field('M').is_empty());
     }
     port.log_in(1).await.unwrap();
+}
+
+/// A stranger learns no name of the port, and gets the reply that load balancers wait for.
+#[tokio::test]
+async fn names_are_for_those_who_were_authenticated() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres).args(&["--postgres-reader", "reader"])).await;
+    let asks = startup(VERSION, &[("user", "stranger")]);
+    let mut client = PostgresClient::connect(&port.address).await;
+    client.send(&asks).await;
+    let first = client.frame().await.unwrap();
+    assert_eq!((first.tag, &first.body[..]), (b'R', &[0, 0, 0, 3][..]));
+    for (user, password, code) in [
+        ("stranger", "x".to_owned(), "FE400"),
+        ("stranger", credential_of("shop", 1, 1), "3D000"),
+        ("reader", "any".to_owned(), "3D000"),
+    ] {
+        let refused = PostgresClient::log_in(&port.address, user, "other", &password).await;
+        let error = refused.unwrap_err();
+        assert_eq!(error.code(), code, "{user}: {error:?}");
+        let says = format!("{error:?}");
+        assert_eq!(says.contains("\\\"shop\\\""), code == "3D000", "{says}");
+    }
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use fence_tests::ports;
 use fence_tests::postgres_client::credential_of;
 use fence_tests::process::{Process, command};
 use fence_tests::wait::until;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 
 use super::{database, port, setup, setup_at, shop};
 
@@ -97,4 +98,36 @@ async fn a_pooler_behind_the_port_is_refused() {
     let setup = setup_at(&format!("postgres://guard@127.0.0.1:{}/shop", pooler.port));
     let refused = setup.args(&["--postgres-writer", "writer"]).refused().await;
     assert!(refused.stderr.contains("pooler"), "{}", refused.stderr);
+}
+
+/// Its check sends a user and no database, and waits for the question for a password.
+#[tokio::test]
+async fn the_check_of_haproxy_finds_the_port_up() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("stats");
+    let text = format!(
+        "global\n  stats socket {}\ndefaults\n  mode tcp\n  timeout connect 10s\n  \
+         timeout client 10s\n  timeout server 10s\nlisten shop\n  bind 127.0.0.1:{}\n  \
+         option pgsql-check user monitor\n  server guard {} check inter 100\n",
+        socket.display(),
+        ports::unused(),
+        port.address
+    );
+    let file = folder.path().join("haproxy.cfg");
+    std::fs::write(&file, text).unwrap();
+    let mut haproxy = command("haproxy");
+    haproxy.args(["-db", "-f"]).arg(&file);
+    let _haproxy = Process::spawn("haproxy", haproxy);
+    let state = || async {
+        let mut stream = UnixStream::connect(&socket).await.ok()?;
+        stream.write_all(b"show stat\n").await.ok()?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said).await.ok()?;
+        let line = said.lines().find(|line| line.starts_with("shop,guard,"))?.to_owned();
+        line.contains("L7").then_some(line)
+    };
+    let line = until("the check's result", state).await;
+    assert!(line.contains("L7OK"), "{line}");
 }

@@ -1,5 +1,6 @@
 //! Start and end of the port: what it refuses to stand before, and its drain.
 
+use fence_tests::postgres_client::{PostgresClient, frame};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::wait::until;
 
@@ -76,21 +77,38 @@ async fn a_replica_gets_no_sessions() {
     assert!(text.contains("in recovery"), "{text}");
 }
 
+/// COPY by the extended protocol, with the messages of libpq: a Sync behind Execute, which the
+/// server ignores, and another behind the data.
+async fn copy(client: &mut PostgresClient) {
+    let parse = frame(b'P', b"\0COPY journal FROM STDIN\0\0\0");
+    let bind = frame(b'B', &[0; 8]);
+    let execute = frame(b'E', &[0; 5]);
+    let sync = frame(b'S', b"");
+    client.send(&[&parse[..], &bind, &execute, &sync].concat()).await;
+    while client.frame().await.expect("a frame").tag != b'G' {}
+    let data = frame(b'd', b"1\t2\n");
+    client.send(&[&data[..], &frame(b'c', b""), &sync].concat()).await;
+    client.rows().await.expect("a row");
+}
+
 #[tokio::test]
 async fn shutdown_ends_idle_sessions_and_waits_for_busy_ones() {
     let postgres = database().await;
     let port = port(&setup(&postgres)).await;
     let mut idle = port.log_in(1).await.unwrap();
+    let mut copied = port.log_in(1).await.unwrap();
+    copy(&mut copied).await;
     let mut busy = port.log_in(1).await.unwrap();
     busy.query("BEGIN").await.unwrap();
     busy.query("INSERT INTO journal VALUES (1, 1)").await.unwrap();
     port.server.process.terminate();
     assert_eq!(idle.rows().await.unwrap_err().code(), "57P01");
+    assert_eq!(copied.rows().await.unwrap_err().code(), "57P01");
     busy.query("COMMIT").await.unwrap();
     assert_eq!(busy.rows().await.unwrap_err().code(), "57P01");
     let mut server = port.server;
     assert_eq!(server.process.ended().await.code, 0);
-    assert_eq!(shop(&postgres, "postgres", "SELECT count(*) FROM journal").await, "1");
+    assert_eq!(shop(&postgres, "postgres", "SELECT count(*) FROM journal").await, "2");
     // Nothing of the guard stays at the server.
     let sql = "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('guard', 'writer')";
     until("the sessions to end", || async {

@@ -31,18 +31,7 @@ pub(super) async fn authenticate(
     client: &mut Client,
     startup: &Startup,
 ) -> Result<Admission, Early> {
-    let settings = &thread.port.settings;
-    let database = settings.upstream.database();
-    if startup.database != database {
-        return Err(Refusal::new(
-            sqlstate::NO_DATABASE,
-            format!("database \"{}\" is not served at this port", startup.database),
-            format!("the port serves database \"{database}\" alone"),
-            "Name that database, or ask for a guard before the other one.",
-        )
-        .into());
-    }
-    let is_reader = settings.reader.as_deref() == Some(startup.user.as_str());
+    let is_reader = thread.port.settings.reader.as_deref() == Some(startup.user.as_str());
     match &startup.credential {
         Some(credential) => Ok(present(&thread.port, startup, credential)?),
         None if is_reader => {
@@ -54,6 +43,20 @@ pub(super) async fn authenticate(
     }
 }
 
+/// Checks the database's name. Names of this port are for those who were authenticated.
+fn check_database(settings: &PortSettings, startup: &Startup) -> Result<(), Refusal> {
+    let database = settings.upstream.database();
+    if startup.database == database {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        sqlstate::NO_DATABASE,
+        format!("database \"{}\" is not served at this port", startup.database),
+        format!("the port serves database \"{database}\" alone"),
+        "Name that database, or ask for a guard before the other one.",
+    ))
+}
+
 /// Verifies a credential, and chooses the role that it is good for.
 pub(super) fn present(
     port: &Port,
@@ -61,9 +64,10 @@ pub(super) fn present(
     credential: &str,
 ) -> Result<Admission, Refusal> {
     let policy = &port.guard.fencing;
-    let writers = writers(&port.settings, startup)?;
     let fences = policy.credential(credential.as_bytes());
     let mut fences = fences.map_err(|reject| Refusal::of_reject(&reject))?;
+    check_database(&port.settings, startup)?;
+    let writers = writers(&port.settings, startup)?;
     let mut needed = Vec::new();
     for writer in writers {
         let lock = lock_of(policy, &resource(&port.settings, writer))?;
@@ -201,10 +205,13 @@ async fn open_once(
     startup: &Startup,
 ) -> Result<ServerSession, Unopened> {
     let Admission { fences, login } = admission;
-    let mut parameters = vec![("database", startup.database.as_str())];
+    let upstream = &thread.port.settings.upstream;
+    let mut parameters = vec![("database", upstream.database())];
     parameters.extend(startup.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    let mut server = thread.port.settings.upstream.open(login, &parameters).await?;
+    let mut server = upstream.open(login, &parameters).await?;
     if fences.is_empty() {
+        // The server has verified the reader's password.
+        check_database(&thread.port.settings, startup).map_err(Unopened::Refused)?;
         return Ok(server);
     }
     let server_start = server.server_start().await?;

@@ -17,6 +17,12 @@ pub(super) struct Traffic {
     under_way: u64,
     /// `true` after an Execute that no Sync follows yet: the server executes it at once.
     executes: bool,
+    /// Syncs behind the last Execute. If that begins a COPY from the client, the server ignores
+    /// them.
+    syncs: u64,
+    /// `true` from CopyInResponse until the client ends the data or the server refuses it: the
+    /// server ignores each Sync.
+    copies: bool,
     /// Transaction status in the last ReadyForQuery: idle, in a transaction, in a failed one.
     status: u8,
 }
@@ -38,6 +44,8 @@ impl Traffic {
             of_server: ServerFrames::default(),
             under_way: 0,
             executes: false,
+            syncs: 0,
+            copies: false,
             status: b'I',
         }
     }
@@ -48,15 +56,21 @@ impl Traffic {
     /// [`BadLength`]: the client does not speak the protocol.
     pub(super) fn sent(&mut self, bytes: &[u8]) -> Result<(), BadLength> {
         // Query, FunctionCall and Sync: the server replies to each with ReadyForQuery, but not to
-        // a Sync during COPY. So the count is never too low.
-        let under_way = &mut self.under_way;
-        let executes = &mut self.executes;
-        self.of_client.scan(bytes, |tag| match tag {
+        // a Sync during COPY.
+        let Self { of_client, under_way, executes, syncs, copies, .. } = self;
+        of_client.scan(bytes, |tag| match tag {
+            b'S' if *copies => {}
             b'Q' | b'F' | b'S' => {
                 *under_way += 1;
                 *executes = false;
+                *syncs = if tag == b'S' { *syncs + 1 } else { 0 };
             }
-            b'E' => *executes = true,
+            b'E' => {
+                *executes = true;
+                *syncs = 0;
+            }
+            // CopyDone, CopyFail.
+            b'c' | b'f' => *copies = false,
             _ => {}
         })
     }
@@ -91,8 +105,16 @@ impl Traffic {
         let (taken, rest) = bytes.split_at(bytes.len().min(wanted - held.len()));
         held.extend_from_slice(taken);
         let Some((tag, len)) = frames::header(held)? else { return Ok(rest) };
+        self.copies &= tag != b'E';
         match tag {
             b'E' | b'Z' if len <= ERROR_MAX && held.len() < len => return Ok(rest),
+            // CopyInResponse: the Syncs that the client sent behind that Execute complete nothing.
+            // Behind a Query there are none.
+            b'G' => {
+                self.copies = true;
+                self.executes |= self.syncs > 0;
+                self.under_way = self.under_way.saturating_sub(std::mem::take(&mut self.syncs));
+            }
             b'E' if len <= ERROR_MAX => {
                 let error = ErrorFrame::read(held);
                 if error.is_some_and(|error| error.is_fatal()) {
@@ -178,6 +200,48 @@ mod tests {
         traffic.sent(&frame(b'S', b"")).unwrap();
         traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
         assert!(traffic.is_idle() && !traffic.is_unknown());
+    }
+
+    /// The messages of libpq, with the Sync that it sends at once, of drivers that flush, and of a
+    /// simple query.
+    #[test]
+    fn a_session_rests_after_a_copy() {
+        let execute = frame(b'E', b"\0\0\0\0\0");
+        let sync = frame(b'S', b"");
+        for begin in [
+            [execute.clone(), sync.clone()].concat(),
+            [execute.clone(), frame(b'H', b"")].concat(),
+            frame(b'Q', b"COPY t FROM STDIN\0"),
+        ] {
+            let is_simple = begin[0] == b'Q';
+            for fails in [false, true] {
+                let mut traffic = Traffic::new();
+                let mut out = BytesMut::new();
+                traffic.sent(&begin).unwrap();
+                traffic.received(&frame(b'G', b"\0\0\0"), &mut out).unwrap();
+                assert!(traffic.is_unknown() && !traffic.is_idle());
+                traffic.sent(&frame(b'd', b"1\n")).unwrap();
+                if fails {
+                    traffic.received(&error("ERROR"), &mut out).unwrap();
+                }
+                traffic.sent(&sync).unwrap();
+                assert!(traffic.is_unknown() && !traffic.is_idle());
+                if !fails {
+                    traffic.sent(&frame(b'c', b"")).unwrap();
+                    if !is_simple {
+                        traffic.sent(&sync).unwrap();
+                    }
+                    assert!(traffic.is_unknown() && !traffic.is_idle());
+                    traffic.received(&frame(b'C', b"COPY 1\0"), &mut out).unwrap();
+                } else if is_simple {
+                    // The server replies to the Query, and to the Sync.
+                    traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
+                }
+                assert!(traffic.is_unknown());
+                traffic.received(&frame(b'Z', b"I"), &mut out).unwrap();
+                assert!(traffic.is_idle() && !traffic.is_unknown(), "{begin:?} {fails}");
+            }
+        }
     }
 
     #[test]
