@@ -66,19 +66,18 @@ impl FencingPolicy {
         intent: Intent,
     ) -> Result<Option<Fence>, Reject> {
         let resource = resource.into();
-        let key = resource.key;
         let presented = self.header(headers)?;
         let (lock, unfenced_reads) = match self.rules.protection(resource)? {
             // A token that was sent is verified above, and then not needed.
             Protection::Open => return Ok(None),
-            Protection::Deny => return Err(denied(key)),
+            Protection::Deny => return Err(denied(resource)),
             Protection::Lock { lock, unfenced_reads } => (lock, unfenced_reads),
         };
         let may_read = unfenced_reads || self.allow_unfenced_reads;
         match presented {
             None if intent == Intent::Read && may_read => Ok(None),
-            None => Err(required(&lock, &format!("object {key}"))),
-            Some(presented) => of_lock(presented, &lock, &format!("object {key}")).map(Some),
+            None => Err(required(&lock, &format!("object {resource}"))),
+            Some(presented) => of_lock(presented, &lock, &format!("object {resource}")).map(Some),
         }
     }
 
@@ -89,7 +88,7 @@ impl FencingPolicy {
     pub fn lock_of(&self, key: &ObjectKey) -> Result<Option<LockName>, Reject> {
         match self.rules.protection(key)? {
             Protection::Open => Ok(None),
-            Protection::Deny => Err(denied(key)),
+            Protection::Deny => Err(denied(key.into())),
             Protection::Lock { lock, .. } => Ok(Some(lock)),
         }
     }
@@ -173,8 +172,8 @@ impl FencingPolicy {
     }
 }
 
-fn denied(key: &ObjectKey) -> Reject {
-    let detail = format!("object {key} is denied to every caller by the guard's rules");
+fn denied(resource: Resource<'_>) -> Reject {
+    let detail = format!("object {resource} is denied to every caller by the guard's rules");
     let hint = "Use another key, or ask an operator for a rule that names this one's lock.";
     Reject::new(Code::Forbidden, detail).hint(hint)
 }

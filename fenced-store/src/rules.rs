@@ -57,21 +57,21 @@ use target::{Part, Target};
 /// Object of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Resource<'a> {
-    /// Its key.
-    pub key: &'a ObjectKey,
+    /// Its key, any bytes.
+    pub key: &'a [u8],
     /// Method of the request, at the reverse proxy.
     pub method: Option<&'a Method>,
 }
 
 impl<'a> From<&'a ObjectKey> for Resource<'a> {
     fn from(key: &'a ObjectKey) -> Self {
-        Self { key, method: None }
+        Self { key: key.as_str().as_bytes(), method: None }
     }
 }
 
 impl fmt::Display for Resource<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.key.fmt(f)
+        f.write_str(&shown(self.key))
     }
 }
 
@@ -159,7 +159,7 @@ impl Rules {
     /// object, and it must not be touched.
     pub fn protection<'a>(&self, resource: impl Into<Resource<'a>>) -> Result<Protection, Invalid> {
         let resource = resource.into();
-        let key = resource.key.as_str().as_bytes();
+        let key = resource.key;
         let mut scratch = String::new();
         let resolved = match self.find(resource) {
             Some(rule) => rule.resolve(key, &mut scratch),
@@ -256,7 +256,7 @@ impl Rules {
     }
 
     fn find(&self, resource: Resource<'_>) -> Option<&Rule> {
-        let key = resource.key.as_str().as_bytes();
+        let key = resource.key;
         let method = resource.method.map(Method::as_str);
         self.rules.iter().find(|rule| rule.matches(key, method))
     }

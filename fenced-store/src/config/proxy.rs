@@ -11,9 +11,8 @@ use service_kit::tls::ServerUrl;
 
 use super::{ElectionFlags, ReportFlags};
 use crate::doors::http_proxy::{
-    Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
+    PathKey, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
 };
-use crate::key::ObjectKey;
 
 /// Reverse proxy before an HTTP datastore, in place of a store.
 #[derive(Clone, Debug, Args)]
@@ -59,7 +58,7 @@ pub struct ProxyFlags {
     /// strong ETags that are never reused, and conditions that are checked, PUT and DELETE of
     /// protected paths carry If-Match or If-None-Match; otherwise the guard does not start.
     #[arg(long, value_name = "PATH", value_parser = probe_folder)]
-    pub etag_probe: Option<ObjectKey>,
+    pub etag_probe: Option<PathKey>,
 }
 
 impl ProxyFlags {

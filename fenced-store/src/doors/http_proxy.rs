@@ -34,6 +34,7 @@ pub mod lane;
 #[cfg(test)]
 mod lane_model;
 mod lanes;
+mod path_key;
 mod received;
 mod second_name;
 mod service;
@@ -43,6 +44,7 @@ mod upstream;
 
 pub use election::ElectionOptions;
 pub use handler::Proxy;
+pub use path_key::PathKey;
 pub use service::LaneService;
 pub use upstream::{
     LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
@@ -30,7 +30,9 @@ use tower::ServiceExt as _;
 
 use super::term::Term;
 use super::upstream::{Upstream, UpstreamHttp};
+use crate::fencing::Intent;
 use crate::https::{Connector, Https};
+use crate::rules::is_safe;
 
 use self::connection::Connection;
 use self::exchange::Unanswered;
@@ -116,7 +118,8 @@ impl Client {
     ///
     /// A connection that ended before the request's turn hands it back, and then another one is
     /// used: nothing was sent. So does one whose upstream states that it has not processed the
-    /// request (HTTP/2). Anything else that breaks before the reply is an unknown outcome.
+    /// request (HTTP/2), and a GET, HEAD or OPTIONS whose reused connection (HTTP/1) ended before a
+    /// byte of the reply. Anything else that breaks before the reply is an unknown outcome.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection, or resets the stream; the upstream may still act
@@ -124,12 +127,13 @@ impl Client {
     pub(super) async fn send(
         &self,
         mut request: Request<UpstreamBody>,
+        effect: Intent,
     ) -> Result<Response<ReplyBody>, Lost> {
         if !self.term.holds() {
             return Err(Lost::NotLeader);
         }
         if !self.may_share() {
-            match self.send_warm(request).await? {
+            match self.send_warm(request, effect).await? {
                 Sent::Replied(response) => return Ok(response),
                 Sent::Unsent(unsent) => request = unsent,
             }
@@ -157,17 +161,32 @@ impl Client {
     }
 
     /// Sends a request on a connection of HTTP/1 that has carried others; hands it back if there is
-    /// none.
-    async fn send_warm(&self, mut request: Request<UpstreamBody>) -> Result<Sent, Lost> {
+    /// none, or if the one ended without a byte of a reply and the request changes nothing: the
+    /// upstream closed it while the request was on its way (RFC 9110 section 9.2.2).
+    async fn send_warm(
+        &self,
+        mut request: Request<UpstreamBody>,
+        effect: Intent,
+    ) -> Result<Sent, Lost> {
         while let Some(mut connection) = self.pool.take() {
             if !poll_fn(|cx| Poll::Ready(connection.is_usable(cx))).await {
                 continue;
             }
+            let again = if effect == Intent::Read { copy_of_a_read(&request) } else { None };
+            if again.is_some() {
+                connection.await_first_byte();
+            }
             match connection.send(request).await {
-                Ok(response) => return Ok(Sent::Replied(replied(connection, response))),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => request = unsent,
-                    None => return Err(self.lost(&connection, error.error())),
+                Ok(response) => match again.filter(|_| is_goodbye(response.status())) {
+                    Some(again) => return Ok(Sent::Unsent(again)),
+                    None => return Ok(Sent::Replied(replied(connection, response))),
+                },
+                Err(mut error) => match (error.take_message(), again) {
+                    (Some(unsent), _) => request = unsent,
+                    (None, Some(again)) if connection.awaits_first_byte() => {
+                        return Ok(Sent::Unsent(again));
+                    }
+                    _ => return Err(self.lost(&connection, error.error())),
                 },
             }
         }
@@ -267,6 +286,25 @@ impl Client {
         // It has kilobytes, which would be moved several times a request.
         Ok(Opened::Alone(Box::new(Connection::new(sender, driver, flags))))
     }
+}
+
+/// Returns a copy of a GET, HEAD or OPTIONS whose body is here whole.
+fn copy_of_a_read(request: &Request<UpstreamBody>) -> Option<Request<UpstreamBody>> {
+    let Either::Left(body) = request.body() else { return None };
+    is_safe(request.method()).then(|| {
+        let mut copy = Request::new(Either::Left(body.clone()));
+        *copy.method_mut() = request.method().clone();
+        *copy.uri_mut() = request.uri().clone();
+        *copy.version_mut() = request.version();
+        *copy.headers_mut() = request.headers().clone();
+        copy
+    })
+}
+
+/// Returns `true` for a status that servers send to a connection at rest before they close it: then
+/// it is no reply.
+pub(super) fn is_goodbye(status: StatusCode) -> bool {
+    status == StatusCode::REQUEST_TIMEOUT
 }
 
 fn replied(connection: Box<Connection>, response: Response<Incoming>) -> Response<ReplyBody> {

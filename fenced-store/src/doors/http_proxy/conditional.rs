@@ -22,6 +22,7 @@ use super::conditions::attempt::{
 use super::conditions::probe::{self, Origin, PROBED_BYTES, Reply};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::handler::Proxy;
+use super::path_key::PathKey;
 use super::received::ReplyLimits;
 use super::service::ServedTerm;
 use super::term::Term;
@@ -30,7 +31,6 @@ use crate::counters::Counters;
 use crate::doors::objects::body_budget::BodyBudget;
 use crate::doors::objects::condition;
 use crate::etag::Condition;
-use crate::key::ObjectKey;
 use crate::store::{FenceOutcome, StoreError};
 
 /// Largest reply to the probe, in bytes.
@@ -115,7 +115,7 @@ impl Proxy {
         };
         let doubt = attempt.doubt();
         if let Some(doubt) = doubt {
-            conditions.doubt(request.key.as_str(), doubt);
+            conditions.doubt(request.key.encoded(), doubt);
         }
         let is_sound = conditions.is_trusted();
         if attempt.is_unknown() && matches!(end, End::Replied | End::Settled) {
@@ -174,12 +174,12 @@ fn written(forwarded: &Forwarded) -> Written {
 /// A sentence: the check that failed, and what was seen.
 pub(super) async fn probe(
     upstream: &Upstream,
-    folder: &ObjectKey,
+    folder: &PathKey,
     counters: &Counters,
     kit: &Kit,
 ) -> Result<Arc<Conditions>, String> {
-    let name = format!("{}/fencepost-probe-{}", folder.as_str(), ids::random_hex(8));
-    let key = ObjectKey::new(&name).map_err(|invalid| invalid.to_string())?;
+    let name = format!("{}/fencepost-probe-{}", folder.encoded(), ids::random_hex(8));
+    let key = PathKey::from_path(&name).map_err(|invalid| invalid.to_string())?;
     let client = Client::new(upstream, Term::default(), &kit.tasks);
     let bytes_max = MAX_PROBE_REPLY_BYTES;
     let reply_limits = ReplyLimits { bytes_max, budget: BodyBudget::new(bytes_max, bytes_max) };
@@ -193,7 +193,7 @@ pub(super) async fn probe(
 struct ProbedOrigin {
     client: Client,
     forwarder: Forwarder,
-    key: ObjectKey,
+    key: PathKey,
 }
 
 impl ProbedOrigin {

@@ -15,7 +15,8 @@
 //!   tag. 412, and a read then shows another version: it was applied or never will be. Neither
 //!   would settle it alone: a read may be answered by a cache or a replica, and an upstream has
 //!   other reasons for a 412, such as a lease on the object. So writes with
-//!   [conditions of its own](has_vendor_condition) are sent as they are.
+//!   [conditions of its own](has_vendor_condition) are sent as they are, and [signed](is_signed)
+//!   ones, whose version the guard cannot ask for.
 //! - *Absence is not a version.* A resource can be missing, made and missing again. A creation with
 //!   an unknown outcome is not settled by the next one: it quarantines the lane, and no DELETE goes
 //!   before the lifetime has passed. A DELETE is `bounded`, and so are reads, which leave no tag
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) use self::versions::Versions;
 use http::HeaderMap;
+use http::header::AUTHORIZATION;
 
 use crate::counters::Counters;
 
@@ -53,6 +55,21 @@ const VENDOR_CONDITIONS: [&str; 7] = [
 pub(super) fn has_vendor_condition(headers: &HeaderMap) -> bool {
     let mut names = headers.keys().map(http::HeaderName::as_str);
     names.any(|name| VENDOR_CONDITIONS.iter().any(|begin| name.starts_with(begin)))
+}
+
+/// Beginnings of credentials that sign the method and headers of one request: S3, Google Cloud,
+/// Azure, RFC 9421's forerunners.
+const SIGNATURES: [&str; 5] = ["aws", "goog", "sharedkey", "signature", "hmac"];
+
+/// Returns `true` if a request's credential is good for that request alone: a HEAD of the guard
+/// with it would be refused.
+pub(super) fn is_signed(headers: &HeaderMap) -> bool {
+    let credential = headers.get(AUTHORIZATION).map_or(&b""[..], http::HeaderValue::as_bytes);
+    let begins = |word: &str| {
+        let begin = credential.get(..word.len());
+        begin.is_some_and(|begin| begin.eq_ignore_ascii_case(word.as_bytes()))
+    };
+    SIGNATURES.into_iter().any(begins) || headers.contains_key("signature-input")
 }
 
 /// Reason for a write without a condition.

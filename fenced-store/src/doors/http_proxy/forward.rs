@@ -23,11 +23,12 @@ use tokio::time::error::Elapsed;
 use tower::BoxError;
 
 use super::body::StreamedReply;
-use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain};
+use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain, is_goodbye};
 use super::headers;
+use super::path_key::PathKey;
 use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::{Upstream, is_unknown};
-use crate::key::ObjectKey;
+use crate::fencing::Intent;
 use crate::rules::Resource;
 use crate::service::UNKNOWN_HINT;
 
@@ -35,7 +36,7 @@ use crate::service::UNKNOWN_HINT;
 #[derive(Debug)]
 pub(super) struct Checked {
     pub(super) method: Method,
-    pub(super) key: ObjectKey,
+    pub(super) key: PathKey,
     pub(super) query: Option<String>,
     pub(super) headers: http::HeaderMap,
     pub(super) body: UpstreamBody,
@@ -85,7 +86,7 @@ impl Checked {
 
     /// Returns the resource, as rules see it.
     pub(super) fn resource(&self) -> Resource<'_> {
-        Resource { key: &self.key, method: Some(&self.method) }
+        Resource { key: self.key.bytes(), method: Some(&self.method) }
     }
 }
 
@@ -118,7 +119,7 @@ const OF_A_BODY_OR_CONDITION: [HeaderName; 21] = [
 /// Method and resource of a request, for messages.
 struct What {
     method: Method,
-    key: ObjectKey,
+    key: PathKey,
 }
 
 impl fmt::Display for What {
@@ -222,9 +223,8 @@ impl Forwarder {
         client: &Client,
         request: Request<UpstreamBody>,
     ) -> Result<(http::response::Parts, ReceivedReply), Lost> {
-        let (head, mut body) = client.send(request).await?.into_parts();
-        // Servers send it to a connection at rest too, before they close it: then it is no reply.
-        if head.status == StatusCode::REQUEST_TIMEOUT && body.may_be_unasked() {
+        let (head, mut body) = client.send(request, Intent::Write).await?.into_parts();
+        if is_goodbye(head.status) && body.may_be_unasked() {
             return Err(Lost::Unknown("it replied 408 on a connection that had rested".to_owned()));
         }
         let mut received = ReceivedReply::new(&self.reply_limits);
@@ -270,7 +270,8 @@ impl Forwarder {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
-        let reply = tokio::time::timeout(self.timeout, Box::pin(client.send(request)));
+        let reply =
+            tokio::time::timeout(self.timeout, Box::pin(client.send(request, Intent::Read)));
         let reply = client.term().run(reply).await;
         let Some(reply) = reply.filter(|_| client.term().holds()) else {
             return not_leader(&what);

@@ -21,11 +21,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
 use super::conditions::probe::PROBED_BYTES;
-use super::conditions::{Conditions, has_vendor_condition};
+use super::conditions::{Conditions, has_vendor_condition, is_signed};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
 use super::headers;
 use super::lane::Kind;
 use super::lanes::Entry;
+use super::path_key::PathKey;
 use super::received::ReplyLimits;
 use super::second_name;
 use super::service::{LaneService, ServedTerm};
@@ -35,7 +36,6 @@ use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::{Upload, owner};
 use crate::etag::Condition;
 use crate::fencing::Intent;
-use crate::key::ObjectKey;
 use crate::rules::Resource;
 use crate::service::{Failure, Guard, RequestSummary};
 use crate::store::Fences as _;
@@ -87,10 +87,12 @@ impl Proxy {
     }
 
     /// Returns the form of a write of a protected resource. With a query it may concern a part of
-    /// the resource, or a property, for which the upstream checks no version.
+    /// the resource, or a property, for which the upstream checks no version; what a signed one's
+    /// resource is, the guard may not read.
     fn kind(&self, method: &Method, uri: &Uri, headers: &HeaderMap) -> Kind {
+        let is_alone = has_vendor_condition(headers) || is_signed(headers);
         match *method {
-            _ if uri.query().is_some() || has_vendor_condition(headers) => Kind::Write,
+            _ if uri.query().is_some() || is_alone => Kind::Write,
             Method::PUT if self.conditions().is_some() => Kind::ConditionalPut,
             Method::DELETE if self.conditions().is_some() => Kind::ConditionalDelete,
             _ => Kind::Write,
@@ -180,7 +182,7 @@ fn check(
     proxy: &Proxy,
     head: &Parts,
     is_empty: bool,
-) -> Result<(RequestSummary, ObjectKey, Kind), Failure> {
+) -> Result<(RequestSummary, PathKey, Kind), Failure> {
     let Parts { method, uri, headers, .. } = head;
     second_name::check_method(method)?;
     second_name::check_depth(method, headers)?;
@@ -188,9 +190,9 @@ fn check(
     headers::check_request(headers)?;
     headers::check_body(method, is_empty)?;
     let path = uri.path();
-    let key = ObjectKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
+    let key = PathKey::from_path(path.strip_prefix('/').unwrap_or(path))?;
     let guard = proxy.guard();
-    let resource = Resource { key: &key, method: Some(method) };
+    let resource = Resource { key: key.bytes(), method: Some(method) };
     let intent = guard.fencing.rules.intent(resource);
     let fence = guard.fence(resource, headers, intent)?;
     let text = format!("{method} {key}");

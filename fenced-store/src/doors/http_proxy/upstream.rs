@@ -10,8 +10,8 @@ use http::StatusCode;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
 use super::election::ElectionOptions;
+use super::path_key::PathKey;
 use crate::https::Https;
-use crate::key::ObjectKey;
 
 /// Settings of the reverse proxy.
 #[derive(Clone, Debug)]
@@ -37,7 +37,7 @@ pub struct Upstream {
     /// Time limit of waiting for lower requests.
     pub drain_wait: Duration,
     /// Folder of the probe that must show that writes can be conditional; `None` if they are not.
-    pub etag_probe: Option<ObjectKey>,
+    pub etag_probe: Option<PathKey>,
 }
 
 /// Version of HTTP towards the datastore.
@@ -141,8 +141,8 @@ pub fn upstream_url(text: &str) -> Result<ServerUrl, String> {
 ///
 /// # Errors
 /// [`Invalid`] if it is no path that the proxy forwards.
-pub fn probe_folder(text: &str) -> Result<ObjectKey, Invalid> {
-    ObjectKey::from_path(text.trim_matches('/'))
+pub fn probe_folder(text: &str) -> Result<PathKey, Invalid> {
+    PathKey::from_path(text.trim_matches('/'))
 }
 
 #[cfg(test)]

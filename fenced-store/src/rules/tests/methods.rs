@@ -9,7 +9,7 @@ use super::*;
 fn decided(rules: &Rules, method: &str, key: &str) -> (String, Intent) {
     let key = ObjectKey::new(key).unwrap();
     let method = Method::from_bytes(method.as_bytes()).unwrap();
-    let resource = Resource { key: &key, method: Some(&method) };
+    let resource = Resource { key: key.as_str().as_bytes(), method: Some(&method) };
     let word = match rules.protection(resource).unwrap() {
         Protection::Lock { lock, unfenced_reads: false } => lock.to_string(),
         Protection::Lock { lock, .. } => format!("{lock}+"),

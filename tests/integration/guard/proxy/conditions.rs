@@ -183,13 +183,20 @@ async fn a_refusal_for_another_reason_settles_nothing() {
     assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 0);
 }
 
-/// A 412 to a condition that only this upstream knows shows nothing of the tag.
+/// A 412 to a condition that only this upstream knows shows nothing of the tag; and the guard has no
+/// signature for a HEAD of its own.
 #[tokio::test]
-async fn writes_with_conditions_of_a_vendor_are_bounded() {
+async fn writes_with_conditions_of_a_vendor_and_signed_ones_are_bounded() {
     let world = Versions::new().await;
     let own = token(33);
-    for name in ["x-ms-lease-id", "x-goog-if-metageneration-match", "x-amz-if-match-size"] {
-        let headers = [("fencing-token", own.as_str()), (name, "1")];
+    for (name, value) in [
+        ("x-ms-lease-id", "1"),
+        ("x-goog-if-metageneration-match", "1"),
+        ("x-amz-if-match-size", "1"),
+        ("authorization", "AWS4-HMAC-SHA256 Credential=x, SignedHeaders=host, Signature=y"),
+        ("signature-input", "sig1=(\"@method\")"),
+    ] {
+        let headers = [("fencing-token", own.as_str()), (name, value)];
         let reply = world.api.send(Method::PUT, "/doc", &headers, name).await;
         assert_eq!(reply.header("fencing-guarantee"), Guarantee::Bounded.as_str(), "{name}");
     }

@@ -82,6 +82,16 @@ impl Connection {
         self.flags.has_sent.load(Ordering::Relaxed)
     }
 
+    /// Notes when the first byte of the next reply comes.
+    pub(super) fn await_first_byte(&self) {
+        self.flags.awaits_first.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns `true` if that byte has not come.
+    pub(super) fn awaits_first_byte(&self) -> bool {
+        self.flags.awaits_first.load(Ordering::Relaxed)
+    }
+
     /// Polls the next frame of the reply's body.
     pub(in super::super) fn poll_frame(
         &mut self,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,6 +16,9 @@ use tokio::net::TcpStream;
 
 use super::super::term::Term;
 
+/// Bytes of a reply that are read at first, where it matters whether there are any.
+const FIRST_BYTES: usize = 2048;
+
 /// Facts on a socket that its connection shares with it.
 #[derive(Debug, Default)]
 pub(super) struct SocketFlags {
@@ -23,6 +26,8 @@ pub(super) struct SocketFlags {
     pub(super) probe: AtomicBool,
     /// Bytes were handed to the kernel since this was last cleared.
     pub(super) has_sent: AtomicBool,
+    /// The next byte of the upstream is the first of a reply; cleared by it.
+    pub(super) awaits_first: AtomicBool,
 }
 
 /// A socket. The event queue reports a closed one late; a probe asks the kernel at once.
@@ -103,12 +108,24 @@ impl Read for ProbedIo {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buffer: ReadBufCursor<'_>,
+        mut buffer: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         if self.flags.probe.swap(false, Ordering::Relaxed) && self.is_disturbed() {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
-        Pin::new(&mut self.inner).poll_read(cx, buffer)
+        if !self.flags.awaits_first.load(Ordering::Relaxed) {
+            return Pin::new(&mut self.inner).poll_read(cx, buffer);
+        }
+        // The cursor does not show how much was read.
+        let mut first = [0; FIRST_BYTES];
+        let room = buffer.remaining().min(FIRST_BYTES);
+        let mut first = ReadBuf::new(&mut first[..room]);
+        ready!(Pin::new(&mut self.inner).poll_read(cx, first.unfilled()))?;
+        if !first.filled().is_empty() {
+            self.flags.awaits_first.store(false, Ordering::Relaxed);
+            buffer.put_slice(first.filled());
+        }
+        Poll::Ready(Ok(()))
     }
 }
 

@@ -140,6 +140,75 @@ async fn a_connection_that_closes_under_a_request_leaves_its_outcome_unknown() {
     assert!(world.seen.try_recv().is_err(), "it was sent again");
 }
 
+impl World {
+    /// A request without a body, on the connection that the last one rests on.
+    fn bare(&self, method: Method, path: &str) -> JoinHandle<Answer> {
+        let mut request = request(method, path, 33);
+        *request.body_mut() = Body::empty();
+        self.kit.tasks.spawn(request_reply(self.proxy.clone(), request))
+    }
+}
+
+/// The origin closes while a read is on its way, or says goodbye: the read is sent again. One that
+/// the rules call a write is not.
+#[tokio::test]
+async fn a_read_without_a_byte_of_a_reply_is_sent_again() {
+    let mut world = World::new(60_000).await;
+    for (number, method) in [Method::GET, Method::HEAD, Method::OPTIONS].into_iter().enumerate() {
+        let (_, rests) = world.answered(33, |seen| seen.reply("200 OK")).await;
+        let read = world.bare(method.clone(), "/a");
+        let first = world.seen().await;
+        assert_eq!(first.connection, rests, "{method}");
+        if number == 1 {
+            first.raw("HTTP/1.1 408 Request Timeout\r\nconnection: close\r\n\r\n".to_owned());
+        } else {
+            drop(first);
+        }
+        let again = world.seen().await;
+        assert_ne!(again.connection, rests, "{method}");
+        again.raw("HTTP/1.1 204 No Content\r\n\r\n".to_owned());
+        assert_eq!(read.await.unwrap().status, StatusCode::NO_CONTENT, "{method}");
+    }
+    // A part of a reply is one.
+    world.answered(33, |seen| seen.reply("200 OK")).await;
+    let read = world.bare(Method::GET, "/a");
+    world.seen().await.raw(format!("HTTP/1.1 200 OK\r\n{CLOSE_AFTER}\r\n"));
+    assert_eq!(read.await.unwrap().code(), "upstream-unavailable");
+    // So is a first request that fails.
+    let read = world.bare(Method::GET, "/a");
+    drop(world.seen().await);
+    assert_eq!(read.await.unwrap().code(), "upstream-unavailable");
+    world.answered(33, |seen| seen.reply("200 OK")).await;
+    let write = world.bare(Method::GET, "/next/1");
+    drop(world.seen().await);
+    assert_eq!(write.await.unwrap().code(), "outcome-unknown");
+    assert!(world.seen.try_recv().is_err(), "it was sent again");
+}
+
+/// Keys of any bytes, and the one spelling in which the upstream gets each.
+#[tokio::test]
+async fn the_upstream_gets_the_canonical_path() {
+    let mut world = World::new(60_000).await;
+    for (path, sent) in [
+        ("/public/a=b%20c+d@e~f", "/public/a%3Db%20c%2Bd%40e~f"),
+        ("/public/100%25/%C3%a9?x=%2f+y", "/public/100%25/%C3%A9?x=%2f+y"),
+    ] {
+        let read = world.bare(Method::GET, path);
+        let seen = world.seen().await;
+        assert!(seen.text.starts_with(&format!("GET {sent} HTTP/1.1\r\n")), "{}", seen.text);
+        seen.reply("200 OK");
+        assert_eq!(read.await.unwrap().status, StatusCode::OK);
+    }
+    for path in ["/public/a%2Fb", "/public/%2e%2e/a", "/public/a%5cb", "/public/a;b", "/public//a"]
+    {
+        let answer = world.bare(Method::GET, path).await.unwrap();
+        assert_eq!(answer.code(), "invalid-request", "{path}");
+    }
+    // The lock of a key is its own name, or made from a part of it.
+    let answer = world.bare(Method::GET, "/a=b").await.unwrap();
+    assert!(answer.text.contains("matches no rule, and is no lock name itself"), "{}", answer.text);
+}
+
 /// Servers send 408 to connections at rest before they close them.
 #[tokio::test]
 async fn a_time_out_of_the_connection_is_no_reply_to_the_request() {
