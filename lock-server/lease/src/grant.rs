@@ -21,6 +21,9 @@ pub struct Grant {
     pub mode: Mode,
     /// Of a renewal: time that was left before it, in milliseconds; `None` where that is not known.
     pub slack_ms: Option<u64>,
+    /// Of an acquire: the lease may have been there before the request, which repeats an earlier
+    /// one whose client may know of it.
+    pub is_repeat: bool,
 }
 
 impl Grant {

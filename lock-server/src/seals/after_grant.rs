@@ -149,7 +149,7 @@ impl Seals {
     ///
     /// # Errors
     /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will
-    /// expire.
+    /// expire; one that was there before the request stays.
     ///
     /// # Cancel safety
     /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire
@@ -215,9 +215,11 @@ impl Seals {
     }
 
     /// Ends leases that no client has received. A tracked task retries those that the store does
-    /// not confirm as ended.
+    /// not confirm as ended. A lease that was there before stays: another server, or this one
+    /// before it was started, may have sealed and acknowledged it.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
-        let pending = grants.iter().filter(|each| !self.is_sealed(each));
+        let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
+        let pending = grants.iter().filter(|each| !is_repeat && !self.is_sealed(each));
         let pending: Vec<&(LockName, Grant)> = pending.collect();
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
@@ -226,10 +228,11 @@ impl Seals {
                 self.return_later(lock.clone(), grant);
             }
         }
-        let is_rolled_back = results.iter().all(is_ended);
+        let is_rolled_back = !is_repeat && results.iter().all(is_ended);
         // A mark above the token of a lease that was live to the end: the counter is below an
         // issued token.
-        if let Some(mark) = higher_mark(seals).filter(|_| results.iter().all(Result::is_ok))
+        let was_live = is_rolled_back && results.iter().all(Result::is_ok);
+        if let Some(mark) = higher_mark(seals).filter(|_| was_live)
             && let Err(error) = self.store.lift(mark).await
         {
             tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
@@ -322,7 +325,11 @@ fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: 
         false => {
             let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
             let ms = longest_ms.unwrap_or_default();
-            format!("the rollback of the lease is being retried; the lease expires within {ms} ms")
+            let then = match grants.iter().any(|(_, grant)| grant.is_repeat) {
+                true => "the lease of an earlier request with this id stays",
+                false => "the rollback of the lease is being retried",
+            };
+            format!("{then}; the lease expires within {ms} ms")
         }
     };
     let locks = locks.join(", ");

@@ -10,7 +10,7 @@ use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, text};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::{soon, until, until_true};
 use serde_json::{Value, json};
 
 use super::guards::{FAR, raise, readiness, with_guards};

@@ -85,6 +85,20 @@ impl Site {
     }
 }
 
+impl Site {
+    /// With another lock server on the same store, which is not embedded.
+    pub(crate) async fn with_another(
+        kind: Kind,
+        guards: usize,
+        args: &[&str],
+    ) -> (Self, InProcess) {
+        let site = Site::prepared(kind, guards, args).await;
+        let server = site.server.in_process().await;
+        let another = site.server.in_process().await;
+        (site.with(server), another)
+    }
+}
+
 impl Site<Server> {
     /// The lock server is a process.
     pub(crate) async fn with_socket(kind: Kind, guards: usize, args: &[&str]) -> Self {

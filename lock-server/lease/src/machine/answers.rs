@@ -77,7 +77,7 @@ pub(super) fn known_answer(
     }
     sessions.refresh(now_ms, holder);
     holder.confirm();
-    Some(Ok(holder.grant(now_ms, 0)))
+    Some(Ok(Grant { is_repeat: true, ..holder.grant(now_ms, 0) }))
 }
 
 /// Returns why a lease is not live.

@@ -130,6 +130,7 @@ impl Holder {
             waited_ms,
             mode: self.mode,
             slack_ms: None,
+            is_repeat: false,
         }
     }
 

@@ -184,6 +184,8 @@ impl<'a> Proposal<'a> {
             )));
         }
         let votes = self.ballot.granted();
+        let is_repeat =
+            asked.round.replies().any(|(_, reply)| matches!(reply, NodeReply::Yours { .. }));
         let topup = self.topup(token, remaining_ms);
         self.store.top_up_unless_rolled_back(topup, asked, votes.clone());
         let grant = Grant {
@@ -194,6 +196,7 @@ impl<'a> Proposal<'a> {
             waited_ms: 0,
             mode: self.request.mode,
             slack_ms: None,
+            is_repeat,
         };
         let delivery = Arc::new(Delivery::new(self.store.clone(), votes));
         ProposalStep::Done(ProposalOutcome::Granted(Granted { grant, delivery }))

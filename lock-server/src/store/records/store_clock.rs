@@ -48,8 +48,9 @@ pub(super) struct Beat {
     pub(super) ahead_ms: i64,
     /// Rest of a pause, in milliseconds.
     pub(super) paused_ms: u64,
-    /// For how long a lease of any server may live.
-    pub(super) lives_ms: u64,
+    /// For how long a lease of any server may live; `None` if the store noted nothing, as its clock
+    /// showed what is not possible.
+    pub(super) lives_ms: Option<u64>,
     /// The servers that live.
     pub(super) servers: Vec<u32>,
 }
@@ -79,6 +80,14 @@ impl Jumps {
         let count = AtomicU64::new(0);
         let health = kit.health.clone();
         Self { store, pauses, count, counted, health, settling: Mutex::default() }
+    }
+
+    /// The times between which a beat is noted: all, if jumps are not corrected.
+    pub(super) fn possible(&self, time: &StoreTime, slow_ms: u64) -> (u64, u64) {
+        match self.pauses {
+            true => (time.earliest_ms(), time.latest_ms().saturating_add(slow_ms)),
+            false => (0, u64::MAX),
+        }
     }
 
     /// Waits for the measurement of another task to end.

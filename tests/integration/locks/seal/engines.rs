@@ -31,6 +31,31 @@ async fn every_grant_is_sealed(kind: Kind) {
     .await;
 }
 
+/// A repeat of an acknowledged acquire at another server, while a guard stalls: that server has not
+/// sealed the grant itself.
+async fn a_repeat_ends_no_lease(kind: Kind) {
+    let (site, another) = Site::with_another(kind, 1, REQUIRED).await;
+    let locks = site.locks();
+    let others = Locks(another.api());
+    let body = json!({"lease_id": lease_id(), "ttl_ms": 60_000});
+    let held = until("a grant", || async {
+        let reply = locks.acquire("job", body.clone()).await;
+        (reply.status == 200).then(|| reply.lease())
+    })
+    .await;
+    until("the other server", || async {
+        (others.acquire("x", json!({})).await.status == 200).then_some(())
+    })
+    .await;
+    site.guards[0].process.pause();
+    let detail = unsealed(&others.acquire("job", body.clone()).await);
+    assert!(detail.contains("the lease of an earlier request with this id stays"), "{detail}");
+    locks.renew("job", held.lease_id).await.expect(200);
+    site.guards[0].process.resume();
+    assert_eq!(others.acquire("job", body).await.lease().token, held.token);
+    site.writes(0, &held).await;
+}
+
 #[tokio::test]
 async fn embedded() {
     every_grant_is_sealed(Kind::Embedded).await;
@@ -39,19 +64,23 @@ async fn embedded() {
 #[tokio::test]
 async fn redis() {
     every_grant_is_sealed(Kind::Redis).await;
+    a_repeat_ends_no_lease(Kind::Redis).await;
 }
 
 #[tokio::test]
 async fn postgres() {
     every_grant_is_sealed(Kind::Postgres).await;
+    a_repeat_ends_no_lease(Kind::Postgres).await;
 }
 
 #[tokio::test]
 async fn etcd() {
     every_grant_is_sealed(Kind::Etcd).await;
+    a_repeat_ends_no_lease(Kind::Etcd).await;
 }
 
 #[tokio::test]
 async fn quorum() {
     every_grant_is_sealed(Kind::Quorum).await;
+    a_repeat_ends_no_lease(Kind::Quorum).await;
 }

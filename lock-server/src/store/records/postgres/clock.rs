@@ -30,12 +30,15 @@ impl PostgresRecords {
     async fn look_at_clock(&self, server: u32, liveness_ms: u64) -> Result<Vec<u32>, LinkError> {
         let inner = &*self.inner;
         let mut correction = Correction::default();
+        let mut slow_ms = 0;
         for _ in 0..LOOKS_MAX {
             let sent_ms = inner.time.monotonic_ms();
-            let beat = self.beat_once(server, liveness_ms, correction).await?;
+            let beat = self.beat_once(server, liveness_ms, correction, slow_ms).await?;
             match inner.jumps.judge(&inner.time, &beat, sent_ms) {
                 Some(jumped) => correction = jumped,
-                None => return Ok(beat.servers),
+                None if beat.lives_ms.is_some() => return Ok(beat.servers),
+                // It was long on its way.
+                None => slow_ms = inner.time.monotonic_ms().saturating_sub(sent_ms),
             }
         }
         Err(LinkError::Down("the clock of PostgreSQL jumps all the time".to_owned()))
@@ -46,6 +49,7 @@ impl PostgresRecords {
         server: u32,
         liveness_ms: u64,
         correction: Correction,
+        slow_ms: u64,
     ) -> Result<Beat, LinkError> {
         let inner = &*self.inner;
         let server = i64::from(server);
@@ -53,15 +57,26 @@ impl PostgresRecords {
         let lives_ms = signed(inner.time.own_lives_ms());
         let pause_ms = signed(correction.pause_ms);
         let Correction { jump_ms, ahead_ms, .. } = correction;
+        let (earliest_ms, latest_ms) = inner.jumps.possible(&inner.time, slow_ms);
+        let [earliest_ms, latest_ms] = [earliest_ms, latest_ms].map(signed);
         let rows = self
             .query(
                 session::BEAT,
-                &[&server, &liveness_ms, &lives_ms, &pause_ms, &jump_ms, &ahead_ms],
+                &[
+                    &server,
+                    &liveness_ms,
+                    &lives_ms,
+                    &pause_ms,
+                    &jump_ms,
+                    &ahead_ms,
+                    &latest_ms,
+                    &earliest_ms,
+                ],
             )
             .await?;
         let (beat, log_end) = one(&rows, codec::beat).map_err(LinkError::Unknown)?;
         // What other servers said before a jump counts by the time that was corrected since.
-        inner.time.others_live(beat.lives_ms);
+        inner.time.others_live(beat.lives_ms.unwrap_or_default());
         inner.pauses.show(beat.paused_ms);
         inner.witness.saw(beat.counter);
         inner.witness.saw_log(log_end);

@@ -334,7 +334,7 @@ pub(super) fn beat(row: &Row) -> Result<(Beat, i64), String> {
         counter: unsigned(column(row, 1)?),
         ahead_ms: column(row, 2)?,
         paused_ms: unsigned(column(row, 3)?),
-        lives_ms: unsigned(column(row, 4)?),
+        lives_ms: column::<Option<i64>>(row, 4)?.map(unsigned),
         servers: servers.into_iter().filter_map(|server| u32::try_from(server).ok()).collect(),
     };
     Ok((beat, column(row, 6)?))

@@ -307,9 +307,11 @@ $$;
 -- caller: the server, or 0; caller_ms: for how long it lives
 -- lives: for how long a lease may live that it knows of, ms; pause: no lease begins for so long, ms
 -- jump: by how much the clock jumped ahead, ms; ahead: clock_ahead_ms as it was then
+-- latest, earliest: between which the clock can be by the caller's; at another time nothing is noted,
+-- and lives_ms is NULL
 CREATE FUNCTION pg_temp.beat(
   ns int, believed text, caller bigint, caller_ms bigint, lives bigint, pause bigint, jump bigint,
-  ahead bigint,
+  ahead bigint, latest bigint, earliest bigint,
   OUT now_ms bigint, OUT counter bigint, OUT ahead_ms bigint, OUT paused_ms bigint,
   OUT lives_ms bigint, OUT servers bigint[], OUT log_end bigint
 ) LANGUAGE plpgsql AS $$
@@ -325,6 +327,14 @@ BEGIN
     n.clock_ahead_ms := ahead + jump;
   END IF;
   now_ms := pg_temp.time_ms(n.clock_ahead_ms);
+  counter := n.counter;
+  ahead_ms := n.clock_ahead_ms;
+  paused_ms := greatest(least(n.paused_until_ms - now_ms, n.paused_for_ms), 0);
+  servers := '{}';
+  log_end := (pg_current_wal_flush_lsn() - '0/0')::bigint;
+  IF now_ms > latest OR now_ms < earliest THEN
+    RETURN;
+  END IF;
   IF pause > 0 AND n.paused_until_ms < now_ms + pause THEN
     n.paused_until_ms := now_ms + pause;
     n.paused_for_ms := pause;
@@ -343,13 +353,10 @@ BEGIN
       VALUES (ns, caller, now_ms + caller_ms)
       ON CONFLICT (namespace, server) DO UPDATE SET until_ms = excluded.until_ms;
   END IF;
-  counter := n.counter;
-  ahead_ms := n.clock_ahead_ms;
   paused_ms := greatest(least(n.paused_until_ms - now_ms, n.paused_for_ms), 0);
   lives_ms := greatest(n.lives_until_ms - now_ms, 0);
   servers := ARRAY(SELECT x.server FROM fence_locks.servers x
     WHERE x.namespace = ns AND x.until_ms > now_ms);
-  log_end := (pg_current_wal_flush_lsn() - '0/0')::bigint;
 END
 $$;
 

@@ -20,7 +20,7 @@ const STATEMENTS: [&str; 9] = [
     "SELECT * FROM pg_temp.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
      $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)",
     "SELECT * FROM pg_temp.read($1, $2, $3, $4)",
-    "SELECT * FROM pg_temp.beat($1, $2, $3, $4, $5, $6, $7, $8)",
+    "SELECT * FROM pg_temp.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     "SELECT * FROM pg_temp.sweep($1, $2, $3, $4, $5, $6)",
     "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
      $15, $16)",

@@ -6,9 +6,11 @@
 --     [4] for how long a lease may live that the caller knows of, ms
 --     [5] for how long no lease may begin from now on, ms; 0 begins no pause
 --     [6] by how much the clock jumped ahead, ms; 0 for no jump  [7] clock-ahead as it was then
+--     [8] the latest time that this Redis can show by the caller's clock, ms since 1970  [9] the earliest
 --
 -- Post: { now, counter, clock-ahead, what is left of a pause, for how long a lease of any server may
 --         live, ms, server... } | LINEAGE
+--       Under a time that is not possible nothing was noted, and -1 stands for how long leases live.
 local got = redis.call('MGET', KEYS[1], KEYS[4], KEYS[6], KEYS[7])
 if got[1] ~= ARGV[1] then
   return redis.error_reply('LINEAGE the lineage of this Redis is another one')
@@ -23,6 +25,12 @@ if ARGV[6] ~= '0' and ahead == tonumber(ARGV[7]) then
 end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000) - ahead
+local counter = tonumber(string.match(got[4] or '', '^%d+$') or 0)
+local paused_ms = math.max(redis.call('PTTL', KEYS[3]), 0)
+if now > tonumber(ARGV[8]) or now < tonumber(ARGV[9]) then
+  -- What is noted by a clock that jumped would be believed after its correction.
+  return { now, counter, ahead, paused_ms, -1 }
+end
 local until_ms = tonumber(got[2] or '') or 0
 if ARGV[4] ~= '0' and now + ARGV[4] > until_ms then
   until_ms = now + ARGV[4]
@@ -37,8 +45,8 @@ if ARGV[2] ~= '' then
 end
 local reply = redis.call('ZRANGE', KEYS[2], 0, -1)
 table.insert(reply, 1, math.max(until_ms - now, 0))
-table.insert(reply, 1, math.max(redis.call('PTTL', KEYS[3]), 0))
+table.insert(reply, 1, paused_ms)
 table.insert(reply, 1, ahead)
-table.insert(reply, 1, tonumber(string.match(got[4] or '', '^%d+$') or 0))
+table.insert(reply, 1, counter)
 table.insert(reply, 1, now)
 return reply

@@ -29,12 +29,15 @@ impl RedisRecords {
     async fn look_at_clock(&self, server: &str, liveness_ms: u64) -> Result<Vec<u32>, LinkError> {
         let inner = &*self.inner;
         let mut correction = Correction::default();
+        let mut slow_ms = 0;
         for _ in 0..LOOKS_MAX {
             let sent_ms = inner.time.monotonic_ms();
-            let beat = self.beat_once(server, liveness_ms, correction).await?;
+            let beat = self.beat_once(server, liveness_ms, correction, slow_ms).await?;
             match inner.jumps.judge(&inner.time, &beat, sent_ms) {
                 Some(jumped) => correction = jumped,
-                None => return Ok(beat.servers),
+                None if beat.lives_ms.is_some() => return Ok(beat.servers),
+                // It was long on its way.
+                None => slow_ms = inner.time.monotonic_ms().saturating_sub(sent_ms),
             }
         }
         Err(LinkError::Down("the clock of Redis jumps all the time".to_owned()))
@@ -45,6 +48,7 @@ impl RedisRecords {
         server: &str,
         liveness_ms: u64,
         correction: Correction,
+        slow_ms: u64,
     ) -> Result<Beat, LinkError> {
         let inner = &*self.inner;
         let keys = &self.inner.keys;
@@ -55,12 +59,14 @@ impl RedisRecords {
             let mut command = inner.scripts.beat.call(&all);
             command.arg(lineage).arg(server).arg(liveness_ms).arg(inner.time.own_lives_ms());
             command.arg(correction.pause_ms).arg(correction.jump_ms).arg(correction.ahead_ms);
+            let (earliest_ms, latest_ms) = inner.jumps.possible(&inner.time, slow_ms);
+            command.arg(latest_ms).arg(earliest_ms);
             command
         }));
         let beat = codec::beat(reply.await?.value);
         let beat = beat.map_err(|error| LinkError::Unknown(error.to_string()))?;
         // What other servers said before a jump counts by the time that was corrected since.
-        inner.time.others_live(beat.lives_ms);
+        inner.time.others_live(beat.lives_ms.unwrap_or_default());
         inner.pauses.show(beat.paused_ms);
         self.saw(beat.counter);
         Ok(beat)

@@ -235,7 +235,8 @@ pub(super) fn beat(reply: Value) -> Result<Beat, StoreError> {
         let counter = number(fields.next()?)?;
         let Value::Int(ahead_ms) = fields.next()? else { return None };
         let paused_ms = number(fields.next()?)?;
-        let lives_ms = number(fields.next()?)?;
+        let Value::Int(lives_ms) = fields.next()? else { return None };
+        let lives_ms = u64::try_from(lives_ms).ok();
         let servers = fields.map(|server| text(server)?.parse().ok());
         let servers = servers.collect::<Option<Vec<_>>>()?;
         Some(Beat { now_ms, counter, ahead_ms, paused_ms, lives_ms, servers })
