@@ -206,7 +206,7 @@ impl Config {
                 host_names: self.hosts.names(),
                 collector: self.traces.otlp_endpoint,
                 redis_port,
-                postgres_port,
+                postgres_port: postgres_port.map(|port| port.with_lock_servers(report.clone())),
                 access,
                 report,
             }),

@@ -1,8 +1,11 @@
 //! Calls of lock servers: of the first that replies.
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
+use fence_protocol::wire::fence::FloorReply;
+use fence_protocol::{Problem, Token};
 use http::header::{AUTHORIZATION, CONTENT_TYPE, USER_AGENT};
 use http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -39,6 +42,30 @@ pub(crate) enum Failed {
     Refused(String),
     /// A retry may succeed.
     Unreachable(String),
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Refused(why) | Self::Unreachable(why)) = self;
+        f.write_str(why)
+    }
+}
+
+impl LockServers {
+    /// The first token that may be admitted after marks were lost: above every token that was
+    /// issued before the call.
+    ///
+    /// # Errors
+    /// [`Failed`]; a retry is harmless.
+    pub(crate) async fn floor(&self) -> Result<Token, Failed> {
+        let judge = |url: &ServerUrl, status, body: &[u8]| {
+            let reply: Result<FloorReply, _> = serde_json::from_slice(judge(url, status, body)?);
+            reply.map(|reply| reply.floor).map_err(|error| {
+                Failed::Unreachable(format!("{url} replies to POST /v1/floor: {error}"))
+            })
+        };
+        Caller::new(self.clone()).post("/v1/floor", Bytes::new(), None, TIMEOUT, judge).await
+    }
 }
 
 /// Sender of calls.
@@ -117,6 +144,31 @@ impl Caller {
         // Read to the end, so that the connection can be used again.
         let body = Limited::new(reply.into_body(), REPLY_BYTES_MAX).collect().await;
         Ok((status, body.map(|body| body.to_bytes()).unwrap_or_default()))
+    }
+}
+
+/// The body of a reply with 200 to a guard that has the right "report *".
+pub(crate) fn judge<'b>(url: &ServerUrl, status: u16, body: &'b [u8]) -> Result<&'b [u8], Failed> {
+    if status == 200 {
+        return Ok(body);
+    }
+    let problem = serde_json::from_slice::<Problem>(body).ok();
+    let detail = problem.map_or_else(|| "is it a lock server?".to_owned(), |known| known.detail);
+    let detail: String = detail.chars().take(200).collect();
+    Err(verdict(status, format!("{url} answers {status}: {detail}")))
+}
+
+/// Classifies a refusal: final, or to be retried later.
+fn verdict(status: u16, text: String) -> Failed {
+    match status {
+        400 | 413 | 501 => Failed::Refused(text),
+        401 => Failed::Unreachable(format!(
+            "{text} (name a bearer token by --report-auth-file that has the right \"report *\" there)"
+        )),
+        403 => Failed::Refused(format!(
+            "{text} (the guard's bearer token needs the right \"report *\" there)"
+        )),
+        _ => Failed::Unreachable(text),
     }
 }
 

@@ -42,6 +42,8 @@ const CHECK: &str = "refusal-reports";
 /// Queue of refusals to be reported. Never blocks.
 #[derive(Clone, Debug)]
 pub struct Reporter {
+    /// Lock servers to which it reports.
+    pub servers: LockServers,
     queue: mpsc::Sender<Waiting>,
     figures: Figures,
 }
@@ -107,14 +109,14 @@ impl Reporter {
         let figures = Figures::new(kit);
         kit.health.set(CHECK, Status::Info("no lock server has accepted a report yet".to_owned()));
         let worker = Worker {
-            servers: Caller::new(servers),
+            servers: Caller::new(servers.clone()),
             batches: Batches::default(),
             reports_dropped: true,
             figures: figures.clone(),
             kit: kit.clone(),
         };
         kit.tasks.spawn(worker.run(waiting));
-        Self { queue, figures }
+        Self { servers, queue, figures }
     }
 
     /// Queues a refusal.

@@ -6,6 +6,7 @@ mod acquire_all;
 mod error;
 mod events;
 mod finish;
+mod floor;
 mod guards;
 mod inspect;
 mod metadata;
@@ -74,6 +75,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/v1/locks", get(inspect::list))
         .route("/v1/locks/{lock}", get(inspect::show))
         .route("/v1/locks/{lock}/acquire", post(acquire::acquire))
+        .route("/v1/floor", post(floor::floor))
         .route("/v1/guards", get(guards::list))
         .route("/v1/principal", get(principal::show))
         .route("/v1/events", get(events::events))

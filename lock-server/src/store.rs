@@ -113,6 +113,14 @@ pub trait LockStore: SessionStore {
     /// token may have been used up.
     async fn mint(&self, lock: &LockName) -> Result<Token, StoreError>;
 
+    /// A token above every one that the namespace had issued before the call, in every lock, such
+    /// that every one issued after the reply is above or equal. No lease has it. Guards that lost
+    /// their marks admit from it on.
+    ///
+    /// # Errors
+    /// As [`mint`](Self::mint).
+    async fn floor(&self) -> Result<Token, StoreError>;
+
     /// Holder, queue and recent history of one lock. An unknown lock is free.
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError>;
 

@@ -60,6 +60,10 @@ impl LockStore for InTurns {
         self.next().mint(lock).await
     }
 
+    async fn floor(&self) -> Result<Token, StoreError> {
+        self.next().floor().await
+    }
+
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
         self.next().show(lock).await
     }

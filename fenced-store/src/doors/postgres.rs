@@ -23,6 +23,7 @@ use service_kit::listener::Exposure;
 use service_kit::tls::ServerTls;
 
 use crate::fail_points::FailPoints;
+use crate::lock_servers::LockServers;
 use crate::service::{Guard, RequestSummary};
 use crate::store::{FenceOutcome, Fences};
 use crate::verdict::{Fence, Mark};
@@ -86,6 +87,14 @@ pub struct PortSettings {
     pub login_within: Duration,
     /// Points at which a test makes the guard stop or end.
     pub fail_points: FailPoints,
+}
+
+impl PortSettings {
+    /// With the lock servers that the port asks for a floor if PostgreSQL loses marks.
+    #[must_use]
+    pub fn with_lock_servers(self, lock_servers: Option<LockServers>) -> Self {
+        Self { upstream: self.upstream.with_lock_servers(lock_servers), ..self }
+    }
 }
 
 /// State that all threads of the port share.

@@ -26,6 +26,8 @@ pub(crate) fn need(target: &RequestTarget<'_>) -> Need {
         (&Method::GET, page) if ui::is_page(page) => Need::Public,
         // The body names the locks; the handler checks each.
         (&Method::POST, "/v1/acquire") => Need::Somewhere(Verb::Acquire),
+        // Guards ask for it.
+        (&Method::POST, "/v1/floor") => Need::Under(Verb::Report, whole()),
         (&Method::POST, "/v1/refusals") => Need::Somewhere(Verb::Report),
         (&Method::GET, "/v1/locks/{lock}") => Need::Name(Verb::Read, lock()),
         (

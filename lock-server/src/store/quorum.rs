@@ -327,6 +327,10 @@ impl LockStore for QuorumStore {
         self.mint_token(lock).await
     }
 
+    async fn floor(&self) -> Result<Token, StoreError> {
+        self.floor_of_all_buckets().await
+    }
+
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
         self.show_lock(lock).await
     }
@@ -336,7 +340,7 @@ impl LockStore for QuorumStore {
     }
 
     async fn lift(&self, mark: Token) -> Result<(), StoreError> {
-        self.lift_counters(mark).await
+        self.lift_counters(mark).await.map(drop)
     }
 
     fn name(&self) -> &'static str {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fence_protocol::wire::event::{Event, ExplainedLock, RefusalsReport};
 use fence_protocol::wire::fence::{
-    FencePage, FenceReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
+    FencePage, FenceReply, FloorReply, FloorRequest, SealReply, StoresReply, WriteOutcome,
 };
 use fence_protocol::wire::guards::GuardsReply;
 use fence_protocol::wire::lane::{LanePage, QuarantineRequest};
@@ -127,12 +127,14 @@ fn documents() -> [(&'static str, Map<String, Value>); 2] {
         .reply::<SessionEndedReply>()
         .reply::<SessionPage>()
         .reply::<GuardsReply>()
+        .reply::<FloorReply>()
         .reply::<PrincipalReply>()
         .reply::<Event>()
         .reply::<VersionReply>();
     let guard = Schemas::new()
         .request::<FloorRequest>()
         .request::<QuarantineRequest>()
+        .reply::<FloorReply>()
         .reply::<SealReply>()
         .reply::<FenceReply>()
         .reply::<FencePage>()

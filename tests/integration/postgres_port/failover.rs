@@ -1,11 +1,13 @@
 //! Failovers: the marks that the next primary has, and sessions that must be its own.
 
-use fence_tests::fault_proxy::FaultProxy;
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::psql::{DONE, Psql};
 use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until};
+
+use serde_json::json;
 
 use super::{database, port, setup, setup_at, shop};
 
@@ -52,6 +54,31 @@ async fn marks_that_an_asynchronous_failover_lost_are_replaced_by_a_floor() {
     replica.restart().await;
     port.log_in(51).await.unwrap();
     assert_eq!(shop(&replica, "guard", FLOOR).await, "50");
+}
+
+/// On a quorum tokens rise lock by lock, so that the highest that was admitted here proves nothing:
+/// the lock server states the floor.
+#[tokio::test]
+async fn the_lock_server_states_the_floor() {
+    let before = database().await;
+    let after = database().await;
+    let proxy = FaultProxy::before(&before.address()).await;
+    let locks = Setup::lock_server("memory:").start().await;
+    let way = FaultProxy::before(&locks.address()).await;
+    let issued = locks.locks().acquire("x", json!({"min_token": 90})).await.lease().token;
+    let setup = setup_at(&format!("postgres://guard@{}/shop", proxy.address()));
+    let setup = setup.args(&["--postgres-writer", "writer", "--report-to"]);
+    let port = port(&setup.arg(format!("http://{}", way.address()))).await;
+    port.log_in(5).await.unwrap();
+    // Without its word nothing is admitted.
+    way.set(Fault::Refuse);
+    proxy.redirect(&after.address());
+    let refused = port.log_in(issued.get()).await.unwrap_err();
+    assert!(refused.field('M').contains("no lock server states the first token"), "{refused:?}");
+    way.set(Fault::None);
+    assert_eq!(port.log_in(issued.get()).await.unwrap_err().code(), "FE412");
+    let next = locks.locks().acquire("y", json!({})).await.lease().token;
+    port.log_in(next.get()).await.unwrap();
 }
 
 #[tokio::test]

@@ -2,9 +2,11 @@
 //! a lock that was never held.
 
 use fence_protocol::Code;
+use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::servers::Setup;
 use fence_tests::wait::until;
 use serde_json::json;
 use tokio::task::JoinSet;
@@ -66,6 +68,36 @@ async fn repaired(guard: &Port, damage: &[&[&str]]) {
     assert_eq!(stale.status, 412, "{damage:?}: {stale:?}");
     let next = api.put("orders/1", &Grant::new(60, "1").credential, "next").await;
     assert_eq!(next.status, 204, "{damage:?}: {next:?}");
+}
+
+/// On a quorum each bucket of locks has its own counter, so no lock's token is a floor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_server_on_a_quorum_states_the_floor() {
+    let nodes = QuorumNodes::start(3).await;
+    let locks = Setup::lock_server(&nodes.url()).start().await;
+    let mut issued = locks.locks().grant("orders/1", 60_000).await.token;
+    for number in 0..20 {
+        let wish = json!({"min_token": issued});
+        issued = locks.locks().acquire(&format!("busy/{number}"), wish).await.lease().token;
+    }
+    let redis = Redis::start().await;
+    let guard = setup(&redis.url()).args(&["--report-to", &locks.base]);
+    let guard = port(&guard).await;
+    let api = guard.server.guard();
+    let old = Grant::new(issued.get(), "1");
+    api.put("orders/1", &old.credential, "old").await.expect(201);
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    until("a floor", || async {
+        let reply = api.0.post("/v1/floor", &json!({})).await;
+        (reply.status == 200).then(|| reply.json()["floor"].as_u64().expect("a token"))
+    })
+    .await;
+    let stale = api.put("orders/1", &old.credential, "late").await;
+    assert_eq!(stale.status, 412, "{stale:?}");
+    for lock in ["orders/2", "orders/3"] {
+        let next = locks.locks().grant(lock, 60_000).await.token;
+        api.put(lock, &Grant::new(next.get(), &lock[7..]).credential, "next").await.expect(201);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -212,6 +212,7 @@ macro_rules! lock_store_suite {
             a_renewal_never_resurrects
             a_release_that_overtakes_its_acquire_wins
             a_release_takes_only_its_own_lease
+            a_floor_parts_earlier_tokens_from_later_ones
             revoking_ends_whatever_is_live
             history_is_newest_first_and_bounded
             waiters_are_served_in_order

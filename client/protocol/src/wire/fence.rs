@@ -57,13 +57,24 @@ pub struct SealReply {
     pub mark: Token,
 }
 
-/// `POST /v1/floor`, and the reply to it.
+/// Reply to `POST /v1/floor`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub struct FloorReply {
+    /// At a guard: lower tokens are refused from now on. At a lock server: lower tokens were issued
+    /// before the request, and later ones are at least as high.
+    pub floor: Token,
+}
+
+/// `POST /v1/floor` to a guard.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct FloorRequest {
-    /// Lowest token to admit: lower tokens are refused from now on.
-    pub floor: Token,
+    /// Lowest token to admit: lower tokens are refused from now on. If absent, the guard asks a
+    /// lock server for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub floor: Option<Token>,
     /// Accept a floor far above the clock floor.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub force: bool,

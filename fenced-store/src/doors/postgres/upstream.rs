@@ -14,6 +14,7 @@ use fence_protocol::{LockName, Namespace, Token};
 use postgres_link::PostgresTarget;
 
 use super::server::{ServerError, ServerLogin, ServerSession};
+use crate::lock_servers::LockServers;
 use crate::store::postgres::known_marks::KnownMarks;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
@@ -27,6 +28,8 @@ pub struct Upstream {
     pub(super) target: PostgresTarget,
     /// Role of the guard itself.
     pub(super) login: ServerLogin,
+    /// Servers that state a floor above every issued token.
+    lock_servers: Option<LockServers>,
     shared: Arc<SharedUpstream>,
 }
 
@@ -52,7 +55,14 @@ pub(super) struct ServerIdentity {
 impl Upstream {
     /// Makes one that knows nothing yet.
     pub fn new(target: PostgresTarget, login: ServerLogin) -> Self {
-        Self { target, login, shared: Arc::default() }
+        Self { target, login, lock_servers: None, shared: Arc::default() }
+    }
+
+    /// Asks these lock servers for a floor if PostgreSQL loses marks: on a quorum, tokens rise lock
+    /// by lock, and the highest that was admitted here may be below others.
+    #[must_use]
+    pub fn with_lock_servers(self, lock_servers: Option<LockServers>) -> Self {
+        Self { lock_servers, ..self }
     }
 
     /// Role of the guard itself.
@@ -133,6 +143,18 @@ impl Upstream {
         Ok(())
     }
 
+    /// First token to admit where marks up to `highest` were admitted here.
+    async fn floor(&self, highest: Token) -> Result<Token, ServerError> {
+        let Some(lock_servers) = &self.lock_servers else { return Ok(highest) };
+        let issued = lock_servers.floor().await.map_err(|error| {
+            ServerError::Broken(format!(
+                "it has lost marks of this guard, and no lock server states the first token to \
+                 admit ({error}); nothing is admitted before"
+            ))
+        })?;
+        Ok(issued.max(highest))
+    }
+
     /// Sets a floor if a remembered mark is missing.
     async fn restore(
         &self,
@@ -148,17 +170,18 @@ impl Upstream {
         if lost == 0 {
             return Ok(());
         }
+        let floor = self.floor(highest).await?;
         tracing::error!(
             upstream = %self,
             lost,
-            floor = %highest,
+            %floor,
             "PostgreSQL has lost marks of this guard (a failover, or an older backup); nothing \
              below the floor is admitted any more"
         );
-        session.query(&format!("SELECT fence.set_floor({highest})")).await.map_err(|error| {
+        session.query(&format!("SELECT fence.set_floor({floor})")).await.map_err(|error| {
             ServerError::Broken(format!(
                 "it has lost marks of this guard, and the guard cannot set a floor ({error}); as \
-                 the owner of schema fence: SELECT fence.set_floor({highest})"
+                 the owner of schema fence: SELECT fence.set_floor({floor})"
             ))
         })?;
         Ok(())

@@ -46,6 +46,10 @@ impl LockStore for Driver {
         self.call(Vec::new(), |machine, _| machine.mint()).await
     }
 
+    async fn floor(&self) -> Result<Token, StoreError> {
+        self.call(Vec::new(), |machine, _| machine.mint()).await
+    }
+
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
         if !self.inner.store.is_alone() {
             return self.shared_lock(lock).await;

@@ -92,6 +92,7 @@ impl QuorumStore {
                         waited_ms,
                         mode,
                         slack_ms: None,
+                        is_repeat: false,
                     });
                 }
                 Some(RenewDecision::Lost { reason, why }) => {
@@ -214,8 +215,17 @@ impl QuorumStore {
             .error("others raise the counter of this lock all the time; try again".to_owned()))
     }
 
-    /// Lifts every counter above a mark, at a majority.
-    pub(super) async fn lift_counters(&self, mark: Token) -> Result<(), StoreError> {
+    /// Lifts every counter above what any of them has issued.
+    pub(super) async fn floor_of_all_buckets(&self) -> Result<Token, StoreError> {
+        let lowest = Self::token_above(0, None)?;
+        let issued = self.lift_counters(lowest).await?;
+        self.lift_counters(issued).await?;
+        Self::token_above(issued.get(), None)
+    }
+
+    /// Lifts every counter above a mark, at a majority. Returns the highest token that a node of
+    /// that majority has accepted in any bucket: none that was issued before is above it.
+    pub(super) async fn lift_counters(&self, mark: Token) -> Result<Token, StoreError> {
         // Later proposals of this server are above it, whatever the nodes reply.
         self.inner.floor.fetch_max(mark.get(), Ordering::Relaxed);
         let mut effects = PossibleEffects::new(changes);
@@ -224,7 +234,10 @@ impl QuorumStore {
             let mut asked = asked.map_err(|error| effects.failed(error))?;
             effects.record(&asked.round);
             match asked.decision.take() {
-                Some(RaiseDecision::Raised | RaiseDecision::GoAbove { .. }) => return Ok(()),
+                Some(RaiseDecision::Raised | RaiseDecision::GoAbove { .. }) => {
+                    let accepted = asked.round.replies().filter_map(|(_, reply)| reply.p()).max();
+                    return Ok(accepted.and_then(|p| Token::new(p).ok()).unwrap_or(mark));
+                }
                 Some(RaiseDecision::NewView { view, members }) => {
                     self.adopt_view(view, members);
                     self.inner.membership.settled(VIEW_PATIENCE).await;

@@ -341,7 +341,7 @@ pub enum NodeReply {
     Kept,
     /// Raise, lift: every token from now on is above this one.
     Raised {
-        /// The highest token that counts as accepted in the bucket, or everywhere.
+        /// The highest token that counts as accepted in the bucket; lift: in any bucket.
         p: u64,
     },
 }

@@ -78,6 +78,34 @@ pub async fn a_guards_mark_is_exceeded(store: &Store) {
     assert_eq!(renewed.token, held.token);
 }
 
+/// A floor is above every token that was issued before, whichever lock had it, and below every later
+/// one; leases stay as they are.
+pub async fn a_floor_parts_earlier_tokens_from_later_ones(store: &Store) {
+    let lock = |number: u32| format!("floor/{number}");
+    let mut earlier = Vec::new();
+    for number in 0..24 {
+        earlier.push(grant(store, &lock(number), LONG_MS).await.token);
+    }
+    // One lock has used up more of them than the others.
+    for _ in 0..30 {
+        earlier.push(store.mint(&name(&lock(0))).await.unwrap());
+    }
+    let floor = store.floor().await.unwrap();
+    for token in earlier {
+        assert!(token < floor, "{token} below the floor {floor}");
+    }
+    let again = store.floor().await.unwrap();
+    assert!(again >= floor, "{again} after {floor}");
+    for number in 0..48 {
+        let lock = name(&lock(number));
+        let later = match number % 2 {
+            0 => store.mint(&lock).await.unwrap(),
+            _ => grant(store, &format!("{lock}/later"), LONG_MS).await.token,
+        };
+        assert!(later >= floor, "{later} of {lock} after the floor {floor}");
+    }
+}
+
 /// A waiter that times out gets the holder of the lock, and leaves the queue.
 pub async fn patience_ends_in_a_refusal(store: &Store) {
     let held = grant(store, "patience", LONG_MS).await;
