@@ -54,7 +54,7 @@ impl Browser {
         let mut driver = Process::spawn("chromedriver", driver);
         let port = driver.line_after("ChromeDriver was started successfully on port ").await;
         let port: u16 = port.trim_end_matches('.').parse().expect("a port");
-        let profile = TempDir::new().expect("a folder");
+        let profile = crate::folder::new();
         let folder = format!("--user-data-dir={}", text(profile.path()));
         let flags: Vec<&str> = FLAGS.into_iter().chain([folder.as_str()]).collect();
         service_kit::tls::install_crypto();

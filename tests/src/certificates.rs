@@ -45,7 +45,7 @@ impl Certificates {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         let key = KeyPair::generate().expect("a key");
         let ca = CertifiedIssuer::self_signed(params, key).expect("a CA");
-        let made = Self { folder: TempDir::new().expect("a folder for certificates"), ca };
+        let made = Self { folder: crate::folder::new(), ca };
         made.write("ca.pem", &made.ca.pem());
         made.issue("server", names);
         made.issue("client", &["lock-server"]);

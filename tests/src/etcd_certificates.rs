@@ -28,7 +28,7 @@ impl EtcdCertificates {
     /// # Panics
     /// If they cannot be made.
     pub fn new() -> Self {
-        let folder = TempDir::new().expect("a folder for certificates");
+        let folder = crate::folder::new();
         let mut params = CertificateParams::new(Vec::new()).expect("an authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");

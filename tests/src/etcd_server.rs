@@ -97,6 +97,7 @@ impl Etcd {
         options: &[&str],
         certificates: Option<&EtcdCertificates>,
     ) -> Self {
+        // Not in memory: it reserves 128 MiB for its log.
         let folder = TempDir::new().expect("a folder for etcd");
         let options: Vec<String> = options.iter().map(|option| (*option).to_owned()).collect();
         let scheme = if certificates.is_some() { "https" } else { "http" };

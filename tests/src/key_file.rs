@@ -18,7 +18,7 @@ impl KeyFile {
     /// # Panics
     /// If it cannot be written.
     pub fn new(kid: &str, byte: u8) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         let text = format!("{kid}:{}\n", format!("{byte:02x}").repeat(32));
         std::fs::write(folder.path().join("keys"), &text).expect("a key file");
         let ring = Keyring::parse(&text).expect("a good key");

@@ -24,6 +24,7 @@ pub mod etcd_certificates;
 pub mod etcd_server;
 pub mod event_stream;
 pub mod fault_proxy;
+pub mod folder;
 pub mod guards_in_turns;
 pub mod history;
 pub mod http2_frames;

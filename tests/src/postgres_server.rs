@@ -315,7 +315,7 @@ fn own(path: &Path) {
 }
 
 fn new_folder() -> TempDir {
-    let folder = TempDir::new().expect("a folder for PostgreSQL");
+    let folder = crate::folder::new();
     own(folder.path());
     folder
 }

@@ -56,7 +56,7 @@ impl Process {
     /// # Panics
     /// If it cannot be started.
     pub fn spawn(name: &str, mut command: Command) -> Self {
-        let logs = TempDir::new().expect("a folder for logs");
+        let logs = crate::folder::new();
         let file = |kind: &str| File::create(logs.path().join(kind)).expect("a log file");
         command.stdout(file("stdout")).stderr(file("stderr")).stdin(Stdio::null());
         command.process_group(0);

@@ -25,7 +25,7 @@ impl Psql {
     /// # Panics
     /// If it cannot be started.
     pub fn start(url: &str) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         let path = folder.path().join("input");
         let made = command("mkfifo").arg(&path).status().expect("mkfifo");
         assert!(made.success(), "mkfifo failed");

@@ -111,7 +111,7 @@ impl QuorumNodes {
     /// # Panics
     /// If it has nothing there.
     pub async fn backup(&self, at: usize) -> Backup {
-        let backup = Backup(TempDir::new().expect("a folder for a backup"));
+        let backup = Backup(crate::folder::new());
         copy(&appended(&self.nodes[at]).await, backup.0.path());
         backup
     }

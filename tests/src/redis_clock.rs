@@ -26,7 +26,7 @@ impl OwnClock {
     /// # Panics
     /// If there is no folder for it.
     pub fn at(seconds: i64) -> Self {
-        let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
+        let clock = Self { folder: crate::folder::new() };
         clock.step(seconds);
         clock
     }
@@ -36,7 +36,7 @@ impl OwnClock {
     /// # Panics
     /// If there is no folder for it.
     pub fn running(rate: u32) -> Self {
-        let clock = Self { folder: TempDir::new().expect("a folder for a clock") };
+        let clock = Self { folder: crate::folder::new() };
         std::fs::write(clock.folder.path().join("offset"), format!("+0 x{rate}\n"))
             .expect("the rate of the clock");
         clock
@@ -132,7 +132,7 @@ impl SteppedRedis {
 
     async fn with(clock: OwnClock) -> Self {
         let port = ports::unused();
-        let folder = TempDir::new().expect("a folder for redis");
+        let folder = crate::folder::new();
         let redis = Self { port, process: spawn(port, &folder, &clock), clock, _folder: folder };
         until("redis to answer", || async { redis.try_run::<String>(&["PING"]).await.ok() }).await;
         redis

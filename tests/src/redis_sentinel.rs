@@ -58,7 +58,7 @@ impl SentinelGroup {
         let (host, master_port) = master.split_once(':').expect("host:port");
         let _: () = redis[1].run(&["REPLICAOF", host, master_port]).await;
         let port = ports::unused();
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         let config = format!(
             "port {port}\nbind 127.0.0.1\ndir {dir}\nsentinel monitor {MASTER} {host} {master_port} 1\n\
              sentinel down-after-milliseconds {MASTER} 1000\n\

@@ -71,7 +71,7 @@ impl Redis {
     ) -> Self {
         let program = program.into();
         let port = ports::unused();
-        let folder = TempDir::new().expect("a folder for redis");
+        let folder = crate::folder::new();
         let mut all: Vec<(String, String)> = Vec::new();
         for (name, value) in DURABLE.iter().chain(options) {
             all.retain(|(known, _)| known != name);

@@ -276,7 +276,7 @@ impl Sentinel {
     async fn start(number: u8, host: &str, master_port: &str) -> Self {
         let source = IpAddr::V4(Ipv4Addr::new(127, 0, 1, number + 1));
         let port = ports::unused();
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         let proxy = FaultProxy::before(&format!("127.0.0.1:{port}")).await;
         let (own_host, own_port) = split(&proxy.address());
         let config = format!(

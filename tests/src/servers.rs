@@ -186,7 +186,7 @@ impl DataDir {
     /// # Panics
     /// If it cannot be made.
     pub fn new() -> Self {
-        Self(TempDir::new().expect("a folder"))
+        Self(crate::folder::new())
     }
 
     /// `embedded:DIR`.

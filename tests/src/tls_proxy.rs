@@ -79,7 +79,7 @@ impl TlsProxy {
     pub async fn start(kind: Terminator, certificates: &Certificates, base: &str) -> Self {
         let server = base.trim_start_matches("http://");
         let port = ports::unused();
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         let sample = kind.sample(certificates, port, server);
         let path = folder.path().to_str().expect("a path in UTF-8");
         let file = folder.path().join("configuration");

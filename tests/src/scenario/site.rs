@@ -46,7 +46,7 @@ impl Site {
     /// # Panics
     /// If a server does not start.
     pub async fn start(scenario: &Scenario) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let folder = crate::folder::new();
         for (name, text) in &scenario.files {
             std::fs::write(folder.path().join(name), text).expect("a file");
         }
