@@ -42,12 +42,18 @@ pub(crate) async fn database() -> Postgres {
 }
 
 pub(crate) async fn prepare(postgres: &Postgres) {
-    postgres.sql(ROLES).await;
-    postgres.sql("CREATE DATABASE shop").await;
-    postgres.sql("GRANT CREATE ON DATABASE shop TO guard").await;
-    shop(postgres, "postgres", "GRANT CREATE ON SCHEMA public TO writer").await;
-    shop(postgres, "guard", &pack::sql()).await;
-    shop(postgres, "writer", JOURNAL).await;
+    let script = [
+        ROLES,
+        "CREATE DATABASE shop",
+        "GRANT CREATE ON DATABASE shop TO guard",
+        "\\connect shop",
+        "GRANT CREATE ON SCHEMA public TO writer",
+        "\\connect - guard",
+        &pack::sql(),
+        "\\connect - writer",
+        JOURNAL,
+    ];
+    postgres.script(&script).await;
 }
 
 /// Runs statements in the database at the server itself.

@@ -39,6 +39,7 @@ pub mod load;
 pub mod openapi;
 pub mod ports;
 pub mod postgres_client;
+pub mod postgres_database;
 pub mod postgres_journal;
 pub mod postgres_server;
 pub mod process;

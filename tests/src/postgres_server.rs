@@ -1,5 +1,6 @@
 //! A real PostgreSQL for one test.
 
+use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -11,20 +12,21 @@ use tempfile::TempDir;
 
 use crate::certificates::Certificates;
 use crate::ports;
-use crate::process::{Output, Process, command};
+use crate::postgres_database::Database;
+use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
 use crate::wait::{patience, until};
 
 /// Folder of the programs of each version, in Debian.
 const PROGRAMS: &str = "/usr/lib/postgresql";
 /// The user that the server runs as where the tests run as root, which PostgreSQL refuses.
-const USER: &str = "postgres";
+pub(crate) const USER: &str = "postgres";
 
 /// A PostgreSQL of its own: own port, own data folder, gone when dropped. Its superuser is
 /// `postgres`, without a password from this machine.
 #[derive(Debug)]
 pub struct Postgres {
-    port: u16,
+    database: Database,
     folder: TempDir,
     options: Vec<(String, String)>,
     environment: Vec<(&'static str, String)>,
@@ -95,13 +97,13 @@ impl Postgres {
         let folder = new_folder();
         let mut base = program("pg_basebackup");
         base.args(["-h", "127.0.0.1", "-U", USER, "-X", "stream", "-c", "fast", "-D"]);
-        base.arg(folder.path().join("data")).arg("-p").arg(primary.port.to_string());
+        base.arg(folder.path().join("data")).arg("-p").arg(primary.port().to_string());
         let ended = Process::spawn("pg_basebackup", base).ended().await;
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         std::fs::write(folder.path().join("data/standby.signal"), "").expect("standby.signal");
         own(&folder.path().join("data/standby.signal"));
         let from =
-            format!("host=127.0.0.1 port={} user={USER} application_name={name}", primary.port);
+            format!("host=127.0.0.1 port={} user={USER} application_name={name}", primary.port());
         let options = [("primary_conninfo", &*format!("'{from}'")), ("hot_standby", "on")];
         Self::started(folder, &options, Vec::new()).await
     }
@@ -115,24 +117,10 @@ impl Postgres {
         let options: Vec<(String, String)> =
             options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
         let process = spawn(port, &folder, &options, &environment);
-        let mut server = Self { port, folder, options, environment, process };
+        let database = Database::at(port, USER);
+        let mut server = Self { database, folder, options, environment, process };
         server.ready().await;
         server
-    }
-
-    /// `postgres://postgres@127.0.0.1:PORT/postgres`.
-    pub fn url(&self) -> String {
-        format!("postgres://{USER}@{}/postgres", self.address())
-    }
-
-    /// `127.0.0.1:PORT`.
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
-    }
-
-    /// TCP port, on 127.0.0.1.
-    pub fn port(&self) -> u16 {
-        self.port
     }
 
     /// The data folder.
@@ -192,7 +180,7 @@ impl Postgres {
         if self.process.is_running() {
             self.kill();
         }
-        self.process = spawn(self.port, &self.folder, &self.options, &self.environment);
+        self.process = spawn(self.port(), &self.folder, &self.options, &self.environment);
         self.ready().await;
     }
 
@@ -211,24 +199,6 @@ impl Postgres {
     /// Makes a replica a primary, on a new timeline.
     pub async fn promote(&self) {
         self.sql("SELECT pg_promote(true, 60)").await;
-    }
-
-    /// Runs statements by psql as the superuser; returns the rows, fields separated by `|`.
-    ///
-    /// # Panics
-    /// If they fail.
-    pub async fn sql(&self, statements: &str) -> String {
-        let ended = self.try_sql(statements).await;
-        assert_eq!(ended.code, 0, "{statements}\n{}", ended.stderr);
-        ended.stdout.trim_end().to_owned()
-    }
-
-    /// Runs statements by psql as the superuser.
-    pub async fn try_sql(&self, statements: &str) -> Output {
-        let mut psql = command("psql");
-        psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d"]).arg(self.url());
-        psql.arg("-c").arg(statements);
-        Process::spawn("psql", psql).ended().await
     }
 
     /// Waits for its own line, of a replica, too: `ready to accept read-only connections`.
@@ -254,6 +224,15 @@ impl Postgres {
         let status = Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status();
         // A back end may have ended by itself meanwhile.
         let _ = status.expect("kill");
+    }
+}
+
+/// Its database `postgres`.
+impl Deref for Postgres {
+    type Target = Database;
+
+    fn deref(&self) -> &Database {
+        &self.database
     }
 }
 
@@ -324,7 +303,9 @@ fn new_folder() -> TempDir {
 fn template() -> &'static Path {
     static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
     let folder = TEMPLATE.get_or_init(|| {
-        let folder = new_folder();
+        // On the disk: nothing removes it.
+        let folder = TempDir::new().expect("a folder for PostgreSQL");
+        own(folder.path());
         let mut init = program("initdb");
         init.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync", "-D"]);
         init.arg(folder.path().join("data"));
@@ -360,7 +341,13 @@ fn spawn(
     server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.arg("-D").arg(folder.path().join("data")).arg("-p").arg(port.to_string());
     server.arg("-k").arg(folder.path());
-    let fixed = [("listen_addresses", "127.0.0.1"), ("fsync", "off"), ("shared_buffers", "16MB")];
+    let fixed = [
+        ("listen_addresses", "127.0.0.1"),
+        ("fsync", "off"),
+        ("shared_buffers", "16MB"),
+        // In the data folder, which goes with the server that is killed; /dev/shm does not.
+        ("dynamic_shared_memory_type", "mmap"),
+    ];
     let fixed = fixed.map(|(name, value)| (name.to_owned(), value.to_owned()));
     for (name, value) in fixed.iter().chain(options) {
         server.arg("-c").arg(format!("{name}={}", value.trim_matches('\'')));

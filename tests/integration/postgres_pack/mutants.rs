@@ -32,7 +32,8 @@ const RAISE: &str = "insert into fence.marks as m (namespace, lock, token, lease
       set token = excluded.token, lease = excluded.lease, raised_at = clock_timestamp()
       where m.token < excluded.token;";
 const RAISE_ELSEWHERE: &str = "perform public.dblink_exec(
-    'host=127.0.0.1 user=postgres dbname=postgres port=' || current_setting('port'),
+    format('host=127.0.0.1 user=postgres dbname=%s port=%s', current_database(),
+      current_setting('port')),
     format('insert into fence.marks values (%L, %L, %L, %L) on conflict (namespace, lock)
       do update set token = excluded.token, lease = excluded.lease',
       p_namespace, p_lock, p_token, p_lease));";
@@ -102,7 +103,7 @@ const MUTANTS: [(&str, &str, Probe); 17] = [
 ];
 
 impl Probe {
-    async fn holds(self, server: &Postgres) -> bool {
+    async fn holds(self, server: &Database) -> bool {
         match self {
             Self::OpenTransactionsHoldTheMark => {
                 let mut old = app(server);
@@ -165,7 +166,7 @@ impl Probe {
     }
 }
 
-async fn claims_do_not_hold(server: &Postgres) -> bool {
+async fn claims_do_not_hold(server: &Database) -> bool {
     let mut client = app(server);
     assert_eq!(client.run("begin; savepoint s;").await, DONE);
     assert_eq!(client.run(&enter("docs/1", 34, NEW)).await, DONE);
@@ -176,7 +177,7 @@ async fn claims_do_not_hold(server: &Postgres) -> bool {
     client.run("update docs set v = 'x' where id = 1;").await == "FE412"
 }
 
-async fn seals_end_lower_sessions(server: &Postgres) -> bool {
+async fn seals_end_lower_sessions(server: &Database) -> bool {
     let mut old = Psql::start(&server.url());
     assert_eq!(old.run(&register(33, OLD)).await, DONE);
     assert_eq!(old.run("begin; update docs set v = v;").await, "FE428");
@@ -186,7 +187,7 @@ async fn seals_end_lower_sessions(server: &Postgres) -> bool {
     server.sql(left).await == "0"
 }
 
-async fn overtakes_no_seal(server: &Postgres) -> bool {
+async fn overtakes_no_seal(server: &Database) -> bool {
     let mut old = app(server);
     let mut new = app(server);
     let mut other = app(server);
@@ -206,7 +207,7 @@ fn register(token: u64, lease: &str) -> String {
     format!("select verdict from fence.register('default', 'shop', {token}, '{lease}');")
 }
 
-async fn another_start(server: &Postgres) -> bool {
+async fn another_start(server: &Database) -> bool {
     let mut bystander = Psql::start(&server.url());
     assert_eq!(bystander.run(&register(33, OLD)).await, DONE);
     server.sql("update fence.sessions set backend_start = backend_start - interval '1 s'").await;
@@ -215,7 +216,7 @@ async fn another_start(server: &Postgres) -> bool {
     server.sql(running).await == "1" && server.sql(&register(34, NEW)).await == "admitted"
 }
 
-async fn own_names(server: &Postgres) -> bool {
+async fn own_names(server: &Database) -> bool {
     server.sql("create schema evil authorization app").await;
     assert_eq!(app(server).run(&enter("docs/1", 34, NEW)).await, DONE);
     let mut client = app(server);
@@ -231,10 +232,15 @@ async fn own_names(server: &Postgres) -> bool {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_mutant_is_caught() {
     let pack = pack::sql();
-    for (from, to, probe) in MUTANTS {
+    let server = Postgres::start().await;
+    server.sql(APP).await;
+    for (at, (from, to, probe)) in MUTANTS.iter().enumerate() {
         assert!(pack.contains(from), "{from}");
-        assert!(probe.holds(&installed().await).await, "{probe:?} fails for the pack itself");
-        let mutant = installed_as(&pack.replace(from, to)).await;
+        let sound = server.create(&format!("sound_{at}")).await;
+        sound.script(&[&pack, TABLES]).await;
+        assert!(probe.holds(&sound).await, "{probe:?} fails for the pack itself");
+        let mutant = server.create(&format!("mutant_{at}")).await;
+        mutant.script(&[&pack.replace(from, to), TABLES]).await;
         assert!(!probe.holds(&mutant).await, "{probe:?} does not catch {to:?} for {from:?}");
     }
 }
