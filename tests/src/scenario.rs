@@ -64,6 +64,7 @@
 
 pub mod driver;
 pub mod file;
+pub mod host;
 pub mod http_proxy;
 pub mod run;
 pub mod site;

@@ -1,14 +1,17 @@
 """Driver of the SDK for the scenarios of ``tests/sdk``: JSON lines in, JSON lines out.
 
 Without an argument it drives ``AsyncClient``; with ``--sync``, ``Client``, a thread a request.
+With ``--host SOCKET`` it forks a driver for each connection to that path.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -375,6 +378,29 @@ def main_sync() -> None:
         work.start()
 
 
+def host(path: str) -> None:
+    """Forks for each connection, and returns in the driver, which talks over it."""
+    # They are loaded by the first request otherwise, in each driver.
+    for module in ("anyio._backends._asyncio", "httpcore"):
+        importlib.import_module(module)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(64)
+        print("ready", flush=True)
+        while True:
+            connection, _ = listener.accept()
+            if os.fork() == 0:
+                break
+            connection.close()
+    os.setsid()
+    os.dup2(connection.fileno(), 0)
+    os.dup2(connection.fileno(), 1)
+    os.dup2(os.open(sys.stdin.readline().strip(), os.O_WRONLY | os.O_APPEND), 2)
+    print(os.getpid(), flush=True)
+
+
+if "--host" in sys.argv:
+    host(sys.argv[sys.argv.index("--host") + 1])
 if IS_SYNC:
     main_sync()
 else:

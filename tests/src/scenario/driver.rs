@@ -18,6 +18,10 @@
 //! it: `expired`, `superseded`, `released`, `revoked`, `session-ended`. Names of clients, leases,
 //! sessions and so on are chosen by the request.
 //!
+//! A driver whose language takes long to start may have `--host SOCKET`: it then prints `ready`, and
+//! forks a driver for each connection to that path, which leads a process group. Its first line in
+//! is the path of a file for stderr, its first line out its process id.
+//!
 //! The ops, with the members of their requests, and after the arrow those of their replies:
 //!
 //! - `client`: client, server, guard, owner, incarnation, token, token_file, ca_file, cert, key,
@@ -48,14 +52,17 @@
 //! - `credential`: tokens, header values → credential; `parse_token`: header → token, lock, lease
 
 use std::collections::{HashMap, VecDeque};
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use tempfile::NamedTempFile;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{Child, ChildStdin, ChildStdout};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::OwnedWriteHalf;
+use tokio::process::{Child, ChildStdin};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -68,12 +75,20 @@ pub type Pending = oneshot::Receiver<Value>;
 /// A running driver. Killed, with its process group, when dropped.
 #[derive(Debug)]
 pub struct Driver {
-    child: Child,
-    stdin: ChildStdin,
+    /// None of one that was forked: its host, which waits for none, keeps its id from others.
+    _child: Option<Child>,
+    group: Option<Pid>,
+    input: Input,
     last_id: u64,
     received: Arc<Received>,
     errors: NamedTempFile,
     _reading: AbortOnDropHandle<()>,
+}
+
+#[derive(Debug)]
+enum Input {
+    Pipe(ChildStdin),
+    Socket(OwnedWriteHalf),
 }
 
 /// Lines of a driver that were not taken yet.
@@ -97,11 +112,40 @@ impl Driver {
         starting.process_group(0).kill_on_drop(true);
         let mut child = starting.spawn().map_err(|error| format!("{program}: {error}"))?;
         let stdin = child.stdin.take().ok_or("no stdin")?;
-        let stdout = child.stdout.take().ok_or("no stdout")?;
+        let stdout = BufReader::new(child.stdout.take().ok_or("no stdout")?);
+        let group = child.id();
+        Ok(Self::with(Some(child), group, Input::Pipe(stdin), stdout, errors))
+    }
+
+    /// Lets the host at `socket` fork a driver.
+    ///
+    /// # Errors
+    /// The reason why it cannot.
+    pub async fn forked(socket: &Path) -> Result<Self, String> {
+        let errors = NamedTempFile::new().map_err(|error| error.to_string())?;
+        let no_host = |error| format!("the host of drivers: {error}");
+        let (stdout, mut stdin) = UnixStream::connect(socket).await.map_err(no_host)?.into_split();
+        let line = format!("{}\n", errors.path().display());
+        stdin.write_all(line.as_bytes()).await.map_err(no_host)?;
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        stdout.read_line(&mut line).await.map_err(no_host)?;
+        let group = line.trim().parse().map_err(|_| format!("no process id: {line:?}"))?;
+        Ok(Self::with(None, Some(group), Input::Socket(stdin), stdout, errors))
+    }
+
+    fn with(
+        child: Option<Child>,
+        group: Option<u32>,
+        input: Input,
+        stdout: impl AsyncBufRead + Send + Unpin + 'static,
+        errors: NamedTempFile,
+    ) -> Self {
         let received = Arc::new(Received::default());
         let reading = tokio::spawn(read(stdout, Arc::clone(&received)));
         let reading = AbortOnDropHandle::new(reading);
-        Ok(Self { child, stdin, last_id: 0, received, errors, _reading: reading })
+        let group = group.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
+        Self { _child: child, group, input, last_id: 0, received, errors, _reading: reading }
     }
 
     /// Sends a request; returns its id and where its reply comes.
@@ -114,7 +158,10 @@ impl Driver {
         let (sender, receiver) = oneshot::channel();
         self.received.replies().insert(self.last_id, sender);
         let line = format!("{request}\n");
-        let sent = self.stdin.write_all(line.as_bytes()).await;
+        let sent = match &mut self.input {
+            Input::Pipe(pipe) => pipe.write_all(line.as_bytes()).await,
+            Input::Socket(socket) => socket.write_all(line.as_bytes()).await,
+        };
         sent.map_err(|error| format!("the driver does not read: {error}"))?;
         Ok((self.last_id, receiver))
     }
@@ -136,8 +183,8 @@ impl Driver {
 
     /// Sends a signal to its process group.
     pub fn signal(&self, signal: Signal) {
-        if let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?)) {
-            let _ = kill_process_group(pid, signal);
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, signal);
         }
     }
 
@@ -166,8 +213,8 @@ impl Received {
     }
 }
 
-async fn read(stdout: ChildStdout, received: Arc<Received>) {
-    let mut lines = BufReader::new(stdout).lines();
+async fn read(stdout: impl AsyncBufRead + Unpin, received: Arc<Received>) {
+    let mut lines = stdout.lines();
     while let Ok(Some(line)) = lines.next_line().await {
         let Ok(value) = serde_json::from_str::<Value>(&line) else {
             let event = json!({"event": "no JSON", "line": line});

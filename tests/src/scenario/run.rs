@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 
 use super::driver::{Driver, Pending};
 use super::file::{Actor, Awaited, FaultStep, Request, RequestCount, Scenario, ScenarioStep, read};
+use super::host::Drivers;
 use super::http_proxy::Seen;
 use super::site::Site;
 use super::values::Variables;
@@ -24,17 +25,17 @@ struct Run {
     started: BTreeMap<String, (u64, Pending)>,
 }
 
-/// Runs a scenario with the driver that `command` starts.
+/// Runs a scenario with one of these drivers.
 ///
 /// # Errors
 /// The step that did not do what is expected.
 ///
 /// # Panics
 /// If a condition does not come true, or a server does not start.
-pub async fn run(scenario: &Scenario, command: &[String]) -> Result<(), String> {
+pub async fn run(scenario: &Scenario, drivers: &Drivers) -> Result<(), String> {
     let site = Site::start(scenario).await;
     let variables = site.variables();
-    let driver = Driver::start(command)?;
+    let driver = drivers.start().await?;
     let mut run = Run { site, driver, rival: None, variables, started: BTreeMap::new() };
     let done = run.all(scenario).await;
     done.map_err(|why| match run.driver.stderr() {
