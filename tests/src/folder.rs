@@ -9,7 +9,7 @@ use tempfile::TempDir;
 const MEMORY: &str = "/dev/shm";
 
 /// Free bytes that it must have.
-const ROOM: u64 = 2 << 30;
+const ROOM: u64 = 4 << 30;
 
 /// Returns a new folder, which is removed when dropped: in memory if that has room, or where
 /// `TMPDIR` says. What a killed process wrote is there in both; and a disk takes longer for the
