@@ -18,9 +18,9 @@
 //! it: `expired`, `superseded`, `released`, `revoked`, `session-ended`. Names of clients, leases,
 //! sessions and so on are chosen by the request.
 //!
-//! A driver whose language takes long to start may have `--host SOCKET`: it then prints `ready`, and
-//! forks a driver for each connection to that path, which leads a process group. Its first line in
-//! is the path of a file for stderr, its first line out its process id.
+//! A driver that takes long to start may have `--host SOCKET`: it then prints `ready`, and forks a
+//! driver for each connection to that path, which leads a process group. Its first line in is the
+//! path of a file for stderr, its first line out its process id.
 //!
 //! The ops, with the members of their requests, and after the arrow those of their replies:
 //!
