@@ -241,6 +241,12 @@ impl Drop for Postgres {
         if self.process.is_running() {
             self.signal_all("-KILL");
         }
+        // A killed server leaves its segment of shared memory, and a machine has 4096.
+        let file = std::fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        let segment = file.lines().nth(6).and_then(|line| line.split_whitespace().nth(1));
+        if let Some(id) = segment {
+            let _ = Command::new("ipcrm").args(["-m", id]).stderr(Stdio::null()).status();
+        }
     }
 }
 
