@@ -9,6 +9,7 @@ use super::file::{Scenario, ServerName, StoreKind};
 use super::http_proxy::HttpProxy;
 use super::values::Variables;
 use crate::certificates::Certificates;
+use crate::ports;
 use crate::servers::{Server, Setup};
 
 /// Lock server, guard and proxies of one scenario.
@@ -32,9 +33,9 @@ struct Behind {
 
 impl Behind {
     async fn start(setup: Setup) -> Self {
+        // A restart keeps the port, which no outgoing connection takes meanwhile.
+        let setup = setup.listen(format!("127.0.0.1:{}", ports::unused()));
         let server = setup.start().await;
-        // A restart keeps the address.
-        let setup = setup.listen(server.address());
         let proxy = HttpProxy::before(&server.address()).await;
         Self { setup, server, proxy }
     }
