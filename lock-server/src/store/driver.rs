@@ -151,7 +151,7 @@ impl Driver {
         kit: &Kit,
     ) -> Self {
         let committed = machine.counter();
-        let core = Core::new(machine, server.id, &*store, &limits);
+        let core = Core::new(machine, server.id, store.clone(), &limits);
         let state = Mutex::new(DriverState {
             core,
             committed,

@@ -61,6 +61,16 @@ pub struct Version(pub u64);
 impl Version {
     /// No record.
     pub const ABSENT: Self = Self(0);
+
+    /// Returns a version of a server's write: the server, and a count of its writes.
+    pub fn of_write(server: ServerId, count: u32) -> Self {
+        Self(u64::from(server.0) << 32 | u64::from(count))
+    }
+
+    /// Returns the server that wrote it.
+    pub fn writer(self) -> ServerId {
+        ServerId(u32::try_from(self.0 >> 32).unwrap_or(u32::MAX))
+    }
 }
 
 /// One process that serves a namespace, for as long as it runs. Zero is no server.
@@ -92,7 +102,8 @@ pub struct Snapshot {
     /// The items in the order of their names; of a session none, see [`RecordStore::items`].
     pub items: Vec<(ItemName, Vec<u8>)>,
     /// By how much the moments in the value are to be moved to be moments of this server's clock,
-    /// in milliseconds; 0 where the engine has a clock for all servers.
+    /// in milliseconds; 0 where the engine has a clock for all servers. The items may be older than
+    /// the value, and by other servers: see [`RecordStore::shift_ms`].
     pub shift_ms: i64,
 }
 
@@ -261,6 +272,13 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
 
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.
     fn now_ms(&self) -> u64;
+
+    /// By how much moments of another server's clock, which showed `at_ms` before now, are to be
+    /// moved to be moments of this server's clock, in milliseconds: never by too little. 0 where
+    /// the engine has a clock for all servers.
+    fn shift_ms(&self, _server: ServerId, _at_ms: u64) -> i64 {
+        0
+    }
 
     /// Highest value of the counter that is known; 0 where this server is alone.
     fn counter(&self) -> u64 {

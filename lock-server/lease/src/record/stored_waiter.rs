@@ -86,6 +86,12 @@ impl StoredWaiter {
         }
     }
 
+    /// Returns the server that the waiter is connected to, which alone writes it, and the begin of
+    /// the wait by the clock of its writer.
+    pub fn origin(&self) -> (u32, u64) {
+        (self.server, self.since_ms)
+    }
+
     /// Decodes the waiter and the parts of its group.
     pub fn read(
         self,

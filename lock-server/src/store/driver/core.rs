@@ -7,6 +7,7 @@ mod uncommitted;
 mod versions;
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 use fence_protocol::wire::event::Event;
 use fence_protocol::{LeaseId, LockName, SessionId};
@@ -52,6 +53,7 @@ pub(super) struct Core {
     pub(super) in_flight: InFlight,
     versions: Versions,
     server: ServerId,
+    store: Arc<dyn RecordStore>,
     is_alone: bool,
     is_volatile: bool,
     /// Most records that a group reads, as far as requests can be postponed.
@@ -103,7 +105,7 @@ impl Core {
     pub(super) fn new(
         mut machine: Machine,
         server: ServerId,
-        store: &dyn RecordStore,
+        store: Arc<dyn RecordStore>,
         limits: &Limits,
     ) -> Self {
         if store.confirms() {
@@ -119,6 +121,7 @@ impl Core {
             is_alone: store.is_alone(),
             is_volatile: store.is_volatile(),
             reads_max: store.reads_max(),
+            store,
             writes: 0,
             counter_seen: 0,
             retention_ms: limits.ended_retention_ms,
@@ -135,7 +138,7 @@ impl Core {
 
     fn next_version(&mut self) -> Version {
         self.writes = self.writes.wrapping_add(1).max(1);
-        Version(u64::from(self.server.0) << 32 | u64::from(self.writes))
+        Version::of_write(self.server, self.writes)
     }
 
     /// Decides waiting requests and everything due; `None` if there is nothing, or if it has to

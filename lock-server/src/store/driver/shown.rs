@@ -44,10 +44,13 @@ impl Driver {
         let begun = clock::now();
         let (snapshots, _) = inner.store.read(&keys).await?;
         inner.times.read(begun);
+        let own = inner.server.id;
         let mut records = Vec::new();
         let mut sessions = BTreeSet::new();
         for (lock, snapshot) in locks.iter().zip(&snapshots) {
-            let Some((record, groups)) = stored::read_record(snapshot)? else { continue };
+            let Some((record, groups)) = stored::read_record(snapshot, own, &*inner.store)? else {
+                continue;
+            };
             sessions.extend(record.holders.iter().filter_map(|holder| holder.session));
             records.push((lock.clone(), record, groups));
         }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::store::StoreError;
-use crate::store::records::{ItemName, Key, Snapshot, Version};
+use crate::store::records::{ItemName, Key, RecordStore, ServerId, Snapshot, Version};
 
 /// The parts of the groups that wait in a queue, by their ids.
 pub(super) type Groups = Vec<(u64, Vec<(LockName, Mode)>)>;
@@ -78,22 +78,35 @@ fn reading(snapshot: &Snapshot) -> Reading {
     Reading::Shared { base: snapshot.base, shift_ms: snapshot.shift_ms }
 }
 
-/// Decodes a record with its queue and the groups in it; `None` if it is absent.
-pub(super) fn read_record(snapshot: &Snapshot) -> Result<Option<(Record, Groups)>, StoreError> {
+/// The times of a waiter are those of its own server's clock, whichever server wrote the record.
+fn reading_of_waiter(waiter: &StoredWaiter, own: ServerId, store: &dyn RecordStore) -> Reading {
+    let (server, since_ms) = waiter.origin();
+    let server = ServerId(server);
+    let shift_ms = if server == own { 0 } else { store.shift_ms(server, since_ms) };
+    Reading::Shared { base: 0, shift_ms }
+}
+
+/// Decodes a record with its queue and the groups in it; `None` if it is absent. `own` is the
+/// server that reads it.
+pub(super) fn read_record(
+    snapshot: &Snapshot,
+    own: ServerId,
+    store: &dyn RecordStore,
+) -> Result<Option<(Record, Groups)>, StoreError> {
     let Snapshot { key, version, .. } = snapshot;
     let Key::Lock(lock) = key else { return Ok(None) };
     if *version == Version::ABSENT {
         return Ok(None);
     }
     let stored: StoredRecord = read(key, &snapshot.value)?;
-    let reading = reading(snapshot);
-    let record = Record::from_stored(stored, reading);
+    let record = Record::from_stored(stored, reading(snapshot));
     let mut record = record.ok_or_else(|| damaged(key, "a token that is none"))?;
     let mut queue = VecDeque::new();
     let mut groups = Vec::new();
     for (name, value) in &snapshot.items {
         let place = place_of(name).ok_or_else(|| damaged(key, "a place that is none"))?;
         let stored: StoredWaiter = read(key, value)?;
+        let reading = reading_of_waiter(&stored, own, store);
         let (waiter, parts) = stored.read(lock, place, reading);
         groups.extend(waiter.group.zip(parts));
         queue.push_back(waiter);

@@ -47,7 +47,7 @@ use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use self::client::{CallError, EtcdClient};
-use self::clocks::Clocks;
+use self::clocks::{Clocks, Process};
 use self::commit::Pen;
 use self::keys::Keys;
 use self::lineage::{Lineage, Occasion};
@@ -282,7 +282,7 @@ impl EtcdInner {
             clocks.forget(key);
             return 0;
         }
-        clocks.shift_ms(key, header.version, (header.writer, header.at_ms), now_ms)
+        clocks.record_shift_ms(key, header.version, (header.writer, header.at_ms), now_ms)
     }
 
     /// The records of a kind whose names come after one, as many as are asked for, and whether
@@ -336,6 +336,11 @@ impl RecordStore for EtcdRecords {
 
     fn now_ms(&self) -> u64 {
         self.inner.now_ms()
+    }
+
+    fn shift_ms(&self, server: ServerId, at_ms: u64) -> i64 {
+        let now_ms = self.now_ms();
+        locked(&self.inner.clocks).saw(Process::Server(server), at_ms, now_ms)
     }
 
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {

@@ -47,7 +47,8 @@ impl Core {
                     self.note_ended(*id, EndedBy::Another);
                 }
                 Key::Lock(lock) => {
-                    let (record, groups) = stored::read_record(&snapshot)?.unzip();
+                    let read = stored::read_record(&snapshot, self.server, &*self.store)?;
+                    let (record, groups) = read.unzip();
                     let known = record.as_ref().map(Record::waiting_ids).unwrap_or_default();
                     self.machine.load(now_ms, lock.clone(), record, groups.unwrap_or_default());
                     // A waiting request without an entry was granted meanwhile, or lost its entry.

@@ -39,7 +39,7 @@ impl Versions {
             self.remove(&key);
             return;
         }
-        let counts = is_live && version.0 >> 32 == u64::from(self.server.0);
+        let counts = is_live && version.writer() == self.server;
         let count = self.held.count(&key);
         *count += usize::from(counts);
         let before = self.records.insert(key, (version, counts));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn only_live_records_that_this_server_wrote_last_count() {
         let key = |name: &str| Key::Lock(LockName::new(name).unwrap());
-        let by = |server: u64, writes: u64| Version(server << 32 | writes);
+        let by = |server, writes| Version::of_write(ServerId(server), writes);
         let mut versions = Versions::new(ServerId(7));
         let mut set = |name: &str, version, is_live| {
             versions.set(key(name), version, is_live);

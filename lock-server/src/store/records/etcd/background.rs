@@ -9,6 +9,7 @@ use service_kit::health::{Health, Status};
 use tokio::sync::mpsc;
 
 use super::client::EtcdClient;
+use super::clocks::Process;
 use super::lineage::Occasion;
 use super::txn::{self, Range};
 use super::wire::{KeyValue, Status as MemberStatus, Txn};
@@ -156,10 +157,15 @@ impl EtcdInner {
 
     /// Another server shows its clock.
     fn receive_clock(&self, kv: Option<&KeyValue>) {
-        if let Some((writer, at_ms)) = kv.and_then(read_beat)
-            && writer != self.writer
-        {
-            locked(&self.clocks).saw(writer, at_ms, self.now_ms());
+        let Some(kv) = kv else { return };
+        let Some((writer, at_ms)) = read_beat(kv).filter(|(writer, _)| *writer != self.writer)
+        else {
+            return;
+        };
+        let server = self.keys.server_of(&kv.name()).map(Process::Server);
+        let mut clocks = locked(&self.clocks);
+        for process in std::iter::once(Process::Writer(writer)).chain(server) {
+            clocks.saw(process, at_ms, self.now_ms());
         }
     }
 

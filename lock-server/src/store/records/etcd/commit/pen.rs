@@ -9,7 +9,7 @@ use crate::store::records::etcd::lineage::Occasion;
 use crate::store::records::etcd::offset::Doubt;
 use crate::store::records::etcd::wire::{Header, KeyValue, Txn, TxnReply};
 use crate::store::records::etcd::{EtcdInner, PEN_LIVES_S, offset, store_error, txn};
-use crate::store::records::{Change, Group, Key, Version};
+use crate::store::records::{Change, Group, Key, ServerId, Version};
 
 /// The key that says what this server committed last.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl EtcdInner {
     /// A version that no other write has: those of the driver begin with another random number.
     pub(super) fn next_version(&self) -> Version {
         let count = self.versions.fetch_add(1, Ordering::Relaxed);
-        Version(u64::from(self.writer) << 32 | u64::from(count))
+        Version::of_write(ServerId(self.writer), count)
     }
 
     /// Why nothing was committed: the counter was changed, or this server's last commit is another
