@@ -51,6 +51,8 @@ pub(super) enum Remainder {
     Withdraw(Withdraw),
     /// The engine has to confirm its grant.
     Confirm(PendingGrant),
+    /// It must be decided anew: its wait is not over.
+    Ask(Waiting),
 }
 
 impl From<Option<Withdraw>> for Remainder {

@@ -163,6 +163,31 @@ fn two_at(clock: &Arc<ManualClock>) -> [Driver; 2] {
     [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), LIVENESS, Limits::default(), &kit))
 }
 
+/// A wait is over, and a retry is decided in the same batch: the refusal is no reply to the retry.
+#[tokio::test]
+async fn a_retry_is_not_refused_for_the_wait_before_it() {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let [driver, _] = two_at(&clock);
+    let held = driver.acquire(request("a", 0)).await.unwrap();
+    let asked = request("a", 5_000);
+    let asking = || {
+        let driver = driver.clone();
+        let asked = asked.clone();
+        spawn(async move { driver.acquire(asked).await })
+    };
+    let first = asking();
+    until_queued(&driver, "a", 1).await;
+    clock.advance(6_000);
+    let retry = asking();
+    while driver.show(&lock("a")).await.unwrap().queue[0].waiting_ms > 0 {
+        tokio::task::yield_now().await;
+    }
+    driver.release(&lock("a"), held.lease_id).await.unwrap();
+    let granted = retry.await.unwrap().unwrap();
+    assert_eq!(granted.lease_id, asked.lease_id);
+    assert_eq!(first.await.unwrap().unwrap().token, granted.token);
+}
+
 async fn session(driver: &Driver) -> SessionId {
     let session_id = service_kit::ids::session_id();
     let owner = Owner::new("me").unwrap();

@@ -114,6 +114,18 @@ impl Waiting {
     }
 }
 
+/// Returns whether a waiter was refused because its wait is over.
+fn is_time_out(result: &Result<Vec<Grant>, StoreError>) -> bool {
+    let Err(mut refusal) = result.as_ref() else { return false };
+    while let StoreError::Part { refusal: of_part, .. } = refusal {
+        refusal = of_part;
+    }
+    matches!(
+        refusal,
+        StoreError::Held { .. } | StoreError::Paused { .. } | StoreError::Unavailable(_)
+    )
+}
+
 /// The waiting requests of this server, in an order that a simulation repeats.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
@@ -166,7 +178,9 @@ impl Waiters {
         Some(waiting)
     }
 
-    /// Replies to the waiters of a delivery.
+    /// Replies to the waiters of a delivery. A refusal because a wait is over may be of the wait
+    /// before a retry, or of a queue entry that the engine has set back: before the time-out that
+    /// this server knows of, the request is decided anew.
     pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Remainder {
         let locks = delivery.locks();
         let others = delivery.others.into_iter().map(|(_, grant)| grant);
@@ -180,6 +194,9 @@ impl Waiters {
         }
         result.lift(decided.lift);
         match self.remove(&delivery.lock, delivery.lease_id) {
+            Some(waiting) if waiting.until_ms > decided.now_ms && is_time_out(&result) => {
+                Remainder::Ask(waiting)
+            }
             Some(waiting) => {
                 let answered = Answered { at_ms: decided.at_ms, result, is_shared: false };
                 waiting.settle(answered, unconfirmed)

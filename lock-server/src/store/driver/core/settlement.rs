@@ -97,6 +97,7 @@ impl Core {
             Remainder::Nothing => {}
             Remainder::Withdraw(withdraw) => self.pending.push_back(Box::new(withdraw)),
             Remainder::Confirm(grant) => self.pending_grants.push(grant),
+            Remainder::Ask(waiting) => self.pending.push_back(Asking::boxed(waiting)),
         }
     }
 }
