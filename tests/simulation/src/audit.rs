@@ -45,6 +45,8 @@ pub struct Audit {
     grants: BTreeMap<(LockName, LeaseId), Granted>,
     requests: BTreeMap<LeaseId, Request>,
     servers: BTreeMap<u32, Server>,
+    /// Servers go by clocks of their own: the engine has none.
+    has_own_clocks: bool,
     beliefs: BTreeMap<LockName, Vec<replies::Belief>>,
     /// When a lock was last changed.
     changed_ms: BTreeMap<LockName, u64>,
@@ -109,9 +111,12 @@ struct Request {
     was_left: bool,
     /// The client received the grant.
     is_received: bool,
-    /// Calls that wait for a reply, and when the last one began.
+    /// Calls that wait for a reply, and when the first and the last one began.
     open_calls: u32,
+    first_called_ms: Option<u64>,
     called_ms: u64,
+    /// For how long each of them waits.
+    wait_ms: u64,
     /// When its client hung up on the last of them.
     left_ms: Option<u64>,
     /// A call of it ended otherwise: what its server knows of its client is not known.
@@ -126,6 +131,8 @@ struct Server {
     /// When it was last silent for too long.
     lapsed_ms: Option<u64>,
     is_stopped: bool,
+    /// By how much the engine's clock is ahead of its own, ms, where it goes by its own.
+    ahead_ms: i64,
 }
 
 /// A commit.
@@ -194,12 +201,13 @@ impl Audit {
         self.trouble(now_ms, RECOVERY_MS);
         // What was removed since is there again.
         for (lock, changed_ms) in &mut self.changed_ms {
-            self.locks.insert(lock.clone(), record_of(&read(&Key::Lock(lock.clone()))));
+            self.locks
+                .insert(lock.clone(), record_of(&self.servers, &read(&Key::Lock(lock.clone()))));
             // A reply that is on its way says what was true before.
             *changed_ms = now_ms;
         }
         for id in self.sessions.keys().copied().collect::<Vec<_>>() {
-            match session_of(&read(&Key::Session(id))) {
+            match session_of(&self.servers, &read(&Key::Session(id))) {
                 Some(found) => self.sessions.insert(id, found),
                 None => self.sessions.remove(&id),
             };
@@ -254,6 +262,17 @@ impl Audit {
     fn shortened_ms(&self, since_ms: u64) -> u64 {
         let late = self.shortened.iter().filter(|(at_ms, _)| at_ms + STEP_MS > since_ms);
         late.map(|(_, ms)| ms).sum()
+    }
+
+    /// A server starts that goes by its own clock.
+    pub fn server_has_clock(&mut self, server: ServerId, ahead_ms: i64) {
+        self.has_own_clocks = true;
+        self.servers.entry(server.0).or_default().ahead_ms = ahead_ms;
+    }
+
+    /// By how much the engine's clock is ahead of the one that a server goes by, ms.
+    pub fn ahead_ms(&self, server: ServerId) -> i64 {
+        ahead_ms(&self.servers, server.0)
     }
 
     /// A server said that it lives.
@@ -319,31 +338,41 @@ impl Audit {
     }
 }
 
-/// A record with its queue, as it stands in the engine.
+fn ahead_ms(servers: &BTreeMap<u32, Server>, server: u32) -> i64 {
+    servers.get(&server).map_or(0, |server| server.ahead_ms)
+}
+
+/// A record with its queue, as it stands in the engine, by the engine's clock.
 ///
 /// # Panics
 /// If it cannot be read.
-fn record_of(snapshot: &Snapshot) -> Record {
+fn record_of(servers: &BTreeMap<u32, Server>, snapshot: &Snapshot) -> Record {
     let Key::Lock(lock) = &snapshot.key else { return Record::default() };
     if snapshot.version == Version::ABSENT {
         return Record::default();
     }
-    let reading = Reading::Shared { base: snapshot.base, shift_ms: 0 };
     let stored = serde_json::from_slice(&snapshot.value).expect("a record");
+    let reading = reading(servers, snapshot.version.writer().0, snapshot);
     let mut record = Record::from_stored(stored, reading).expect("tokens");
     for (name, value) in &snapshot.items {
         let stored: StoredWaiter = serde_json::from_slice(value).expect("a waiter");
+        let reading = self::reading(servers, stored.origin().0, snapshot);
         let (waiter, _) = stored.read(lock, place_of(name).expect("a place"), reading);
         record.queue.push_back(waiter);
     }
     record
 }
 
-fn session_of(snapshot: &Snapshot) -> Option<Session> {
+fn session_of(servers: &BTreeMap<u32, Server>, snapshot: &Snapshot) -> Option<Session> {
     if snapshot.version == Version::ABSENT {
         return None;
     }
     let stored: StoredSession = serde_json::from_slice(&snapshot.value).expect("a session");
-    let reading = Reading::Shared { base: snapshot.base, shift_ms: 0 };
+    let reading = reading(servers, snapshot.version.writer().0, snapshot);
     Some(Session::from_stored(stored, reading))
+}
+
+/// The interpretation of what a server wrote.
+fn reading(servers: &BTreeMap<u32, Server>, server: u32, snapshot: &Snapshot) -> Reading {
+    Reading::Shared { base: snapshot.base, shift_ms: ahead_ms(servers, server) }
 }

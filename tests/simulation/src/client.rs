@@ -207,7 +207,7 @@ impl Client {
     /// Acquires, uses and releases.
     async fn hold(&mut self, wish: Wish) {
         let locks: BTreeSet<LockName> = wish.locks.iter().map(|lock| name(lock)).collect();
-        self.world.state().audit.asks(wish.lease, locks, wish.mode, wish.session);
+        self.world.state().audit.asks(wish.lease, locks, wish.mode, wish.session, wish.wait_ms);
         for _ in 0..RETRIES {
             let invoked_ms = self.world.now_ms();
             let outcome = self.acquire(&wish).await;
@@ -301,7 +301,10 @@ impl Client {
             };
             let now_ms = self.world.now_ms();
             let engine_ms = self.world.engine_ms();
-            self.world.state().audit.received_lease(now_ms, engine_ms, &reply_lease);
+            let waited_ms = lease["waited_ms"].as_u64().unwrap();
+            let audit = &mut self.world.state().audit;
+            audit.received_lease(now_ms, engine_ms, &reply_lease);
+            audit.received_waited(now_ms, waited_ms, wish.lease);
         }
     }
 

@@ -34,7 +34,7 @@ pub struct SimRecords {
 
 /// One server's connection to the engine.
 struct Link {
-    name: String,
+    server: ServerId,
     is_alone: bool,
     clock: Arc<dyn Clock>,
     is_dead: AtomicBool,
@@ -52,7 +52,7 @@ struct EngineView {
 
 impl fmt::Debug for SimRecords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("SimRecords").field(&self.link.name).finish()
+        f.debug_tuple("SimRecords").field(&self.link.server).finish()
     }
 }
 
@@ -77,12 +77,12 @@ impl SimRecords {
     pub fn calm(clock: Arc<dyn Clock>) -> [Self; 2] {
         let world = World::new(clock.clone(), Seed::new(0), Faults::NONE, Audit::default(), false);
         let world = Arc::new(world);
-        ["one", "two"].map(|name| Self::new(world.clone(), name.to_owned(), clock.clone(), false))
+        [1, 2].map(|server| Self::new(world.clone(), ServerId(server), clock.clone(), false))
     }
 
     pub(crate) fn new(
         world: Arc<World>,
-        name: String,
+        server: ServerId,
         clock: Arc<dyn Clock>,
         is_alone: bool,
     ) -> Self {
@@ -90,7 +90,7 @@ impl SimRecords {
         let anchor = Some((world.engine_ms(), clock.monotonic_ms()));
         let known = EngineView { anchor, lineage: world.lineage(), stalled_until: None };
         let is_dead = AtomicBool::new(false);
-        let link = Link { name, is_alone, clock, is_dead, known: Mutex::new(known) };
+        let link = Link { server, is_alone, clock, is_dead, known: Mutex::new(known) };
         Self { world, link: Arc::new(link) }
     }
 
@@ -229,15 +229,22 @@ impl RecordStore for SimRecords {
 
     fn now_ms(&self) -> u64 {
         let now_ms = self.link.clock.monotonic_ms();
-        match self.link.is_alone {
+        match self.link.is_alone || !self.world.has_clock {
             true => now_ms,
             false => self.known(|known| known.at(now_ms)),
         }
     }
 
+    fn shift_ms(&self, server: ServerId, _: u64) -> i64 {
+        self.world.shift_ms(server, self.link.server)
+    }
+
     async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
         let keys = keys.to_vec();
-        self.read_engine(move |engine| ready(engine.read(&keys))).await
+        let (mut found, counter) =
+            self.read_engine(move |engine| ready(engine.read(&keys))).await?;
+        self.world.shift(&mut found, self.link.server);
+        Ok((found, counter))
     }
 
     async fn items(
@@ -257,8 +264,13 @@ impl RecordStore for SimRecords {
     }
 
     async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
-        let from = self.link.name.clone();
-        self.call(move |world, sent| world.commit(&from, sent, batch)).await
+        let from = self.link.server;
+        let committed = self.call(move |world, sent| world.commit(from, sent, batch)).await;
+        committed.map(|mut committed| {
+            let lost = committed.groups.iter_mut().filter_map(|group| group.as_mut().err());
+            lost.for_each(|found| self.world.shift(found, from));
+            committed
+        })
     }
 
     async fn locks(&self, query: &ListQuery) -> Result<(Vec<LockName>, bool), StoreError> {

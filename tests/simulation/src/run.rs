@@ -82,9 +82,14 @@ async fn simulate(mut seed: Seed, is_traced: bool) -> History {
     let is_hot = seed.below(4) == 0;
     let clients = if is_hot { 8 + seed.below(9) } else { 2 + seed.below(6) };
     let time = Arc::new(SimClock::new(began, 1));
-    let world = World::new(time, seed.fork(), faults, Audit::for_kind(kind), is_traced);
+    let has_clock = kind == Kind::Alone || seed.below(3) > 0;
+    let mut world = World::new(time, seed.fork(), faults, Audit::for_kind(kind), is_traced);
+    world.has_clock = has_clock;
     let world = Arc::new(world);
-    world.log(|| format!("{kind:?}, {servers} servers, {clients} clients, {faults:?}"));
+    world.log(|| {
+        let clock = if has_clock { "" } else { " with clocks of their own" };
+        format!("{kind:?}, {servers} servers{clock}, {clients} clients, {faults:?}")
+    });
     let fleet = Fleet::start(&world, kind, servers).await;
     for number in 0..clients {
         let client = Client::new(number, is_hot, seed.fork(), world.clone(), fleet.clone());
@@ -137,7 +142,7 @@ async fn break_things(
                 world.trouble(RECOVERY_MS);
             }
             2 if faults.losses && kind == Kind::Shared => world.lose_memory(),
-            3 if faults.steps && kind == Kind::Shared => match seed.below(4) {
+            3 if faults.steps && kind == Kind::Shared && world.has_clock => match seed.below(4) {
                 0 => world.step_clock_forward(seed.below(1_000)),
                 1 => world.step_clock_forward(1_001 + seed.below(58_000)),
                 2 => world.step_clock_forward(60_001 + seed.below(60_000)),

@@ -65,13 +65,15 @@ fn settings() -> Settings {
 
 impl Server {
     async fn start(world: &Arc<World>, kind: Kind, life: u32) -> Self {
-        let clock = Arc::new(SimClock::new(Instant::now(), u64::from(life) * 10_000_000));
+        let id = ServerId(life);
+        let origin_ms = world.origin_ms(life);
+        let clock = Arc::new(SimClock::new(Instant::now(), origin_ms));
+        world.server_starts(id, origin_ms);
         let kit = Kit::new("lock-server").with_clock(clock.clone());
         let is_alone = kind == Kind::Alone;
-        let records = SimRecords::new(world.clone(), format!("server {life}"), clock, is_alone);
+        let records = SimRecords::new(world.clone(), id, clock, is_alone);
         let engine = Arc::new(records.clone());
         let limits = Limits::default();
-        let id = ServerId(life);
         let driver = match kind {
             Kind::Shared => {
                 let driver = Driver::shared(engine, id, LIVENESS, limits, &kit);

@@ -27,6 +27,9 @@ const ENGINE_AHEAD_MS: i64 = 1_000_000;
 const JUMP_LIMIT_MS: u64 = 1_000;
 /// A jump beyond this drops records that matter: the driver keeps them so much longer.
 const DROPS_MS: u64 = 60_000;
+/// Servers with clocks of their own started within this time of each other, ms: by so much their
+/// clocks differ.
+const STARTS_APART_MS: u64 = 20_000;
 /// Until a message that was lost is made up for, ms: servers check again by themselves every 2 s.
 const MESSAGE_MS: u64 = 2_100;
 
@@ -34,6 +37,9 @@ const MESSAGE_MS: u64 = 2_100;
 pub(crate) struct World {
     /// The time that clients and the audit go by.
     pub(crate) time: Arc<dyn Clock>,
+    /// Servers go by the engine's clock; otherwise each goes by its own, and the engine's is
+    /// nothing but the audit's.
+    pub(crate) has_clock: bool,
     engine_clock: Arc<StepClock>,
     state: Mutex<WorldState>,
 }
@@ -113,7 +119,7 @@ impl World {
             wakeups: BTreeMap::new(),
             trace: is_traced.then(String::new),
         };
-        Self { time, engine_clock, state: Mutex::new(state) }
+        Self { time, has_clock: true, engine_clock, state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, WorldState> {
@@ -169,13 +175,49 @@ impl World {
     /// Commits a batch of a server.
     pub(crate) fn commit(
         &self,
-        from: &str,
+        from: ServerId,
         sent: Sent,
-        batch: Batch,
+        mut batch: Batch,
     ) -> Result<Committed, StoreError> {
         let now_ms = self.now_ms();
         let engine_ms = self.engine_ms();
-        self.state().commit(from, sent, batch, now_ms, engine_ms)
+        let state = &mut *self.state();
+        let ahead_ms = state.audit.ahead_ms(from);
+        for group in &mut batch.groups {
+            group.not_before_ms = group.not_before_ms.saturating_add_signed(ahead_ms);
+            group.before_ms = group.before_ms.saturating_add_signed(ahead_ms);
+        }
+        let committed = state.commit(from, sent, batch, now_ms, engine_ms)?;
+        Ok(Committed { now_ms: committed.now_ms.filter(|_| self.has_clock), ..committed })
+    }
+
+    /// Draws what the clock of a new server shows.
+    pub(crate) fn origin_ms(&self, life: u32) -> u64 {
+        match self.has_clock {
+            true => u64::from(life) * 10_000_000,
+            false => self.state().seed.below(STARTS_APART_MS),
+        }
+    }
+
+    /// A server starts, and its clock shows `origin_ms`.
+    pub(crate) fn server_starts(&self, server: ServerId, origin_ms: u64) {
+        if !self.has_clock {
+            let ahead_ms = self.engine_ms().cast_signed() - origin_ms.cast_signed();
+            self.state().audit.server_has_clock(server, ahead_ms);
+        }
+    }
+
+    /// By how much moments of one server's clock are moved to be moments of another one's.
+    pub(crate) fn shift_ms(&self, from: ServerId, to: ServerId) -> i64 {
+        let audit = &self.state().audit;
+        audit.ahead_ms(from) - audit.ahead_ms(to)
+    }
+
+    /// Lets a server read records by its clock.
+    pub(crate) fn shift(&self, found: &mut [Snapshot], to: ServerId) {
+        for snapshot in found {
+            snapshot.shift_ms = self.shift_ms(snapshot.version.writer(), to);
+        }
     }
 
     /// The records, where the lineage is the one that the caller believes in.
@@ -311,7 +353,7 @@ impl WorldState {
 
     fn commit(
         &mut self,
-        from: &str,
+        from: ServerId,
         sent: Sent,
         mut batch: Batch,
         now_ms: u64,
@@ -335,7 +377,10 @@ impl WorldState {
         let tokens = batch.tokens;
         let committed = self.engine.commit(batch).now_or_never().unwrap()?;
         self.log(now_ms, || {
-            format!("{from} commits at {engine_ms}, base {}, {tokens} tokens", committed.base)
+            format!(
+                "server {} commits at {engine_ms}, base {}, {tokens} tokens",
+                from.0, committed.base
+            )
         });
         for ((group, outcome), notify) in groups.iter().zip(&committed.groups).zip(notify) {
             self.log(now_ms, || format!("  {}", shown(group, outcome.is_ok())));

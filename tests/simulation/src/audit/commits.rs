@@ -32,7 +32,7 @@ impl Audit {
         // Sessions first: leases are judged by them.
         for write in &group.writes {
             if let Key::Session(id) = &write.key
-                && let Some(session) = session_of(&read(&write.key))
+                && let Some(session) = session_of(&self.servers, &read(&write.key))
             {
                 self.sessions.insert(*id, session);
             }
@@ -40,7 +40,7 @@ impl Audit {
         let mut granted: BTreeMap<LeaseId, Vec<LockName>> = BTreeMap::new();
         for write in &group.writes {
             let Key::Lock(lock) = &write.key else { continue };
-            let new = record_of(&read(&write.key));
+            let new = record_of(&self.servers, &read(&write.key));
             let old = self.locks.insert(lock.clone(), new.clone()).unwrap_or_default();
             self.changed_ms.insert(lock.clone(), now_ms);
             for lease in self.compare(lock, &old, &new, at) {
@@ -107,7 +107,11 @@ impl Audit {
     /// Leases that began and ended in one commit, with their tokens.
     fn passed_by(&self, lock: &LockName, new: &Record) -> Vec<(LeaseId, u64)> {
         let ended = new.ended.iter().filter_map(|ended| Some((ended.lease_id, ended.token?.get())));
-        ended.filter(|(lease, _)| !self.grants.contains_key(&(lock.clone(), *lease))).collect()
+        let is_new = |(lease, token): &(LeaseId, u64)| {
+            let known = self.grants.get(&(lock.clone(), *lease));
+            known.is_none_or(|known| known.is_lost && known.token < *token)
+        };
+        ended.filter(is_new).collect()
     }
 
     /// L2: who may hold the lock beside whom.
@@ -336,7 +340,7 @@ impl Audit {
             if !found.items.is_empty() || self.telling.get(&lock) == Some(&found.version) {
                 continue;
             }
-            if record_of(&found) != Record::default() {
+            if record_of(&self.servers, &found) != Record::default() {
                 self.telling.insert(lock, found.version);
                 continue;
             }

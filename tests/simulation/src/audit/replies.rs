@@ -8,6 +8,9 @@ use lock_server::store::records::Key;
 
 use super::{Audit, Granted, Request};
 
+/// By how much a server's knowledge of the engine's clock may be behind where nothing fails, ms.
+const CLOCK_SLACK_MS: u64 = 100;
+
 /// A reply that names a live lease.
 #[derive(Clone, Debug)]
 pub struct ReportedLease {
@@ -40,8 +43,9 @@ impl Audit {
         locks: BTreeSet<LockName>,
         mode: Mode,
         session: Option<SessionId>,
+        wait_ms: u64,
     ) {
-        let new = Request { locks, mode, session, ..Request::default() };
+        let new = Request { locks, mode, session, wait_ms, ..Request::default() };
         self.requests.entry(lease).or_insert(new);
     }
 
@@ -56,6 +60,7 @@ impl Audit {
     pub fn calls(&mut self, now_ms: u64, lease: LeaseId) {
         if let Some(request) = self.requests.get_mut(&lease) {
             request.open_calls += 1;
+            request.first_called_ms.get_or_insert(now_ms);
             request.called_ms = now_ms;
             request.left_ms = None;
         }
@@ -275,8 +280,25 @@ impl Audit {
     ) {
         self.count("time-outs");
         let waited_ms = now_ms - invoked_ms;
-        self.check(!self.is_calm() || waited_ms + 100 >= wait_ms, || {
+        self.check_wait(waited_ms, wait_ms, || {
             format!("{lease} timed out after {waited_ms} ms of {wait_ms}")
         });
+    }
+
+    /// A client received the time for which its request has waited.
+    pub fn received_waited(&mut self, now_ms: u64, waited_ms: u64, lease: LeaseId) {
+        let first_ms = self.requests.get(&lease).and_then(|request| request.first_called_ms);
+        let since_ms = now_ms - first_ms.unwrap_or(now_ms);
+        self.check_wait(since_ms, waited_ms, || {
+            format!("{lease} waited {waited_ms} ms by the reply, and asked {since_ms} ms ago")
+        });
+    }
+
+    /// Checks that no more time passed for a server than for its client. A server that goes by the
+    /// engine's clock knows that clock as well as the replies are quick.
+    fn check_wait(&mut self, passed_ms: u64, at_server_ms: u64, broken: impl FnOnce() -> String) {
+        let slack_ms = if self.has_own_clocks { 0 } else { CLOCK_SLACK_MS };
+        let is_checked = self.has_own_clocks || self.is_calm();
+        self.check(!is_checked || at_server_ms <= passed_ms + slack_ms, broken);
     }
 }

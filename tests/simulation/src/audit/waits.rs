@@ -1,5 +1,8 @@
-//! Checks of background progress: free locks are granted to their waiters, and grants are
-//! delivered.
+//! Checks of background progress: free locks are granted to their waiters, grants are delivered,
+//! and waits end.
+//!
+//! A free lock is granted to the first waiter within the bound, and no waiter loses its place
+//! (`commits.rs`): so none waits longer than the holders before it and the bound.
 
 use std::collections::BTreeMap;
 
@@ -45,6 +48,7 @@ impl Audit {
             });
         }
         self.check_deliveries(now_ms, calm_since_ms);
+        self.check_time_outs(now_ms, calm_since_ms);
         self.check_abandoned(now_ms, calm_since_ms);
         self.check_places(now_ms, calm_since_ms);
     }
@@ -130,6 +134,18 @@ impl Audit {
         let late = late.map(|(lease, _)| format!("{lease}: {:?}", self.requests.get(lease)));
         self.without_place = lost;
         self.check(late.is_none(), || format!("a call waits without a place: {late:?}"));
+    }
+
+    /// Checks that a call gets its reply when its wait is over.
+    fn check_time_outs(&mut self, now_ms: u64, calm_since_ms: u64) {
+        let overdue_ms = |request: &Request| {
+            let until_ms = request.called_ms + request.wait_ms;
+            now_ms.saturating_sub(until_ms.max(calm_since_ms))
+        };
+        let mut open = self.requests.iter().filter(|(_, request)| request.open_calls > 0);
+        let late = open.find(|(_, request)| overdue_ms(request) > BOUND_MS);
+        let late = late.map(|(lease, request)| format!("{lease}: {request:?}"));
+        self.check(late.is_none(), || format!("a call waits longer than it asked for: {late:?}"));
     }
 
     /// A client that hung up leaves nothing behind: neither a place in a queue nor a grant that was
