@@ -1,5 +1,7 @@
 //! The conformance suites over every store.
 
+mod waits;
+
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 

@@ -25,6 +25,7 @@ mod revoking;
 mod sessions;
 mod takeover;
 mod takeover_races;
+mod waits;
 
 pub use basics::*;
 pub use delays::*;
@@ -37,6 +38,7 @@ pub use revoking::*;
 pub use sessions::*;
 pub use takeover::*;
 pub use takeover_races::*;
+pub use waits::*;
 
 /// The store under test, shared by the tasks of a case.
 pub type Store = Arc<dyn LockStore>;

@@ -1,0 +1,137 @@
+//! Waiting at two servers of one namespace that started at different times: a wait has the length
+//! that was asked for, and no client waits longer than the holders before it and [`SLACK`].
+//!
+//! [`waits_suite!`](crate::waits_suite) makes a test of every case for one pair of servers.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::*;
+use crate::wait::scaled;
+
+/// Two servers of one namespace.
+pub type Servers = [Store; 2];
+
+/// Wait of a request that is to time out.
+const WAIT_MS: u64 = 2_000;
+/// Time by which a server's knowledge of the store's clock may grow beside the client's clock: as
+/// much as a reply of the store is late.
+const CLOCK_SLACK: Duration = Duration::from_millis(500);
+/// Time that servers may take to pass a lock on, on a busy machine; a lost message takes 2 s.
+const SLACK: Duration = Duration::from_secs(15);
+/// Clients of each server.
+const CLIENTS: usize = 3;
+/// Grants of each client.
+const TURNS: usize = 6;
+/// Time for which each grant is held.
+const HOLD: Duration = Duration::from_millis(20);
+
+/// Begin and end of a wait or of a lease, as its client saw them.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    begin: Instant,
+    end: Instant,
+}
+
+impl Span {
+    /// Returns the time that both have in common.
+    fn overlap(self, other: Self) -> Duration {
+        self.end.min(other.end).saturating_duration_since(self.begin.max(other.begin))
+    }
+}
+
+/// Requests at both servers wait behind a lease whose record both servers write again and again.
+/// Each is refused when its own wait is over: not earlier, and not as a request without a reply.
+pub async fn a_wait_is_as_long_as_was_asked(servers: &Servers) {
+    let [one, two] = servers;
+    let lock = name("as-long");
+    let held = grant(one, "as-long", LONG_MS).await;
+    let waits = [one, two, one, two].map(|server| {
+        let server = server.clone();
+        tokio::spawn(async move {
+            let begin = Instant::now();
+            let outcome = server.acquire(request("as-long", LONG_MS, WAIT_MS)).await;
+            (outcome, begin.elapsed())
+        })
+    });
+    let mut turns = servers.iter().cycle();
+    until_true("every wait to end", || {
+        let renewed = turns.next().map(|server| server.renew(&lock, held.lease_id, None));
+        let is_over = waits.iter().all(JoinHandle::is_finished);
+        async move {
+            if let Some(renewed) = renewed {
+                renewed.await.expect("the lease lives");
+            }
+            is_over
+        }
+    })
+    .await;
+    for wait in waits {
+        let (outcome, waited) = wait.await.expect("no panic");
+        assert!(matches!(outcome, Err(StoreError::Held { .. })), "{waited:?}: {outcome:?}");
+        let least = Duration::from_millis(WAIT_MS).saturating_sub(CLOCK_SLACK);
+        assert!(waited >= least, "refused after {waited:?} of {WAIT_MS} ms");
+    }
+}
+
+/// Clients of both servers take one lock in turns. None is refused, the reply names no longer wait
+/// than the client saw, and of each wait the lock is held but for [`SLACK`].
+pub async fn a_wait_is_no_longer_than_the_holders_before_it(servers: &Servers) {
+    let holds = Arc::new(Mutex::new(Vec::new()));
+    let clients = (0..2 * CLIENTS).map(|number| {
+        let [asks, releases] = [0, 1].map(|turn| servers[(number + turn) % 2].clone());
+        let holds = holds.clone();
+        tokio::spawn(async move {
+            let mut waits = Vec::new();
+            for _ in 0..TURNS {
+                let begin = Instant::now();
+                let asking = asks.acquire(request("turns", LONG_MS, LONG_MS));
+                let grant = soon("a turn", asking).await.expect("a grant");
+                let wait = Span { begin, end: Instant::now() };
+                let waited = Duration::from_millis(grant.waited_ms);
+                let seen = wait.end - wait.begin;
+                assert!(waited <= seen + CLOCK_SLACK, "{waited:?} by the reply, saw {seen:?}");
+                tokio::time::sleep(HOLD).await;
+                released(&releases, "turns", grant.lease_id).await;
+                let hold = Span { begin: wait.end, end: Instant::now() };
+                holds.lock().expect("no panic").push(hold);
+                waits.push(wait);
+            }
+            waits
+        })
+    });
+    let mut waits = Vec::new();
+    for client in clients.collect::<Vec<_>>() {
+        waits.extend(client.await.expect("no panic"));
+    }
+    let holds = holds.lock().expect("no panic");
+    assert_eq!(waits.len(), 2 * CLIENTS * TURNS);
+    for wait in waits {
+        let held: Duration = holds.iter().map(|hold| wait.overlap(*hold)).sum();
+        let idle = (wait.end - wait.begin).saturating_sub(held);
+        assert!(idle <= scaled(SLACK), "waited {idle:?} beside the holders before it: {wait:?}");
+    }
+}
+
+/// Makes a test of every case of waiting. `$servers` is an expression that gives a
+/// `(guard, Servers)`; the guard lives as long as the test.
+#[macro_export]
+macro_rules! waits_suite {
+    ($servers:expr) => {
+        $crate::waits_suite!(@cases $servers;
+            a_wait_is_as_long_as_was_asked
+            a_wait_is_no_longer_than_the_holders_before_it
+        );
+    };
+    (@cases $servers:expr; $($case:ident)*) => {
+        $(
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $case() {
+                let (_guard, servers) = $servers;
+                $crate::conformance::lock_store::$case(&servers).await;
+            }
+        )*
+    };
+}
