@@ -262,12 +262,14 @@ pub(super) struct Asking {
     reply: Option<Reply<Vec<Grant>>>,
     /// Token of a grant that is not confirmed yet.
     unconfirmed: Option<Token>,
+    /// It was granted before: another caller may have got the reply, so nothing is withdrawn.
+    is_held: bool,
     lost: u32,
 }
 
 impl Asking {
     pub(super) fn boxed(waiting: Waiting) -> Box<dyn Op> {
-        Box::new(Self { waiting, reply: None, unconfirmed: None, lost: 0 })
+        Box::new(Self { waiting, reply: None, unconfirmed: None, is_held: false, lost: 0 })
     }
 
     /// Returns the grants that another server made for it while it waited. A retry would count as
@@ -293,6 +295,10 @@ impl Op for Asking {
     }
 
     fn run(&mut self, machine: &mut Machine, now_ms: u64) {
+        self.is_held = self.waiting.parts.first().is_some_and(|part| {
+            let record = machine.record(&part.lock);
+            record.is_some_and(|record| record.holders.get(part.lease_id).is_some())
+        });
         self.reply = self.waiting.waited.then(|| self.delivered(machine, now_ms)).flatten();
         self.unconfirmed = machine.confirms().then(|| self.unconfirmed(machine)).flatten();
         if self.reply.is_some() || self.unconfirmed.is_some() {
@@ -355,7 +361,7 @@ impl Op for Asking {
     fn abandons(&self, error: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {
         let first = self.waiting.parts.first()?;
         let may_wait = first.wait_ms > 0 && matches!(error, StoreError::Unknown(_));
-        may_wait.then(|| (self.waiting.locks(), first.lease_id))
+        (may_wait && !self.is_held).then(|| (self.waiting.locks(), first.lease_id))
     }
 
     fn lost(&mut self) -> u32 {

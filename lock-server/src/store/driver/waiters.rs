@@ -178,9 +178,8 @@ impl Waiters {
         Some(waiting)
     }
 
-    /// Replies to the waiters of a delivery. A refusal because a wait is over may be of the wait
-    /// before a retry, or of a queue entry that the engine has set back: before the time-out that
-    /// this server knows of, the request is decided anew.
+    /// Replies to the waiters of a delivery. An engine that lost its last writes may bring back a
+    /// queue entry with an earlier time-out: then the request is decided anew.
     pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Remainder {
         let locks = delivery.locks();
         let others = delivery.others.into_iter().map(|(_, grant)| grant);

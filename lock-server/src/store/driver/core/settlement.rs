@@ -1,7 +1,7 @@
 //! Settlement of a committed batch: replies to its requests, and later tokens.
 
 use fence_protocol::LockName;
-use lease::{Record, lift};
+use lease::{Delivery, Record, lift};
 
 use super::{Core, Decisions, EndedBy, Flight, lock_of};
 use crate::store::driver::op::{Asking, Decided, Lift, Op as _, Remainder};
@@ -62,6 +62,9 @@ impl Core {
             }
         }
         for delivery in deliveries {
+            if self.waits_again(&delivery) {
+                continue;
+            }
             // It is received, or withdrawn at once.
             let lock = &delivery.lock;
             let lease_id = delivery.lease_id;
@@ -72,6 +75,13 @@ impl Core {
         for lock in keys.iter().filter_map(lock_of) {
             self.ask_again(&lock);
         }
+    }
+
+    /// Returns whether a refused request has a queue entry: its wait was over, and a retry came in
+    /// the same batch. The callers here get the retry's reply.
+    fn waits_again(&self, delivery: &Delivery) -> bool {
+        let waits = |record: &Record| record.position(delivery.lease_id).is_some();
+        delivery.result.is_err() && self.machine.record(&delivery.lock).is_some_and(waits)
     }
 
     /// Retries requests that wait here and have no queue entry: the engine may have dropped the
