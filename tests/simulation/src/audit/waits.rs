@@ -145,7 +145,9 @@ impl Audit {
         let mut open = self.requests.iter().filter(|(_, request)| request.open_calls > 0);
         let late = open.find(|(_, request)| overdue_ms(request) > BOUND_MS);
         let late = late.map(|(lease, request)| format!("{lease}: {request:?}"));
-        self.check(late.is_none(), || format!("a call waits longer than it asked for: {late:?}"));
+        // A step back of the engine's clock prolongs waits as it does leases.
+        let holds = late.is_none() || self.is_stepped_back;
+        self.check(holds, || format!("a call waits longer than it asked for: {late:?}"));
     }
 
     /// A client that hung up leaves nothing behind: neither a place in a queue nor a grant that was
