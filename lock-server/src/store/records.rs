@@ -19,6 +19,7 @@ mod lineages;
 mod memory;
 pub mod postgres;
 pub mod redis;
+mod refused;
 mod store_clock;
 
 pub use memory::MemoryRecords;
@@ -206,7 +207,8 @@ pub struct Committed {
     pub now_ms: Option<u64>,
     /// Lineage in which it was committed; `None` where the engine has none.
     pub lineage: Option<Arc<str>>,
-    /// Of each group in order: committed, or the records as they stand where it was refused.
+    /// Of each group in order: committed, or, where it was refused, the records as they
+    /// stand at the commit or after it.
     pub groups: Vec<Result<(), Vec<Snapshot>>>,
 }
 

@@ -29,6 +29,7 @@ use tokio_postgres::{Error, Row};
 use self::codec::{Arrays, signed, unsigned};
 pub use self::lineage::init_fresh;
 use self::lineage::{Adopted, LineageKeeper, Witness};
+use super::refused::read_refused;
 use super::store_clock::{Jumps, Pauses, StoreTime};
 use super::{Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup};
 use super::{LOCK, SESSION};
@@ -226,12 +227,15 @@ impl PostgresRecords {
                 Err(error) => return Err(refused(error)),
                 Ok(rows) => {
                     let read = |row: &Row| arrays.committed(row);
-                    let committed = one(&rows, read).map_err(|why| {
+                    let (base, now_ms, outcomes) = one(&rows, read).map_err(|why| {
                         StoreError::Unknown(format!("PostgreSQL's reply cannot be read: {why}"))
                     })?;
-                    time.saw(committed.now_ms.unwrap_or(0), sent_ms);
-                    witness.saw(committed.base + batch.tokens);
-                    return Ok(Committed { lineage: Some(lineage), ..committed });
+                    time.saw(now_ms, sent_ms);
+                    witness.saw(base + batch.tokens);
+                    let read = async |keys: &[Key]| Ok(self.read(keys).await?.0);
+                    let groups = read_refused(&batch.groups, outcomes, read).await?;
+                    let now_ms = Some(now_ms);
+                    return Ok(Committed { base, now_ms, lineage: Some(lineage), groups });
                 }
             }
         }

@@ -16,7 +16,8 @@ use super::offset::Meta;
 use super::offset::{Doubt, Seen};
 use super::{EtcdInner, store_error};
 use crate::store::StoreError;
-use crate::store::records::{Batch, Change, Committed, Group, Key, Snapshot, Version, Write};
+use crate::store::records::refused::{GroupOutcome, half_done, read_refused};
+use crate::store::records::{Batch, Change, Committed, Group, Key, Version, Write};
 
 use self::parts::parts;
 pub(super) use self::parts::{READS_MAX, WIDTH};
@@ -26,8 +27,6 @@ pub(super) use self::pen::Pen;
 const TRIES: usize = 16;
 /// Commits with an unknown outcome that are remembered.
 const LOST_MAX: usize = 16;
-
-type GroupOutcome = Result<(), Vec<Snapshot>>;
 
 /// A part of a batch that was committed.
 pub(super) struct Done {
@@ -62,7 +61,8 @@ impl EtcdInner {
         drop(pen);
         self.record(batch, done.as_ref());
         let done = done?;
-        let groups = self.read_refused(&batch.groups, done.outcomes).await?;
+        let read = async |keys: &[Key]| self.read_all(keys).await;
+        let groups = read_refused(&batch.groups, done.outcomes, read).await?;
         self.lineage.saw_counter(done.base.saturating_add(batch.tokens));
         Ok(Committed { base: done.base, now_ms: None, groups, lineage: None })
     }
@@ -85,29 +85,6 @@ impl EtcdInner {
             }
         }
         Ok(Done { base: base.unwrap_or(batch.counter), outcomes, doubt: None })
-    }
-
-    /// Adds what stands in etcd to the groups that were refused without being sent.
-    async fn read_refused(
-        &self,
-        groups: &[Group],
-        outcomes: Vec<Option<GroupOutcome>>,
-    ) -> Result<Vec<GroupOutcome>, StoreError> {
-        let refused = groups.iter().zip(&outcomes).filter(|(_, outcome)| outcome.is_none());
-        let keys: Vec<Key> =
-            refused.flat_map(|(group, _)| &group.reads).map(|(key, _)| key.clone()).collect();
-        let found = if keys.is_empty() { Ok(Vec::new()) } else { self.read_all(&keys).await };
-        let mut found = match found {
-            Ok(found) => found.into_iter(),
-            // Nothing was done where everything was refused so.
-            Err(error) if outcomes.iter().all(Option::is_none) => return Err(error),
-            Err(error) => return Err(half_done(&error)),
-        };
-        let outcomes = groups.iter().zip(outcomes).map(|(group, outcome)| match outcome {
-            Some(outcome) => outcome,
-            None => Err(found.by_ref().take(group.reads.len()).collect()),
-        });
-        Ok(outcomes.collect())
     }
 
     /// Commits a part, and again with other tokens if those that it took are suspect.
@@ -213,13 +190,6 @@ fn rewritten(group: &Group, mut next: impl FnMut() -> Version) -> Option<Group> 
 pub(super) fn outlives(now_ms: u64, lives_ms: u64) -> u64 {
     // Far enough for what lives for ever, and still a moment.
     now_ms.saturating_add(lives_ms).min(u64::MAX / 2)
-}
-
-/// A part of a batch was done, and the rest was not, or is not known.
-fn half_done(error: &StoreError) -> StoreError {
-    StoreError::Unknown(format!(
-        "a part of it may be done ({error}); repeat it with the same lease_id"
-    ))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Batches as parameters of `commit`, and replies as records. The form is described in
 //! `functions.sql`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use fence_protocol::Namespace;
 use tokio_postgres::Row;
@@ -9,10 +9,9 @@ use tokio_postgres::types::ToSql;
 
 use super::{column, wakeups};
 use crate::store::StoreError;
+use crate::store::records::refused::GroupOutcome;
 use crate::store::records::store_clock::Beat;
-use crate::store::records::{
-    Batch, Change, Committed, Group, ItemName, Key, Snapshot, Version, Write,
-};
+use crate::store::records::{Batch, Change, Group, ItemName, Key, Snapshot, Version, Write};
 
 /// The longest life of a record that PostgreSQL is given, ms; some thousand years.
 const LIVES_MAX_MS: u64 = 100_000_000_000_000;
@@ -209,28 +208,20 @@ impl<'b> Arrays<'b> {
         first.into_iter().chain(arrays).collect()
     }
 
-    /// Decodes the reply of `commit`.
+    /// Decodes the reply of `commit`: the counter before it, the time, and of each group its outcome
+    /// if it was committed.
     ///
     /// # Errors
-    /// A sentence where it is no reply to this batch.
-    pub(super) fn committed(&self, row: &Row) -> Result<Committed, String> {
-        let base = column(row, 0)?;
-        let now_ms = column(row, 1)?;
+    /// A sentence where it is no such reply.
+    pub(super) fn committed(
+        &self,
+        row: &Row,
+    ) -> Result<(u64, u64, Vec<Option<GroupOutcome>>), String> {
         let refused: Vec<i32> = column(row, 2)?;
-        let mut found = found(row, 3)?;
-        let mut place = 0;
-        let groups = self.batch.groups.iter().enumerate().map(|(at, group)| {
-            let first = place;
-            place += group.reads.len();
-            if !refused.contains(&number(at)) {
-                return Ok(());
-            }
-            let reads = group.reads.iter().enumerate();
-            Err(reads.map(|(read, (key, _))| found.take(first + read, key)).collect())
-        });
-        let groups = groups.collect();
-        let now_ms = Some(unsigned(now_ms));
-        Ok(Committed { base: unsigned(base), now_ms, lineage: None, groups })
+        let refused: HashSet<i32> = refused.into_iter().collect();
+        let groups = 0..self.batch.groups.len();
+        let groups = groups.map(|at| (!refused.contains(&number(at))).then_some(Ok(())));
+        Ok((unsigned(column(row, 0)?), unsigned(column(row, 1)?), groups.collect()))
     }
 }
 

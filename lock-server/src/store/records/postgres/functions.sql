@@ -27,13 +27,22 @@ BEGIN
 END
 $$;
 
--- Records as they stand, each with its place in `keys`; and the items of locks.
-CREATE FUNCTION pg_temp.records(
-  ns int, now_ms bigint, places int[], keys text[],
-  OUT places_of int[], OUT versions bigint[], OUT bases bigint[], OUT contents bytea[],
-  OUT item_places int[], OUT item_names text[], OUT item_contents bytea[]
+-- Records as they stand at one moment, each with its place in `keys`; and the items of locks.
+CREATE FUNCTION pg_temp.read(
+  ns int, believed text, seen bigint, keys text[],
+  OUT base bigint, OUT now_ms bigint, OUT places_of int[], OUT versions bigint[],
+  OUT bases bigint[], OUT contents bytea[], OUT item_places int[], OUT item_names text[],
+  OUT item_contents bytea[]
 ) LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  places int[] := ARRAY(SELECT generate_series(1, cardinality(keys)));
 BEGIN
+  SELECT n.counter, pg_temp.time_ms(n.clock_ahead_ms) INTO base, now_ms
+    FROM fence_locks.namespaces n
+    WHERE n.id = ns AND n.lineage = believed AND n.counter >= seen;
+  IF NOT FOUND THEN
+    RAISE EXCEPTION 'the lineage of this PostgreSQL is another one' USING ERRCODE = 'FL001';
+  END IF;
   SELECT array_agg(w.place), array_agg(x.version), array_agg(x.base), array_agg(x.value)
     INTO places_of, versions, bases, contents
     FROM unnest(places, keys) AS w(place, k)
@@ -54,27 +63,6 @@ BEGIN
 END
 $$;
 
--- Records as they stand at one moment.
-CREATE FUNCTION pg_temp.read(
-  ns int, believed text, seen bigint, keys text[],
-  OUT base bigint, OUT now_ms bigint, OUT places_of int[], OUT versions bigint[],
-  OUT bases bigint[], OUT contents bytea[], OUT item_places int[], OUT item_names text[],
-  OUT item_contents bytea[]
-) LANGUAGE plpgsql STABLE AS $$
-BEGIN
-  SELECT n.counter, pg_temp.time_ms(n.clock_ahead_ms) INTO base, now_ms
-    FROM fence_locks.namespaces n
-    WHERE n.id = ns AND n.lineage = believed AND n.counter >= seen;
-  IF NOT FOUND THEN
-    RAISE EXCEPTION 'the lineage of this PostgreSQL is another one' USING ERRCODE = 'FL001';
-  END IF;
-  IF cardinality(keys) > 0 THEN
-    SELECT * INTO places_of, versions, bases, contents, item_places, item_names, item_contents
-      FROM pg_temp.records(ns, now_ms, ARRAY(SELECT generate_series(1, cardinality(keys))), keys);
-  END IF;
-END
-$$;
-
 -- Commits groups of writes, each under the condition that what it was decided on has not changed.
 --
 -- believed: the lineage that the caller verified; seen: the highest counter that it saw
@@ -84,7 +72,8 @@ $$;
 -- waves: groups of one wave have no record in common; g_*: of each group its wave and its time
 -- r_*: reads  w_*: values  d_*: removals  i_*: items  n_*: messages; *_group counts from 1
 --
--- refused: numbers of groups; the records at `places_of`, which count all reads
+-- refused: numbers of groups. No record is returned: what a stopped server does not read would hold
+-- the row lock.
 CREATE FUNCTION pg_temp.commit(
   ns int, believed text, seen bigint, taken bigint, above bigint, bound bigint,
   latest bigint, earliest bigint, begins boolean,
@@ -94,17 +83,12 @@ CREATE FUNCTION pg_temp.commit(
   d_group int[], d_key text[],
   i_group int[], i_key text[], i_name text[], i_value bytea[],
   n_group int[], n_channel text[], n_message text[],
-  OUT base bigint, OUT now_ms bigint, OUT refused int[], OUT places_of int[],
-  OUT versions bigint[], OUT bases bigint[], OUT contents bytea[], OUT item_places int[],
-  OUT item_names text[], OUT item_contents bytea[]
+  OUT base bigint, OUT now_ms bigint, OUT refused int[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
   n fence_locks.namespaces;
   lost int[];
   has_overdue boolean;
-  places int[];
-  keys text[];
-  f record;
 BEGIN
   -- First of all the row lock: whatever another session has begun before is visible from here on.
   UPDATE fence_locks.namespaces x
@@ -185,19 +169,7 @@ BEGIN
         FROM unnest(n_group, n_channel, n_message) AS m(g, channel, message)
         WHERE (waves = 1 OR g_wave[m.g] = wave) AND m.g <> ALL (lost);
     END IF;
-    IF cardinality(lost) > 0 THEN
-      SELECT array_agg(r.at::int), array_agg(r.k) INTO places, keys
-        FROM unnest(r_group, r_key) WITH ORDINALITY AS r(g, k, at) WHERE r.g = ANY (lost);
-      SELECT * INTO f FROM pg_temp.records(ns, now_ms, places, keys);
-      refused := refused || lost;
-      places_of := places_of || f.places_of;
-      versions := versions || f.versions;
-      bases := bases || f.bases;
-      contents := contents || f.contents;
-      item_places := item_places || f.item_places;
-      item_names := item_names || f.item_names;
-      item_contents := item_contents || f.item_contents;
-    END IF;
+    refused := refused || lost;
   END LOOP;
 END
 $$;
