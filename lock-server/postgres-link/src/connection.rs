@@ -21,6 +21,9 @@ use crate::url::address_text;
 
 /// Most notifications that wait to be received.
 pub const NOTIFICATIONS_MAX: usize = 1_024;
+/// Longest time for which a peer may read nothing of what the server sends it. Then the server ends
+/// the session: a client that is stopped holds the locks of its transaction no longer.
+pub const UNREAD_LIMIT: Duration = Duration::from_secs(10);
 /// Oldest server that is supported, as `server_version_num`.
 const VERSION_MIN: u32 = 130_000;
 
@@ -182,9 +185,13 @@ impl PostgresTarget {
             stopped.run_until_cancelled(relay).await;
         });
         let stop_on_drop = stop.clone().drop_guard();
-        let facts = "SELECT pg_is_in_recovery(), current_setting('server_version_num'), \
-                     current_setting('transaction_read_only')";
-        let facts = client.simple_query(facts).await.map_err(failed)?;
+        let facts = format!(
+            "SET tcp_user_timeout = {}; \
+             SELECT pg_is_in_recovery(), current_setting('server_version_num'), \
+             current_setting('transaction_read_only')",
+            UNREAD_LIMIT.as_millis()
+        );
+        let facts = client.simple_query(&facts).await.map_err(failed)?;
         let row = facts.iter().find_map(|message| match message {
             SimpleQueryMessage::Row(row) => Some(row),
             _ => None,

@@ -11,7 +11,9 @@ mod target;
 mod tls;
 mod url;
 
-pub use connection::{ConnectOptions, NOTIFICATIONS_MAX, PostgresConnection, error_text};
+pub use connection::{
+    ConnectOptions, NOTIFICATIONS_MAX, PostgresConnection, UNREAD_LIMIT, error_text,
+};
 pub use link::{LinkError, LinkOptions, LinkState, PostgresLink, Verifier, refusal};
 pub use target::PostgresTarget;
 pub use tls::PostgresSocket;

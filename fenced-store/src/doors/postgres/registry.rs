@@ -6,6 +6,7 @@
 use std::sync::{Mutex, PoisonError};
 
 use fence_protocol::{LockName, Namespace, Token};
+use postgres_link::UNREAD_LIMIT;
 
 use super::refusal::{Refusal, sqlstate};
 use super::server::{Row, ServerError, ServerSession};
@@ -132,16 +133,17 @@ impl Registry {
     /// Connects, and checks the server and its marks.
     async fn connect_to(&self, at: usize) -> Result<ServerSession, ServerError> {
         let Upstream { target, login, .. } = &self.upstream;
+        let options = format!(
+            "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s \
+             -c search_path=pg_catalog,pg_temp -c tcp_user_timeout={}",
+            UNREAD_LIMIT.as_millis()
+        );
         let parameters = [
             ("database", target.database()),
             ("application_name", target.application_name().unwrap_or("fenced-store")),
             // Names are PostgreSQL's own: in a schema that others can write to could be operators
             // that fit better.
-            (
-                "options",
-                "-c default_transaction_isolation=read\\ committed -c statement_timeout=30s \
-                 -c search_path=pg_catalog,pg_temp",
-            ),
+            ("options", options.as_str()),
         ];
         let mut session = ServerSession::open(target, at, login, &parameters).await?;
         let facts = session.query(FACTS).await?.into_iter().next().unwrap_or_default();
