@@ -326,27 +326,37 @@ begin
     perform pg_terminate_backend(pids[i]);
   end loop;
   for i in 1..coalesce(array_length(pids, 1), 0) loop
-    perform fence.await_end(pids[i], starts[i], 5000);
+    if not fence.await_end(pids[i], starts[i], 5000) then
+      perform fence.refuse_busy(p_namespace, p_lock, p_token);
+    end if;
   end loop;
 end $$;
 
--- Raises 55P03 and names what has no session to end: prepared transactions that entered the fence.
+-- Raises 55P03 and names what entered the fence and is still there: sessions, and prepared
+-- transactions, which have none.
 create or replace function fence.refuse_busy(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   key bigint := fence.holder_key(p_namespace, p_lock);
+  sessions text;
   prepared text;
 begin
-  select string_agg(distinct quote_literal(x.gid), ', ') into prepared
-    from pg_locks l join pg_locks t using (virtualtransaction)
-    join pg_prepared_xacts x on x.transaction = t.transactionid and x.database = current_database()
-    where l.locktype = 'advisory' and l.objsubid = 1 and l.pid is null
+  select string_agg(distinct l.pid::text, ', '), string_agg(distinct quote_literal(x.gid), ', ')
+    into sessions, prepared
+    from pg_locks l left join pg_locks t on l.pid is null
+      and t.virtualtransaction = l.virtualtransaction
+    left join pg_prepared_xacts x on x.transaction = t.transactionid
+      and x.database = current_database()
+    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
+    -- What waits for a lock itself is not named.
+    and l.pid is distinct from pg_backend_pid()
+    and not exists (select from pg_locks w where w.pid = l.pid and not w.granted)
     and l.database = (select oid from pg_database where datname = current_database())
     and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
   perform fence.refuse('55P03', format('an older transaction of lock %s does not end', p_lock),
-    format('namespace %s, lock %s, token %s, prepared transactions: %s', p_namespace, p_lock, p_token,
-      coalesce(prepared, 'none')),
-    'COMMIT PREPARED or ROLLBACK PREPARED what is prepared. Retry.');
+    format('namespace %s, lock %s, token %s, sessions: %s, prepared transactions: %s', p_namespace,
+      p_lock, p_token, coalesce(sessions, 'none'), coalesce(prepared, 'none')),
+    'COMMIT PREPARED or ROLLBACK PREPARED what is prepared; end a process that is stopped. Retry.');
 end $$;
 
 -- A mark must not be lost while the effects of its holder are kept elsewhere.
@@ -1248,6 +1258,8 @@ declare
   announced record;
 begin
   is_changed := false;
+  -- The guard may be stopped before its transaction ends.
+  perform fence.show_token(p_namespace, p_lock, p_token);
   -- Without a lock: a raise takes the seal's row first.
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
   if marked.token > p_token then

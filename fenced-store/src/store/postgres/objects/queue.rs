@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fence_protocol::{LockName, Namespace};
-use postgres_link::{ConnectOptions, LinkError, PostgresLink};
+use postgres_link::{ConnectOptions, LinkError, PostgresLink, error_text};
 use service_kit::tasks::Tasks;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::error::SqlState;
@@ -37,8 +37,9 @@ const TRIES: usize = 8;
 const SEALS: usize = 8;
 /// Longest wait for a seal, in which lower sessions and transactions end.
 const SEAL_WITHIN: Duration = Duration::from_secs(30);
-/// Time that lower transactions have to end by themselves, in milliseconds.
-const SEAL_WAIT_MS: u64 = 1_000;
+/// Time that lower transactions have to end by themselves, in milliseconds. One may be another
+/// guard's, which is only slow: ending it fails the operations of other locks in its batch.
+const SEAL_WAIT_MS: u64 = 3_000;
 
 type Reply = oneshot::Sender<Result<FenceOutcome, StoreError>>;
 
@@ -294,9 +295,10 @@ impl Queue {
             Err(error) => match error.code().map(SqlState::code) {
                 // Stale or a collision by now: the next transaction finds the mark.
                 Some("FE412" | "FE409") => Ok(()),
-                _ => Err(match postgres_link::refusal(&error) {
-                    Some(refusal) => refusal.to_string(),
-                    None => error.to_string(),
+                // The detail names the sessions that do not end.
+                _ => Err(match error.as_db_error().and_then(|refusal| refusal.detail()) {
+                    Some(detail) => format!("{} ({detail})", error_text(&error)),
+                    None => error_text(&error),
                 }),
             },
         }

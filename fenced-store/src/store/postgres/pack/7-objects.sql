@@ -54,6 +54,8 @@ declare
   announced record;
 begin
   is_changed := false;
+  -- The guard may be stopped before its transaction ends.
+  perform fence.show_token(p_namespace, p_lock, p_token);
   -- Without a lock: a raise takes the seal's row first.
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
   if marked.token > p_token then
