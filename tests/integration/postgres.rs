@@ -6,3 +6,4 @@ mod locks;
 mod objects;
 mod records;
 mod start;
+mod stopped;
