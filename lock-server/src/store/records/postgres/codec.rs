@@ -208,8 +208,8 @@ impl<'b> Arrays<'b> {
         first.into_iter().chain(arrays).collect()
     }
 
-    /// Decodes the reply of `commit`: the counter before it, the time, and of each group its outcome
-    /// if it was committed.
+    /// Decodes the reply of `commit`: the counter before it, the time, and of each group its
+    /// outcome if it was committed.
     ///
     /// # Errors
     /// A sentence where it is no such reply.
