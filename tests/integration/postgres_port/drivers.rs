@@ -144,6 +144,29 @@ async fn clients_without_a_token_read_as_the_reader() {
     assert_eq!(port.log_in(9).await.unwrap_err().code(), "08001");
 }
 
+/// The pack's tables are the guard's: a dump leaves them out, as docs/operating/postgresql-port.md
+/// says.
+#[tokio::test]
+async fn pg_dump_works_without_the_schema_of_the_fence() {
+    let postgres = database().await;
+    let port = port(&setup(&postgres).args(&["--postgres-reader", "reader"])).await;
+    port.log_in(5).await.unwrap().query("INSERT INTO journal VALUES (5, 1)").await.unwrap();
+    let dump = |user: &str, password: String, args: &[&str]| {
+        let mut dump = command("pg_dump");
+        dump.arg("-d").arg(format!("postgres://{user}@{}/shop", port.address)).args(args);
+        dump.env("PGPASSWORD", password);
+        Process::spawn("pg_dump", dump)
+    };
+    let users = [("app", credential_of("shop", 5, 5)), ("reader", "any".to_owned())];
+    for (user, password) in users {
+        let ended = dump(user, password.clone(), &["-N", "fence"]).ended().await;
+        assert_eq!(ended.code, 0, "{user}: {}", ended.stderr);
+        assert!(ended.stdout.contains("COPY public.journal"), "{}", ended.stdout);
+        let ended = dump(user, password, &[]).ended().await;
+        assert!(ended.code != 0 && ended.stderr.contains("denied for"), "{}", ended.stderr);
+    }
+}
+
 #[tokio::test]
 async fn clients_reach_no_part_of_the_fence() {
     let postgres = database().await;
