@@ -21,6 +21,7 @@ mod one_record;
 mod order;
 mod own;
 mod password;
+mod pipelines;
 mod restart;
 mod script_keys;
 mod sentinel;

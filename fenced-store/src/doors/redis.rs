@@ -35,6 +35,7 @@ use crate::store::redis::Shared;
 use crate::verdict::Fence;
 
 mod authorize;
+mod backlog;
 mod budget;
 mod client;
 mod cluster;

@@ -51,6 +51,11 @@ fn a_pool_of_redis_py_presents_the_newest_lease_by_itself() {
     judge("pool");
 }
 
+#[test]
+fn half_a_million_commands_of_redis_py_are_one_pipeline() {
+    judge("pipeline");
+}
+
 /// Only where Node is: a distribution's packages of it are too old or too large to install here.
 #[test]
 fn ioredis_and_node_redis_say_that_it_is_redis() {

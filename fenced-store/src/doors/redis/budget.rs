@@ -46,6 +46,11 @@ impl Budget {
         Arc::new(Self { limit, share, books: Mutex::default() })
     }
 
+    /// Maximum for one buffer, in bytes.
+    pub(super) fn share(&self) -> usize {
+        self.share
+    }
+
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }

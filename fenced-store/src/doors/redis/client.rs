@@ -9,13 +9,14 @@ use bytes::{Buf, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
+use super::backlog::REPLIES_FULL;
 use super::budget::{Charge, FREE};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
 use super::confine::{AclUser, Wanted};
 use super::hub::Hub;
 use super::out::Out;
-use super::outbox::Outbox;
+use super::outbox::{End, Outbox};
 use super::own_clients::OwnClientEntry;
 use super::patience::Patience;
 use super::profile::ConnectionProfile;
@@ -65,8 +66,11 @@ pub(super) struct Client {
     own: Option<Own>,
     /// Refusal of the tokens that are held; no command can be sent with them.
     refused: Option<Refusal>,
-    /// The client was sent FENCED, and the connection is closed once the client has received it.
+    /// The connection is closed once the client has received every reply; the last one is FENCED,
+    /// or says that the buffers are full.
     ends: bool,
+    /// Memory of the command that is being served, in bytes.
+    in_hand: usize,
     /// Clients that hold the same tokens.
     group: Option<Rc<TokenGroup>>,
     transaction: Option<Transaction>,
@@ -158,6 +162,7 @@ impl Client {
             own: None,
             refused: None,
             ends: false,
+            in_hand: 0,
             group: None,
             transaction: None,
             lost_watch: false,
@@ -171,6 +176,9 @@ impl Client {
             && self.wait(&stop).await == Flow::Continue
         {}
         self.outbox.flush();
+        if self.outbox.end() == Some(End::TooSlow) && !self.ends {
+            self.record_cut(REPLIES_FULL);
+        }
         if self.ends {
             self.deliver(&stop).await;
         } else {
@@ -237,7 +245,7 @@ impl Client {
 
     /// `true` if the outbox has room for the replies of more commands.
     fn may_serve(&self) -> bool {
-        !self.outbox.is_full()
+        !self.outbox.is_full(self.buf.len())
     }
 
     /// Fast path: forwards a command that needs nothing but the connection that exists. Returns
@@ -292,11 +300,15 @@ impl Client {
 
     /// Serves any command, and awaits what it needs.
     async fn serve_command(&mut self, len: usize, inline: bool) -> Flow {
+        // Other clients have their turn: a long pipeline may need no reply of Redis.
+        tokio::task::coop::consume_budget().await;
         let command = OwnedCommand::take(&mut self.buf, len, &self.parser, inline);
-        if !self.charge.set(self.held_bytes() + command.held_bytes()) {
+        self.in_hand = command.held_bytes();
+        if !self.charge.set(self.held_bytes()) {
             return self.refuse_size();
         }
         let next = self.handle(&command).await;
+        self.in_hand = 0;
         if self.outbox.end().is_some() { Flow::Close } else { next }
     }
 
@@ -318,6 +330,7 @@ impl Client {
         if !may_read {
             self.outbox.wait();
         }
+        self.outbox.set_backlog(self.buf.len());
         if self.buf.capacity() - self.buf.len() < READ / 4 {
             self.buf.reserve(READ);
         }
@@ -341,10 +354,7 @@ impl Client {
                 self.settled().await;
                 Flow::Close
             }
-            reason = self.patience.ends(awaited) => {
-                self.outbox.error(&reason);
-                Flow::Close
-            }
+            reason = self.patience.ends(awaited) => self.overdue(awaited, &reason),
         }
     }
 
@@ -361,10 +371,13 @@ impl Client {
         })
     }
 
-    /// `true` if the client is read although nothing more is served now: a blocking command may
-    /// block for ever, and only a read shows that its client has disconnected.
+    /// `true` if the client is read although nothing more is served now. It may have to send all of
+    /// its commands before it reads a reply; and a blocking command may block for ever, and only a
+    /// read shows that its client has disconnected.
     fn reads_ahead(&self) -> bool {
-        self.buf.len() < FREE && self.upstream.as_ref().is_some_and(|upstream| upstream.is_own())
+        let is_own = self.upstream.as_ref().is_some_and(|upstream| upstream.is_own());
+        (is_own && self.buf.len() < FREE)
+            || (self.outbox.is_unread() && self.held_bytes() < self.backlog_max())
     }
 
     /// Handles a wake-up: a change of the outbox, the budget or the connection to Redis.
@@ -387,8 +400,10 @@ impl Client {
         while self.outbox.expected() > 0 && self.outbox.end().is_none() {
             self.outbox.wait();
             self.outbox.flush();
+            self.outbox.set_backlog(self.buf.len());
             let unread = self.outbox.unread() > 0;
             let reads = self.reads_ahead();
+            let awaited = self.receipt();
             tokio::select! {
                 biased;
                 () = self.outbox.wake.notified() => {
@@ -398,10 +413,15 @@ impl Client {
                 }
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
                 read = self.reader.read_buf(&mut self.buf), if reads => {
-                    if matches!(read, Ok(0) | Err(_)) {
+                    let next = match read {
+                        Ok(0) | Err(_) => Flow::Close,
+                        Ok(bytes) => self.charged(bytes),
+                    };
+                    if next == Flow::Close {
                         return Flow::Close;
                     }
                 }
+                reason = self.patience.ends(awaited) => return self.overdue(awaited, &reason),
             }
         }
         if self.outbox.end().is_some() { Flow::Close } else { Flow::Continue }

@@ -15,6 +15,8 @@ pub(super) struct PortCounters {
     pub(super) scripts_denied: Counter,
     /// Commands with an unknown outcome.
     pub(super) unknown: Counter,
+    /// Clients that were disconnected because the buffers were full.
+    pub(super) over_limit: Counter,
     /// Connected clients.
     pub(super) clients: Gauge,
 }
@@ -42,6 +44,11 @@ impl PortCounters {
                 "redis_port_commands_unknown",
                 "Commands of the Redis port whose connection broke before their reply",
                 counters.unknown.clone(),
+            );
+            registry.register(
+                "redis_port_clients_over_limit",
+                "Clients that the Redis port disconnected because its buffers were full",
+                counters.over_limit.clone(),
             );
             registry.register(
                 "redis_port_clients",

@@ -17,8 +17,9 @@ use super::out::Out;
 use super::resp::encode;
 use crate::doors::client_socket::ClientWriter;
 
-/// Unread bytes from which on a client is not served until it reads.
-pub(super) const HIGH_WATER: usize = 1 << 20;
+/// Unread bytes from which on a client is not served until it reads, or until more bytes of its
+/// commands wait.
+const HIGH_WATER: usize = 1 << 20;
 
 /// Most replies due to one client; commands beyond that wait unread.
 const QUEUED_MAX: u64 = 512;
@@ -45,6 +46,8 @@ pub(super) struct Outbox {
     socket: ClientWriter,
     in_flight: InFlight,
     inner: RefCell<OutboxState>,
+    /// Bytes of the client's commands that wait to be served.
+    backlog: Cell<usize>,
     /// Wakes the client's task after a change that it may wait for.
     pub(super) wake: Arc<Notify>,
     /// Wakes an own upstream connection that waits for this client to read.
@@ -55,6 +58,8 @@ pub(super) struct Outbox {
 struct OutboxState {
     out: Out,
     charge: Charge,
+    /// Bytes that the client's socket has taken since the connection began.
+    written: u64,
     /// Commands forwarded since the connection began.
     sent: u64,
     /// Of these, commands whose reply is complete.
@@ -95,6 +100,7 @@ impl Outbox {
             inner: RefCell::new(OutboxState {
                 out: Out::default(),
                 charge: Charge::new(budget, &wake),
+                written: 0,
                 sent: 0,
                 done: 0,
                 local: VecDeque::new(),
@@ -106,6 +112,7 @@ impl Outbox {
                 is_open: false,
                 end: None,
             }),
+            backlog: Cell::new(0),
             wake,
             drained: Notify::new(),
         })
@@ -129,15 +136,43 @@ impl Outbox {
     }
 
     /// `true` if no more commands of the client are served until replies are complete and read.
-    pub(super) fn is_full(&self) -> bool {
+    ///
+    /// A client may write all of its commands before it reads a reply. So beyond [`HIGH_WATER`] as
+    /// many bytes of replies may wait as bytes of its commands, `backlog`: whichever of both is
+    /// smaller bounds the other.
+    pub(super) fn is_full(&self, backlog: usize) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;
-        queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= HIGH_WATER
+        queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= HIGH_WATER.max(backlog)
+    }
+
+    /// Records how many bytes of the client's commands wait, by which an own upstream connection
+    /// decides if it delivers more.
+    pub(super) fn set_backlog(&self, bytes: usize) {
+        if self.backlog.replace(bytes) < bytes {
+            self.drained.notify_one();
+        }
+    }
+
+    /// `true` if an own upstream connection delivers nothing more until the client reads.
+    pub(super) fn holds_up(&self) -> bool {
+        self.unread() > HIGH_WATER.max(self.backlog.get())
+    }
+
+    /// `true` if the client leaves many replies unread: it may have to send all of its commands
+    /// before it reads.
+    pub(super) fn is_unread(&self) -> bool {
+        self.unread() >= HIGH_WATER
     }
 
     /// Bytes that the client has not read yet.
     pub(super) fn unread(&self) -> usize {
         self.inner.borrow().out.len()
+    }
+
+    /// Bytes that the client's socket has taken since the connection began.
+    pub(super) fn written(&self) -> u64 {
+        self.inner.borrow().written
     }
 
     pub(super) fn end(&self) -> Option<End> {
@@ -315,7 +350,9 @@ impl Outbox {
             inner.end.get_or_insert(End::Gone);
         }
         if written.is_ok() {
-            inner.charge.progress(before.saturating_sub(inner.out.len()));
+            let taken = before - inner.out.len();
+            inner.written += taken as u64;
+            inner.charge.progress(taken);
         }
         self.settle(inner);
         if inner.out.len() < HIGH_WATER || written.is_err() {

@@ -29,6 +29,9 @@ pub(super) enum Awaited {
     Introduction,
     /// The next command.
     Command,
+    /// Nothing more is received before the client has read replies; with the number of bytes that
+    /// its socket has taken.
+    Receipt(u64),
 }
 
 impl SilenceLimits {
@@ -36,7 +39,7 @@ impl SilenceLimits {
     fn limit_for(&self, awaited: Awaited) -> Option<Duration> {
         match awaited {
             Awaited::Nothing => None,
-            Awaited::Rest(_) => Some(self.command),
+            Awaited::Rest(_) | Awaited::Receipt(_) => Some(self.command),
             Awaited::Introduction => Some(self.stranger),
             Awaited::Command => self.idle,
         }
@@ -90,6 +93,9 @@ impl Patience {
                 {
                     self.timer = None;
                 }
+                (Awaited::Receipt(before), Awaited::Receipt(now)) if now > before => {
+                    self.timer = None;
+                }
                 _ => return self.reason(awaited, limit),
             }
         }
@@ -106,6 +112,7 @@ impl Patience {
             Awaited::Introduction => {
                 format!("ERR no token was presented, and no command was sent for {ms} ms")
             }
+            Awaited::Receipt(_) => format!("no reply was read for {ms} ms"),
             Awaited::Nothing | Awaited::Command => format!("ERR no command was sent for {ms} ms"),
         }
     }

@@ -29,11 +29,6 @@ mod look_up;
 pub(super) use login::CONNECTION;
 pub(super) use look_up::{LookUp, look_up};
 
-/// The error of a client whose bytes do not fit into the memory of all clients.
-pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full \
-                                       (--max-redis-buffer-bytes); nothing of this command was \
-                                       sent. Try again later, or send smaller commands";
-
 /// `true` if the connection of a client is served further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
@@ -80,6 +75,11 @@ impl Identity {
             has_password,
             limits_strangers,
         }
+    }
+
+    /// Address of the client.
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.addresses[0]
     }
 
     /// Forgets name, tokens and login.

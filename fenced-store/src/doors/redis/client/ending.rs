@@ -99,18 +99,38 @@ impl Client {
     }
 
     /// Writes all replies, then the end of the stream, and waits until the client closes its side.
+    ///
+    /// Commands that arrive meanwhile are dropped: a client may have to send all of them before it
+    /// reads.
     pub(super) async fn deliver(&mut self, stop: &CancellationToken) {
-        if self.settled().await == Flow::Close {
-            self.outbox.flush();
-            return;
-        }
+        self.kick();
+        self.buf.clear();
         let outbox = Rc::clone(&self.outbox);
-        while outbox.unread() > 0 && outbox.end().is_none() {
+        let mut sends = true;
+        while outbox.end().is_none() && (outbox.unread() > 0 || outbox.expected() > 0) {
+            outbox.wait();
+            outbox.set_backlog(0);
+            self.buf.reserve(READ);
+            let is_settled = outbox.expected() == 0;
             tokio::select! {
-                () = outbox.writable() => outbox.flush(),
-                () = outbox.wake.notified() => {}
-                () = stop.cancelled() => return,
+                biased;
+                () = outbox.wake.notified() => {
+                    outbox.flush();
+                    if self.woken().await == Flow::Close {
+                        return outbox.flush();
+                    }
+                }
+                () = outbox.writable(), if outbox.unread() > 0 => outbox.flush(),
+                () = stop.cancelled(), if is_settled => return,
+                read = self.reader.read_buf(&mut self.buf), if sends => match read {
+                    Ok(1..) => self.buf.clear(),
+                    Ok(0) if is_settled => sends = false,
+                    _ => return,
+                },
             }
+        }
+        if outbox.end().is_some() {
+            return;
         }
         let until_closed = async {
             outbox.finish().await;

@@ -2,10 +2,11 @@
 
 use bytes::BytesMut;
 
+use super::super::backlog::{self, BUFFERS_FULL};
 use super::super::budget::FREE;
 use super::super::patience::Awaited;
 use super::super::resp::ProtocolError;
-use super::super::session::{BUFFERS_FULL, Flow};
+use super::super::session::Flow;
 use super::{Client, READ};
 
 /// Keys of a command for which memory is kept for the next one.
@@ -28,7 +29,20 @@ impl Client {
 
     /// Memory of commands that are not served yet, in bytes.
     pub(super) fn held_bytes(&self) -> usize {
-        self.buf.len() + self.parser.held_bytes()
+        self.buf.len() + self.parser.held_bytes() + self.in_hand
+    }
+
+    /// Bytes of commands from which on nothing more is received while replies are unread.
+    pub(super) fn backlog_max(&self) -> usize {
+        backlog::limit(&self.identity, &self.hub.budget)
+    }
+
+    /// What a client that is served no further has to do.
+    pub(super) fn receipt(&self) -> Awaited {
+        match self.outbox.is_unread() && self.held_bytes() >= self.backlog_max() {
+            true => Awaited::Receipt(self.outbox.written()),
+            false => Awaited::Nothing,
+        }
     }
 
     /// A client without a token may send little, where every key needs one.
@@ -39,8 +53,8 @@ impl Client {
 
     /// Input that the client is expected to send; it decides the time limit.
     pub(super) fn awaited(&self) -> Awaited {
-        if self.outbox.is_full() {
-            return Awaited::Nothing;
+        if self.outbox.is_full(self.buf.len()) {
+            return self.receipt();
         }
         if !self.buf.is_empty() {
             return Awaited::Rest(self.buf.len());
@@ -61,8 +75,38 @@ impl Client {
         if self.charge.set(self.held_bytes()) { Flow::Continue } else { self.refuse_size() }
     }
 
-    pub(super) fn refuse_size(&self) -> Flow {
-        self.outbox.error(BUFFERS_FULL);
+    /// Disconnects a client whose commands do not fit into its share, or whose memory others need.
+    pub(super) fn refuse_size(&mut self) -> Flow {
+        self.cut(BUFFERS_FULL)
+    }
+
+    /// Disconnects a client that was silent for too long, or read nothing.
+    pub(super) fn overdue(&mut self, awaited: Awaited, reason: &str) -> Flow {
+        let Awaited::Receipt(_) = awaited else {
+            self.outbox.error(reason);
+            return Flow::Close;
+        };
+        let unread = self.outbox.unread();
+        let held = self.held_bytes();
+        self.cut(&backlog::error(reason, unread, held, &self.identity, &self.hub.budget))
+    }
+
+    /// Ends the connection with an error behind the replies to all commands that were served. The
+    /// other commands are dropped.
+    fn cut(&mut self, line: &str) -> Flow {
+        self.record_cut(line);
+        self.outbox.error(line);
+        self.buf = BytesMut::new();
+        self.parser.shrink();
+        self.in_hand = 0;
+        self.charge.restart();
+        self.ends = true;
         Flow::Close
+    }
+
+    /// Logs and counts that the client is disconnected because the buffers are full.
+    pub(super) fn record_cut(&self, reason: &str) {
+        self.hub.port.counters.over_limit.inc();
+        backlog::log_cut(&self.identity, self.outbox.unread(), reason);
     }
 }

@@ -1,8 +1,7 @@
 //! The port's clients before a cluster: one task each, one command after the other.
 //!
 //! A command is answered before the next one is parsed, so replies are in order by themselves and a
-//! client that does not read is not served: its memory is its input up to one command, and the
-//! replies of that command.
+//! client that does not read is not served: its memory is its input, and the replies of one command.
 
 use std::io;
 use std::sync::Arc;
@@ -18,18 +17,20 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
+use super::super::backlog::BUFFERS_FULL;
 use super::super::budget::{Budget, Charge, FREE};
 use super::super::commands::KeyUse;
 use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
 use super::super::resp::{Protocol, encode};
-use super::super::session::{BUFFERS_FULL, Flow, Identity};
+use super::super::session::{Flow, Identity};
 use super::super::{LINGER, PortSettings, stranger};
 use super::Cluster;
 use crate::service::Guard;
 
 mod handle;
 mod local;
+mod replies;
 
 /// Replies of at least this size, in bytes, are written before the next command is parsed.
 const FLUSH: usize = 64 * 1024;
@@ -129,6 +130,8 @@ struct ClusterSession {
     protocol: Protocol,
     /// Refusal of the session's tokens, with which the connection ends.
     fenced: Option<String>,
+    /// The client was sent the reason why it is disconnected: its share of the buffers is full.
+    is_cut: bool,
     keys: Vec<KeyUse>,
     /// Memory for the name of a key's lock.
     scratch: String,
@@ -152,6 +155,7 @@ impl ClusterSession {
             out: BytesMut::new(),
             protocol: Protocol::Resp2,
             fenced: None,
+            is_cut: false,
             keys: Vec::new(),
             scratch: String::new(),
         }
@@ -174,8 +178,16 @@ impl ClusterSession {
         let mut buf = BytesMut::new();
         loop {
             let next = self.serve_buffered(&mut parser, &mut buf).await;
-            if self.flush().await == Flow::Close || next == Flow::Close {
+            let served = buf.len();
+            let flushed = self.flush(&mut buf).await;
+            if self.is_cut {
+                return self.finish(stop).await;
+            }
+            if flushed == Flow::Close || next == Flow::Close {
                 return;
+            }
+            if buf.len() > served {
+                continue;
             }
             if buf.capacity() - buf.len() < READ / 4 {
                 buf.reserve(READ);
@@ -208,7 +220,7 @@ impl ClusterSession {
             };
             if let Some(line) = ended {
                 encode::error(&mut self.out, &line);
-                self.flush().await;
+                self.flush(&mut buf).await;
                 return;
             }
         }
@@ -255,7 +267,7 @@ impl ClusterSession {
                         if !self.charge.set(buf.len() + self.out.len()) {
                             return Flow::Close;
                         }
-                        if self.flush().await == Flow::Close {
+                        if self.flush(buf).await == Flow::Close {
                             return Flow::Close;
                         }
                     }
@@ -278,22 +290,4 @@ impl ClusterSession {
         let _ = self.charge.set(buf.len() + parser.held_bytes());
         Flow::Continue
     }
-
-    /// Writes the replies; stops if other clients need the memory and this one reads nothing.
-    async fn flush(&mut self) -> Flow {
-        let is_written = tokio::select! {
-            written = write_whole(&mut self.stream, &self.out) => written.is_ok(),
-            () = self.evicted.notified() => false,
-        };
-        match self.out.capacity() > FLUSH {
-            true => self.out = BytesMut::new(),
-            false => self.out.clear(),
-        }
-        if is_written { Flow::Continue } else { Flow::Close }
-    }
-}
-
-async fn write_whole(socket: &mut ClusterSocket, bytes: &[u8]) -> io::Result<()> {
-    socket.write_all(bytes).await?;
-    socket.flush().await
 }

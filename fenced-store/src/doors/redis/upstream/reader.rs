@@ -12,7 +12,7 @@ use super::error_lines::{ErrorLines, ExecReply};
 use super::{Instead, Upstream, UpstreamState, Waiting};
 use crate::doors::redis::commands::names;
 use crate::doors::redis::out::Out;
-use crate::doors::redis::outbox::{End, HIGH_WATER, Outbox};
+use crate::doors::redis::outbox::{End, Outbox};
 use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::doors::redis::script_denial::ScriptDenials;
 
@@ -49,7 +49,7 @@ impl Upstream {
     /// Reads once the owner has room for its output.
     async fn read(&self, reader: &mut OwnedReadHalf, buf: &mut BytesMut) -> io::Result<usize> {
         if let Some(owner) = &self.owner {
-            while owner.unread() > HIGH_WATER && owner.end().is_none() {
+            while owner.holds_up() && owner.end().is_none() {
                 owner.drained.notified().await;
             }
         }
