@@ -110,7 +110,9 @@ async fn exceed(client: &mut RespClient, key: &str) -> (usize, String) {
 }
 
 fn assert_reported(guard: &Port, error: &str) {
-    for part in ["no reply was read for 2000 ms", "4194304 are the limit", "--max-redis-buffer"] {
+    for part in
+        ["no reply was read for 2000 ms", "2097152 are the limit", "--max-redis-buffer-bytes"]
+    {
         assert!(error.contains(part), "{error}");
     }
     let log = guard.server.process.stderr();

@@ -1,7 +1,7 @@
 //! Commands that wait while their client leaves replies unread.
 //!
 //! Many clients send all commands of a pipeline before they read a reply. So the port receives on
-//! while replies wait. It stops at half of what one buffer may hold, and disconnects the client if
+//! while replies wait. It stops at a quarter of what one buffer may hold, and disconnects a client
 //! that reads nothing then either: neither side could continue.
 
 use std::net::SocketAddr;
@@ -19,11 +19,12 @@ pub(super) const REPLIES_FULL: &str = "the client has left more replies unread t
                                        the buffers holds, or other clients need their memory";
 
 /// Returns the number of bytes of commands from which on nothing more is received while the client
-/// leaves replies unread. The read before may have brought as many: a buffer grows by doubling.
+/// leaves replies unread. The last read may have brought as many: a buffer grows by doubling. As
+/// many bytes of replies may wait before them.
 pub(super) fn limit(identity: &Identity, budget: &Budget) -> usize {
     match identity.is_stranger() {
         true => FREE,
-        false => FREE.max(budget.share() / 2),
+        false => FREE.max(budget.share() / 4),
     }
 }
 

@@ -371,13 +371,12 @@ impl Client {
         })
     }
 
-    /// `true` if the client is read although nothing more is served now. It may have to send all of
-    /// its commands before it reads a reply; and a blocking command may block for ever, and only a
-    /// read shows that its client has disconnected.
+    /// `true` if the client is read although nothing more is served now: it leaves replies unread,
+    /// or waits for a blocking command, which may block for ever: only a read shows that it has
+    /// disconnected.
     fn reads_ahead(&self) -> bool {
         let is_own = self.upstream.as_ref().is_some_and(|upstream| upstream.is_own());
-        (is_own && self.buf.len() < FREE)
-            || (self.outbox.is_unread() && self.held_bytes() < self.backlog_max())
+        (is_own && self.buf.len() < FREE) || self.takes_backlog()
     }
 
     /// Handles a wake-up: a change of the outbox, the budget or the connection to Redis.

@@ -32,14 +32,19 @@ impl Client {
         self.buf.len() + self.parser.held_bytes() + self.in_hand
     }
 
-    /// Bytes of commands from which on nothing more is received while replies are unread.
-    pub(super) fn backlog_max(&self) -> usize {
-        backlog::limit(&self.identity, &self.hub.budget)
+    /// `true` if the client leaves so many replies unread that it may have to send all of its
+    /// commands before it reads, and the guard has room for more of these.
+    pub(super) fn takes_backlog(&self) -> bool {
+        self.outbox.is_unread() && !self.is_backlog_full()
+    }
+
+    fn is_backlog_full(&self) -> bool {
+        self.held_bytes() >= backlog::limit(&self.identity, &self.hub.budget)
     }
 
     /// What a client that is served no further has to do.
     pub(super) fn receipt(&self) -> Awaited {
-        match self.outbox.is_unread() && self.held_bytes() >= self.backlog_max() {
+        match self.outbox.is_unread() && self.is_backlog_full() {
             true => Awaited::Receipt(self.outbox.written()),
             false => Awaited::Nothing,
         }

@@ -1,7 +1,8 @@
 //! The port's clients before a cluster: one task each, one command after the other.
 //!
 //! A command is answered before the next one is parsed, so replies are in order by themselves and a
-//! client that does not read is not served: its memory is its input, and the replies of one command.
+//! client that does not read is not served: its memory is its input, within the limit of
+//! [`super::super::backlog`], and the replies of one command.
 
 use std::io;
 use std::sync::Arc;

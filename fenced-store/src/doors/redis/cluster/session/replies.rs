@@ -31,15 +31,16 @@ impl ClusterSession {
     pub(super) async fn flush(&mut self, buf: &mut BytesMut) -> Flow {
         let mut written = 0;
         let mut receives = true;
-        let limit = self.port.settings.silence.command;
+        let patience = self.port.settings.silence.command;
         let flow = loop {
-            let is_full = !self.is_cut && buf.len() >= self.backlog_max();
+            let limit = backlog::limit(&self.identity, &self.port.budget);
+            let is_full = !self.is_cut && buf.len() >= limit;
             let into = (receives && !is_full).then_some(&mut *buf);
             let moved = tokio::select! {
                 biased;
                 moved = step(&mut self.stream, &self.out[written..], into) => moved,
                 () = self.evicted.notified() => Moved::Evicted,
-                () = tokio::time::sleep(limit), if is_full => Moved::Nothing,
+                () = tokio::time::sleep(patience), if is_full => Moved::Nothing,
             };
             match moved {
                 Moved::Flushed(Ok(())) => break Flow::Continue,
@@ -53,7 +54,7 @@ impl ClusterSession {
                     }
                 }
                 Moved::Nothing => {
-                    let reason = format!("no reply was read for {} ms", limit.as_millis());
+                    let reason = format!("no reply was read for {} ms", patience.as_millis());
                     let unread = self.out.len() - written;
                     let budget = &self.port.budget;
                     let line = backlog::error(&reason, unread, buf.len(), &self.identity, budget);
@@ -71,10 +72,6 @@ impl ClusterSession {
             false => self.out.clear(),
         }
         if self.is_cut { Flow::Close } else { flow }
-    }
-
-    fn backlog_max(&self) -> usize {
-        backlog::limit(&self.identity, &self.port.budget)
     }
 
     fn log_cut(&self, reason: &str) {
