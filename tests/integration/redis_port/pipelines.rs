@@ -149,7 +149,8 @@ async fn a_client_that_reads_nothing_holds_up_no_other() {
     let mut other = RespClient::fenced(&guard.address, &grant.credential).await;
     let (mut writer, mut reader) = client.split();
     let bytes = exchanges(&key, 1..COMMANDS + 1);
-    let sent = tokio::spawn(async move { writer.write_all(&bytes).await });
+    // The writer stays: its end would be that of the client.
+    let sent = tokio::spawn(async move { writer.write_all(&bytes).await.map(|()| writer) });
     until_true("the pipeline to be executed in part", || async {
         redis.run::<usize>(&["STRLEN", &key]).await == VALUE_BYTES
     })
