@@ -42,7 +42,7 @@ impl Client {
         self.held_bytes() >= backlog::limit(&self.identity, &self.hub.budget)
     }
 
-    /// What a client that is served no further has to do.
+    /// Input that is expected of a client that is served no further.
     pub(super) fn receipt(&self) -> Awaited {
         match self.outbox.is_unread() && self.is_backlog_full() {
             true => Awaited::Receipt(self.outbox.written()),
