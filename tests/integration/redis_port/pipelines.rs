@@ -46,7 +46,7 @@ async fn a_client_may_send_everything_before_it_reads() {
     send_then_read(&mut own, &key).await;
 }
 
-/// What the guard does by itself within a pipeline awaits the replies of before.
+/// Commands that the guard answers by itself await the replies of before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pipeline_may_change_its_connection() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
