@@ -44,7 +44,7 @@ func (l *Lease) ReacquireAbove(ctx context.Context, refusal error) (*Lease, erro
 	l.trust.lose(endedHere)
 	// The proof: a release that succeeds, without an excuse, means that the lease was live until
 	// now.
-	if err := l.client.releaseLease(ctx, l.Name(), l.ID()); err != nil {
+	if err := l.releaseOnce(ctx); err != nil {
 		return nil, err
 	}
 	s := *l.spec

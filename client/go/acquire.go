@@ -20,7 +20,11 @@ type tries struct {
 }
 
 func newTries(c *Client, s *spec, locks []string) *tries {
-	return &tries{client: c, spec: s, plan: newPlan(now(), s.times), claim: newClaim(c, locks)}
+	claim := newClaim(c, locks)
+	if s.session == nil {
+		claim.ttl = milliseconds(s.ttlMs)
+	}
+	return &tries{client: c, spec: s, plan: newPlan(now(), s.times), claim: claim}
 }
 
 // granted is what an acquire obtained: the grants in the order of the request, and of a single one
@@ -144,7 +148,7 @@ func (t *tries) windowOf(sentAt moment, reply *grant) window {
 // and the next attempt renews it again.
 func (t *tries) confirm(ctx context.Context, g *grant) (*granted, *failure) {
 	sentAt := now()
-	timeout := shorter(callTimeout, 2*time.Duration(t.spec.ttlMs)*time.Millisecond)
+	timeout := shorter(callTimeout, 2*milliseconds(t.spec.ttlMs))
 	renewed, failed := t.client.renewOnce(ctx, g, timeout)
 	if failed != nil {
 		return nil, failed

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"strings"
 	"sync/atomic"
+	"time"
+
+	"fencepost/internal/timing"
 )
 
 // claim is a lease id that may have been granted.
@@ -13,12 +16,14 @@ type claim struct {
 	locks        []string
 	leaseID      string
 	maybeGranted bool
+	// ttl is the life of a grant that is not renewed; a lease of a session lasts as long as that.
+	ttl time.Duration
 	// shown is the lease id for the goroutine that reports the position in the queue.
 	shown atomic.Value
 }
 
 func newClaim(c *Client, locks []string) *claim {
-	claim := &claim{client: c, locks: locks, leaseID: newID()}
+	claim := &claim{client: c, locks: locks, leaseID: newID(), ttl: milliseconds(timing.TTLMaxMs)}
 	claim.shown.Store(claim.leaseID)
 	return claim
 }
@@ -63,8 +68,10 @@ func (c *claim) giveUp() {
 	for _, lock := range c.locks {
 		lock, leaseID := lock, c.leaseID
 		c.client.background.run(func() {
-			// Best effort: after a failure the lease expires by itself.
-			_ = c.client.releaseLease(context.Background(), lock, leaseID)
+			// Best effort: the lease expires by itself.
+			ctx, cancel := context.WithTimeout(context.Background(), c.ttl)
+			defer cancel()
+			_ = c.client.releaseLease(ctx, lock, leaseID)
 		})
 	}
 }

@@ -103,8 +103,7 @@ func (c *Client) Leader(ctx context.Context, name string) (*Leader, error) {
 		return nil, err
 	}
 	h := shown.Holder
-	return &Leader{h.Owner, h.Token, h.LeaseID, time.Duration(h.HeldMs) * time.Millisecond,
-		h.Metadata}, nil
+	return &Leader{h.Owner, h.Token, h.LeaseID, milliseconds(h.HeldMs), h.Metadata}, nil
 }
 
 // Observe calls changed with the current leader of the election name, and again at each change;

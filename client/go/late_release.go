@@ -1,5 +1,7 @@
 package fencepost
 
+import "context"
+
 // workEnd is the end of the work under a lease or a session, as the client observed it.
 type workEnd struct {
 	// deadline is the moment until which the lease was trusted when its work ended; inTime is
@@ -15,26 +17,55 @@ func workEndsNow(t *trust) workEnd {
 	return workEnd{deadline: t.currentWindow().Deadline(), inTime: true}
 }
 
-// excuse reports whether this refusal of a release only says that it arrived too late: the lease
-// expired, after its work had ended. A refusal that arrives before the deadline has another cause
-// (a stepped clock, a server that lost its memory), and the work may have overlapped with another
+// excuse reports whether the lease ended by its time or by this release, and only after its work
+// had ended. A first refusal that arrives before the deadline has another cause (a takeover, a
+// stepped clock, a server that lost its memory), and the work may have overlapped with another
 // holder's.
 func (w workEnd) excuse(refusal *Error, at moment) bool {
-	hasExpired := false
+	mayBeDone := refusal.Outcome == outcomeUnknown
+	isByTimeOrRelease := false
 	switch refusal.Code {
+	case "":
+		// The release was stopped when the lease had expired.
+		isByTimeOrRelease = refusal.Reason == LostDeadline
 	case "lease-lost":
-		hasExpired = refusal.Reason == LostExpired || refusal.Reason == LostSessionEnded
+		// A server has forgotten a release, because others have held the lock since.
+		isByTimeOrRelease = refusal.Reason == LostExpired || refusal.Reason == LostSessionEnded ||
+			mayBeDone && refusal.Reason == LostSuperseded
 	case "session-ended":
 		var reason string
 		refusal.Member("reason", &reason)
-		hasExpired = reason == "expired" || reason == "blocked"
+		isByTimeOrRelease = reason == "expired" || reason == "blocked"
+	case "session-unknown":
+		isByTimeOrRelease = mayBeDone
 	}
-	return hasExpired && w.inTime && w.deadline <= at
+	return isByTimeOrRelease && w.inTime && (mayBeDone || w.deadline <= at)
 }
 
 func (w workEnd) settle(err error) error {
 	if refusal, ok := err.(*Error); ok && w.excuse(refusal, now()) {
 		return nil
+	}
+	return err
+}
+
+// untilExpired calls release with a context that ends when the lease has expired: then nothing is
+// left to release.
+func (t *trust) untilExpired(ctx context.Context, release func(context.Context) error) error {
+	bounded, expire := context.WithCancel(ctx)
+	defer expire()
+	go func() {
+		// The heartbeat of a session continues while one of its leases is released.
+		for t.currentWindow().ExpiresAt() > now() {
+			if !sleepUntil(bounded.Done(), t.currentWindow().ExpiresAt()) {
+				return
+			}
+		}
+		expire()
+	}()
+	err := release(bounded)
+	if err != nil && lostError(err) == nil && bounded.Err() != nil && ctx.Err() == nil {
+		return leaseLost(t.what, LostDeadline)
 	}
 	return err
 }

@@ -184,7 +184,7 @@ func (l *Lease) FencingToken() string { return l.grant.Header }
 func (l *Lease) FencingCredential() string { return l.grant.Credential }
 
 // Waited is the time that the acquire waited in the queue.
-func (l *Lease) Waited() time.Duration { return time.Duration(l.grant.WaitedMs) * time.Millisecond }
+func (l *Lease) Waited() time.Duration { return milliseconds(l.grant.WaitedMs) }
 
 // Remaining is the time for which the lease is trusted from now on if no renewal succeeds and no
 // progress is reported; zero once it is lost or released.
@@ -218,13 +218,14 @@ func (l *Lease) Progress() error {
 }
 
 // Release ends the lease; the next waiter is granted at once. It is repeated for up to 5 s if no
-// reply arrives, in the background if ctx ends before.
+// reply arrives, and no longer than the lease lasts; in the background if ctx ends before.
 //
-// A lease that was live when Release was called and expired before the request reached the server
-// is no error, because the work under it ended in time. The error is of kind [ErrLeaseLost] if the
-// lease had ended before: unfenced effects of the work may overlap with another holder's. It is
-// [ErrUnavailable] or [ErrOutcomeUnknown] if the server is unreachable; the lease then expires by
-// itself. A second release is [ErrInvalid].
+// A lease that was live when Release was called and expired before a reply arrived is no error,
+// because the work under it ended in time; neither is a repeated request that finds the lock with
+// the next holder. The error is of kind [ErrLeaseLost] if the lease had ended before: unfenced
+// effects of the work may overlap with another holder's. It is [ErrUnavailable] or
+// [ErrOutcomeUnknown] if the server is unreachable; the lease then expires by itself. A second
+// release is [ErrInvalid].
 func (l *Lease) Release(ctx context.Context) error {
 	if !l.beginRelease() {
 		return invalid("the lease on %s was released already", l.grant.Lock)
@@ -257,8 +258,7 @@ func (l *Lease) end(ctx context.Context) error {
 	}
 	result := make(chan error, 1)
 	l.client.background.run(func() {
-		err := l.client.releaseLease(context.Background(), l.grant.Lock, l.grant.LeaseID)
-		result <- end.settle(err)
+		result <- end.settle(l.releaseOnce(context.Background()))
 	})
 	select {
 	case err := <-result:
@@ -266,6 +266,13 @@ func (l *Lease) end(ctx context.Context) error {
 	case <-ctx.Done():
 		return ended(ctx, "release "+l.grant.Lock+" (continues in the background)")
 	}
+}
+
+// releaseOnce sends the release while the lease lasts.
+func (l *Lease) releaseOnce(ctx context.Context) error {
+	return l.trust.untilExpired(ctx, func(ctx context.Context) error {
+		return l.client.releaseLease(ctx, l.grant.Lock, l.grant.LeaseID)
+	})
 }
 
 // heldKey finds the leases that the callers of a function hold.

@@ -69,7 +69,7 @@ func newPlan(at moment, times waitTimes) *plan {
 func (p *plan) waitMs(at moment) int64 { return p.waitUntil.Since(at).Milliseconds() }
 
 func (p *plan) timeout(at moment, waitMs int64) time.Duration {
-	return p.retries.timeout(at, time.Duration(waitMs)*time.Millisecond+waitMargin)
+	return p.retries.timeout(at, milliseconds(waitMs)+waitMargin)
 }
 
 // after decides the next step after a failure; random is the jitter of the pause.

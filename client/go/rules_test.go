@@ -100,6 +100,15 @@ func TestOnlyAnExpiryAfterTheDeadlineIsLaterThanTheWork(t *testing.T) {
 			t.Errorf("%v", c)
 		}
 	}
+	// A retry finds what its first attempt left, and the server may have forgotten it.
+	for _, c := range [][2]string{{"lease-lost", "expired"}, {"lease-lost", "superseded"},
+		{"session-ended", "expired"}, {"session-unknown", ""}} {
+		refused := refusal(c[0], c[1])
+		refused.Outcome = outcomeUnknown
+		if !end.excuse(refused, 0) || (workEnd{}).excuse(refused, 0) {
+			t.Errorf("%v after an attempt without a reply", c)
+		}
+	}
 }
 
 func TestTheNextRequestOfALongWaitIsSentBeforeTheFirstTimesOut(t *testing.T) {

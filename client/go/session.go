@@ -102,8 +102,10 @@ func (c *Client) obtainSession(ctx context.Context, s *spec) (*sessionReply, win
 		}
 		if failed, ok := err.(*Error); err != nil && (!ok || failed.Outcome == outcomeUnknown) {
 			c.background.run(func() {
-				// Best effort: after a failure the session expires by itself.
-				_, _ = c.endSession(context.Background(), request.SessionID)
+				// Best effort: the session expires by itself.
+				ctx, cancel := context.WithTimeout(context.Background(), milliseconds(s.ttlMs))
+				defer cancel()
+				_, _ = c.endSession(ctx, request.SessionID)
 			})
 		}
 		if err == nil {
@@ -179,7 +181,7 @@ func mixedUpSession(id string, reply *sessionReply) *failure {
 func (c *Client) confirmSession(
 	ctx context.Context, id string, ttlMs int64, limits retries,
 ) (*sessionReply, window, error) {
-	timeout := shorter(callTimeout, 2*time.Duration(ttlMs)*time.Millisecond)
+	timeout := shorter(callTimeout, 2*milliseconds(ttlMs))
 	for {
 		if err := ended(ctx, "begin a session"); err != nil {
 			return nil, window{}, err
@@ -260,8 +262,8 @@ func (s *Session) Progress() error {
 }
 
 // End ends the session and all its leases in one step; returns their number. It is repeated for up
-// to 5 s if no reply arrives, in the background if ctx ends before. The errors are those of
-// [Lease.Release].
+// to 5 s if no reply arrives, and no longer than the session lasts; in the background if ctx ends
+// before. The errors are those of [Lease.Release].
 func (s *Session) End(ctx context.Context) (int, error) {
 	s.mutex.Lock()
 	wasEnded := s.ended
@@ -282,10 +284,13 @@ func (s *Session) End(ctx context.Context) (int, error) {
 	}
 	result := make(chan outcome, 1)
 	s.client.background.run(func() {
-		reply, err := s.client.endSession(context.Background(), s.id)
-		if reply != nil {
-			count = reply.LeaseCount
-		}
+		err := s.trust.untilExpired(context.Background(), func(ctx context.Context) error {
+			reply, err := s.client.endSession(ctx, s.id)
+			if reply != nil {
+				count = reply.LeaseCount
+			}
+			return err
+		})
 		result <- outcome{count, end.settle(err)}
 	})
 	select {

@@ -9,6 +9,8 @@ import (
 // window is the time that one reply of the lock server granted to a lease.
 type window = timing.Window
 
+func milliseconds(count int64) time.Duration { return time.Duration(count) * time.Millisecond }
+
 func longer(a, b time.Duration) time.Duration {
 	if a > b {
 		return a

@@ -14,6 +14,7 @@ from fencepost import (
     OutcomeUnknown,
     Stale,
     Unavailable,
+    clock,
     errors,
     settings,
     timing,
@@ -29,6 +30,7 @@ from fencepost.locks import Grant
 from fencepost.plan import AcquireStep, LockOptions, Plan
 from fencepost.timing import Window
 from fencepost.transport import NoReply, NotSent, Refused, Unusable
+from fencepost.trust import Trust, WorkEnd
 
 REFERENCE = Path(__file__).resolve().parents[3] / "docs" / "reference"
 
@@ -188,6 +190,37 @@ def test_limits_end_a_lease_and_warn_once_of_each_end() -> None:
     assert warning is not None and warning[0] == 2_900
     later = hold.warn_at(window, Reading(2_900, 0), {warning[1]})
     assert later is not None and later[1][1].word == "no-progress"
+
+
+def test_only_a_late_end_or_a_retried_release_excuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    moment = [0]
+    monkeypatch.setattr(clock, "now_ms", lambda: moment[0])
+    trust = Trust("a", Window(0, 3_000), Limits())
+    end, too_late = WorkEnd(trust), WorkEnd(trust, is_live=False)
+
+    def excuses(work_end: WorkEnd, code: str, reason: str, at_ms: int, is_retry: bool) -> bool:
+        moment[0] = at_ms
+        refusal = errors.from_problem("release a", problem(code, 410, reason=reason), None)
+        refusal.stated_outcome = "unknown" if is_retry else None
+        return work_end.excuses(refusal)
+
+    by_time = [
+        ("lease-lost", "expired"),
+        ("lease-lost", "session-ended"),
+        ("session-ended", "expired"),
+        ("session-ended", "blocked"),
+    ]
+    # The server has forgotten what the first attempt did.
+    forgotten = [("lease-lost", "superseded"), ("session-unknown", "")]
+    by_others = [("lease-lost", "revoked"), ("lease-lost", "released"), ("session-ended", "ended")]
+    for code, reason in by_time:
+        assert excuses(end, code, reason, 2_400, is_retry=False)
+        assert not excuses(end, code, reason, 2_399, is_retry=False)
+    for code, reason in [*by_time, *forgotten]:
+        assert excuses(end, code, reason, 0, is_retry=True)
+        assert not excuses(too_late, code, reason, 2_400, is_retry=True)
+    for code, reason in [*forgotten, *by_others]:
+        assert not excuses(end, code, reason, 2_400, is_retry=False)
 
 
 def test_settings_come_from_arguments_then_variables_then_the_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import { type AcquireAllRequest, CALL_MS, type Locks } from "./locks.js";
 import type { Background, Log } from "./log.js";
 import { reportPosition } from "./queue-position.js";
 import { SentChange } from "./sent-change.js";
-import { Window } from "./timing.js";
+import { TTL_MS_MAX, Window } from "./timing.js";
 import { Failure } from "./transport.js";
 import { untilResult } from "./turns.js";
 import type { LeaseReply } from "./wire.js";
@@ -28,7 +28,8 @@ export interface Granted {
 
 /** Acquires the lock of `spec`. Rejects with the reason of its signal if that is aborted. */
 export async function obtain(context: GrantContext, spec: Spec): Promise<Granted> {
-  const tries = new Tries(context, [spec.lock], spec.times, spec.signal);
+  const ttlMs = spec.session === undefined ? spec.ttlMs : TTL_MS_MAX;
+  const tries = new Tries(context, [spec.lock], ttlMs, spec.times, spec.signal);
   const waiting = new AbortController();
   if (spec.onQueued && spec.times.waitMs > 0) {
     const id = () => tries.leaseId;
@@ -74,7 +75,7 @@ export async function obtainAll(
   signal: AbortSignal | undefined,
 ): Promise<LeaseReply[]> {
   const names = request.locks.map((wish) => wish.lock);
-  const tries = new Tries(context, names, times, signal);
+  const tries = new Tries(context, names, TTL_MS_MAX, times, signal);
   return tries.until((leaseId) =>
     untilResult(
       () => tries.plan.waitLeftMs(nowMs()),
@@ -147,6 +148,8 @@ class Tries {
   readonly plan: Plan;
   readonly #context: GrantContext;
   readonly #locks: string[];
+  /** Life of a grant that is not renewed; a lease of a session lasts as long as that. */
+  readonly #ttlMs: number;
   readonly #signal: AbortSignal | undefined;
   /** Id of the request, which may have been granted. */
   leaseId = randomId();
@@ -156,12 +159,14 @@ class Tries {
   constructor(
     context: GrantContext,
     locks: string[],
+    ttlMs: number,
     times: { waitMs: number; patienceMs: number },
     signal: AbortSignal | undefined,
   ) {
     this.plan = new Plan(nowMs(), times);
     this.#context = context;
     this.#locks = locks;
+    this.#ttlMs = ttlMs;
     this.#signal = signal;
   }
 
@@ -222,9 +227,9 @@ class Tries {
     this.#mayBeGranted = false;
   }
 
-  async #release(lock: string): Promise<void> {
+  async #release(lock: string, signal?: AbortSignal): Promise<void> {
     try {
-      await this.#context.locks.release(lock, this.leaseId);
+      await this.#context.locks.release(lock, this.leaseId, { signal });
     } catch (error) {
       if (!(error instanceof LeaseLostError)) throw error;
     }
@@ -233,9 +238,11 @@ class Tries {
   #releaseInBackground(): void {
     const { background, log } = this.#context;
     for (const lock of this.#locks) {
-      const released = this.#release(lock).catch((error: unknown) => {
-        log("debug", `a grant of ${lock} that was given up was not released: ${String(error)}`);
-      });
+      const released = this.#release(lock, AbortSignal.timeout(this.#ttlMs)).catch(
+        (error: unknown) => {
+          log("debug", `a grant of ${lock} that was given up was not released: ${String(error)}`);
+        },
+      );
       background.add(released);
     }
   }

@@ -1,4 +1,4 @@
-/** Releases that arrived after the lease had expired, though the work had ended in time. Pure. */
+/** Releases without a timely reply, though the work had ended in time. Pure. */
 import { LeaseLostError } from "./errors.js";
 
 /** End of the work under a lease or a session, as the client observed it. */
@@ -11,20 +11,28 @@ export class WorkEnd {
   }
 
   /**
-   * `true` if `refusal` shows that the lease expired, and only after its work had ended. A refusal
-   * that arrives before the deadline has another cause (a stepped clock, a server that lost its
-   * memory), and the work may have overlapped with another holder's.
+   * `true` if `refusal` shows that the lease ended by its time or by this release, and only after
+   * its work had ended. A first refusal that arrives before the deadline has another cause (a
+   * takeover, a stepped clock, a server that lost its memory), and the work may have overlapped
+   * with another holder's.
    */
   excuses(refusal: unknown, nowMs: number): boolean {
     if (!(refusal instanceof LeaseLostError) || this.#deadlineMs === null) return false;
-    return hasExpired(refusal) && this.#deadlineMs <= nowMs;
+    const mayBeDone = refusal.outcome === "unknown";
+    if (!isByTimeOrRelease(refusal, mayBeDone)) return false;
+    return mayBeDone || this.#deadlineMs <= nowMs;
   }
 }
 
-/** The refusal of a lease does not say how its session ended; the refusal of the session does. */
-function hasExpired({ ended, problem }: LeaseLostError): boolean {
-  if (ended === "expired") return true;
+function isByTimeOrRelease(refusal: LeaseLostError, mayBeDone: boolean): boolean {
+  const { reason, ended, problem } = refusal;
+  // By the clock, if the release was stopped when the lease had expired.
+  if (reason === "deadline" || ended === "expired") return true;
+  // The server has forgotten a release, because others have held the lock since.
+  if (ended === "superseded") return mayBeDone;
   if (ended !== "session-ended" || problem === null) return false;
+  if (problem.code === "session-unknown") return mayBeDone;
+  // The refusal of a lease does not say how its session ended; that of the session does.
   if (problem.code === "lease-lost") return true;
   return (
     problem.code === "session-ended" &&

@@ -151,11 +151,13 @@ export class Lease implements Fence, Holding, AsyncDisposable {
   }
 
   /**
-   * Releases the lock; retries for up to 5 s if no reply arrives.
+   * Releases the lock; retries for up to 5 s if no reply arrives, and no longer than the lease
+   * lasts.
    *
    * Rejects with `LeaseLostError` if the lease had ended before: unfenced effects of the work may
-   * overlap with another holder's. A lease that is live when this is called and expires before the
-   * request reaches the server is no error, because the work under it ended in time.
+   * overlap with another holder's. A lease that is live when this is called and expires before a
+   * reply arrives is no error, because the work under it ended in time; neither is a retry that
+   * finds the lock with the next holder.
    */
   async release(): Promise<void> {
     if (this.#isReleased) throw releasedError(this.lock);
@@ -164,7 +166,7 @@ export class Lease implements Fence, Holding, AsyncDisposable {
       await this.releaseLive();
     } catch (error) {
       if (!workEnd.excuses(error, nowMs())) throw error;
-      const why = "the lease expired before its release arrived, but its work had ended in time";
+      const why = "the lease ended before its release had a reply, but its work had ended in time";
       this.#context.log("warn", `${this.lock}: ${why}`);
     }
   }
@@ -175,7 +177,9 @@ export class Lease implements Fence, Holding, AsyncDisposable {
     this.#renewal.abort();
     this.#trust.unwatch();
     this.#ended.abort(releasedError(this.lock));
-    return this.#context.locks.release(this.lock, this.leaseId);
+    return this.#trust.untilExpired((signal) =>
+      this.#context.locks.release(this.lock, this.leaseId, { signal }),
+    );
   }
 
   /**

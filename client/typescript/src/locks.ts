@@ -112,12 +112,15 @@ export class Locks {
    * it had ended before; if an attempt of this call whose reply was lost released it, that is a
    * success.
    */
-  async release(lock: string, leaseId: string): Promise<void> {
-    const path = lockPath(checkLockName(lock), "/release");
+  async release(lock: string, leaseId: string, { signal }: CallOptions = {}): Promise<void> {
+    const request = {
+      path: lockPath(checkLockName(lock), "/release"),
+      timeoutMs: RELEASE_MS,
+      signal,
+    };
     const body = { lease_id: leaseId };
-    const send = () =>
-      this.#endpoint.post({ path, timeoutMs: RELEASE_MS }, body, anyObject<object>);
-    await untilSettled(`release ${lock}`, RELEASE_MS, send, wasReleased);
+    const send = () => this.#endpoint.post(request, body, anyObject<object>);
+    await untilSettled(`release ${lock}`, RELEASE_MS, send, wasReleased, signal);
   }
 
   /** Returns the state of a lock: its holders, waiters and history. */

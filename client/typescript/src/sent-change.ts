@@ -59,13 +59,14 @@ export class SentChange {
 /**
  * Sends a change, and retries it for `patienceMs` while the failures say nothing about its outcome.
  * `null` if a server received an earlier attempt of this call and the refusal of a later one
- * `showsDone`.
+ * `showsDone`. Rejects with the reason of `signal` if that is aborted.
  */
 export async function untilSettled<T>(
   what: string,
   patienceMs: number,
   send: () => Promise<T | Failure>,
   showsDone: (failure: Failure) => boolean,
+  signal: AbortSignal | undefined,
 ): Promise<T | null> {
   const untilMs = nowMs() + patienceMs;
   const sent = new SentChange();
@@ -76,7 +77,7 @@ export async function untilSettled<T>(
     const pause = pauseMs(attempt, random());
     if (!isPassing(reply) || nowMs() + pause >= untilMs) throw sent.error(what, reply);
     sent.record(reply);
-    await sleep(pause);
+    await sleep(pause, signal);
   }
 }
 

@@ -54,7 +54,7 @@ export async function beginSession(
   } finally {
     if (mayBeBegun) {
       const log = (why: string) => context.log("debug", why);
-      context.background.add(context.sessions.endQuietly(sessionId, log));
+      context.background.add(context.sessions.endQuietly(sessionId, request.ttl_ms, log));
     }
   }
 }

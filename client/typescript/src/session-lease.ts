@@ -98,7 +98,9 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
     const workEnd = this.#over ? null : this.#state.trust.workEnd();
     this.endWithSession();
     try {
-      await this.#state.context.locks.release(this.lock, this.leaseId);
+      await this.#state.trust.untilExpired((signal) =>
+        this.#state.context.locks.release(this.lock, this.leaseId, { signal }),
+      );
     } catch (error) {
       if (!workEnd?.excuses(error, nowMs())) throw error;
     }

@@ -148,8 +148,8 @@ export class Session implements AsyncDisposable {
   }
 
   /**
-   * Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives.
-   * Returns the number of its leases. Rejects with `LeaseLostError` if it had ended before.
+   * Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives,
+   * and no longer than the session lasts. Returns the number of its leases. Rejects with `LeaseLostError` if it had ended before.
    */
   async end(): Promise<number> {
     if (this.#isEnded) throw releasedError(`session ${this.id}`);
@@ -160,7 +160,9 @@ export class Session implements AsyncDisposable {
     this.#state.trust.unwatch();
     for (const lease of this.leases) lease.endWithSession();
     try {
-      await this.#context.sessions.end(this.id);
+      await this.#state.trust.untilExpired((signal) =>
+        this.#context.sessions.end(this.id, { signal }),
+      );
     } catch (error) {
       if (!workEnd.excuses(error, nowMs())) throw error;
     }

@@ -1,6 +1,6 @@
 /** The lock server's session API, one method a call. */
 import { LeaseLostError } from "./errors.js";
-import { CALL_MS, type Sending, unwrap } from "./locks.js";
+import { CALL_MS, type CallOptions, type Sending, unwrap } from "./locks.js";
 import { untilSettled } from "./sent-change.js";
 import { type Endpoint, Failure } from "./transport.js";
 import { anyObject, sessionReply, type SessionReply } from "./wire.js";
@@ -48,17 +48,17 @@ export class Sessions {
   }
 
   /** Ends a session and its leases; retries for up to 5 s if no reply arrives. */
-  async end(id: string): Promise<void> {
+  async end(id: string, { signal }: CallOptions = {}): Promise<void> {
     const path = `/v1/sessions/${encodeURIComponent(id)}`;
-    const request = { method: "DELETE", path, timeoutMs: END_MS } as const;
+    const request = { method: "DELETE", path, timeoutMs: END_MS, signal } as const;
     const send = () => this.#endpoint.json(request, anyObject<object>);
-    await untilSettled(`end session ${id}`, END_MS, send, wasEndedByItsClient);
+    await untilSettled(`end session ${id}`, END_MS, send, wasEndedByItsClient, signal);
   }
 
-  /** @internal Ends a session that was given up. Never rejects. */
-  async endQuietly(id: string, log: (why: string) => void): Promise<void> {
+  /** @internal Ends a session that was given up and expires within `ttlMs`. Never rejects. */
+  async endQuietly(id: string, ttlMs: number, log: (why: string) => void): Promise<void> {
     try {
-      await this.end(id);
+      await this.end(id, { signal: AbortSignal.timeout(ttlMs) });
     } catch (error) {
       if (!(error instanceof LeaseLostError)) log(`session ${id} was not ended: ${String(error)}`);
     }

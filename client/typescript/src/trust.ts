@@ -1,5 +1,5 @@
 /** The trust in a lease or a session: until when it may be used, or the reason why it may not. */
-import { reading, type Reading } from "./clock.js";
+import { nowMs, reading, type Reading, sleepUntil } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
 import { WorkEnd } from "./late-release.js";
 import { Hold, type Limits, WarnedEnds, type Warning } from "./limits.js";
@@ -98,6 +98,32 @@ export class Trust {
   /** Records that the work ends now. */
   workEnd(): WorkEnd {
     return new WorkEnd(this.lost() === null ? this.#window.deadline : null);
+  }
+
+  /**
+   * Calls `release` with a signal that is aborted, with the {@link LeaseLostError}, once the lease
+   * has expired: then nothing is left to release.
+   */
+  async untilExpired<T>(release: (signal: AbortSignal) => Promise<T>): Promise<T> {
+    const expiry = new AbortController();
+    const expired = this.#expired(expiry.signal).then(
+      () => expiry.abort(LeaseLostError.of(this.what, { reason: "deadline" })),
+      () => {},
+    );
+    try {
+      return await release(expiry.signal);
+    } finally {
+      expiry.abort();
+      await expired;
+    }
+  }
+
+  /** Waits until the time to live has passed on this machine's clock. */
+  async #expired(signal: AbortSignal): Promise<void> {
+    // The heartbeat of a session continues while one of its leases is released.
+    while (this.#window.expiresAt > nowMs()) {
+      await sleepUntil(this.#window.expiresAt, signal, { keepsAlive: false });
+    }
   }
 
   /** Stops to watch the clock: the holder has ended the lease. */

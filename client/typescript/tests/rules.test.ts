@@ -193,6 +193,19 @@ test("only an expiry after the deadline is later than the work", () => {
     assert.ok(!end.excuses(lost("lease-lost", reason), 9000), reason);
   }
   assert.ok(!end.excuses(lost("session-ended", "ended"), 9000));
+  // A retry finds what its first attempt left, and the server may have forgotten it.
+  const retried = (code: string, reason: string) =>
+    errorOf(problem(code, 410, { reason }), null, "release", { outcome: "unknown" });
+  for (const [code, reason] of [
+    ["lease-lost", "expired"],
+    ["lease-lost", "superseded"],
+    ["session-ended", "expired"],
+    ["session-unknown", ""],
+  ] as const) {
+    assert.ok(end.excuses(retried(code, reason), 0), `${code} ${reason}`);
+    assert.ok(!new WorkEnd(null).excuses(retried(code, reason), 0));
+  }
+  assert.ok(!end.excuses(retried("lease-lost", "revoked"), 9000));
 });
 
 test("errors say what to do", () => {

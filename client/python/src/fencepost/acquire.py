@@ -14,8 +14,8 @@ from .core import Core, best_effort
 from .errors import LeaseLost, Unavailable
 from .locks import Grant
 from .plan import LockOptions, Plan, may_have_granted
-from .timing import Window
-from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, retrieved
+from .timing import TTL_MS_MAX, Window
+from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, retrieved, within
 
 T = TypeVar("T")
 
@@ -38,9 +38,11 @@ class Claim:
     before its acquire, the server records the id as ended.
     """
 
-    def __init__(self, core: Core, names: Sequence[str]) -> None:
+    def __init__(self, core: Core, names: Sequence[str], ttl_ms: int = TTL_MS_MAX) -> None:
         self._core = core
         self._names = names
+        # Life of a grant that is not renewed; a lease of a session lasts as long as that.
+        self._ttl_ms = ttl_ms
         self.lease_id = str(uuid.uuid4())
         self._maybe_granted = False
 
@@ -84,6 +86,7 @@ class Claim:
         if self._maybe_granted:
             for name in self._names:
                 release = locks.release(self._core.locks, name, self.lease_id)
+                release = within(self._ttl_ms / 1000, release)
                 self._core.release(best_effort(f"an undelivered grant of {name}", release))
 
     def shown(self) -> str:
@@ -124,7 +127,8 @@ async def obtain(
     """
     core.check()
     plan = Plan(clock.now_ms(), options.wait_ms, options.patience_ms)
-    with Claim(core, [options.name]) as claim:
+    ttl_ms = options.ttl_ms if session_id is None else TTL_MS_MAX
+    with Claim(core, [options.name], ttl_ms) as claim:
         unconfirmed: list[Grant] = []
 
         async def attempt() -> tuple[Grant, Window]:

@@ -70,8 +70,10 @@ class AsyncLease(LeaseView, _Block):
         self._trust.on_loss(lambda _: core.soon(event.set))
 
     async def release(self) -> None:
-        """Releases the lock; retries for up to 5 s. Continues in the background if cancelled.
+        """Releases the lock; retries for up to 5 s, and no longer than the lease lasts.
 
+        Continues in the background if cancelled. A lease that is live when this is called and
+        expires before a reply arrives is no error; nor is a retry that finds the next holder.
         Raises ``LeaseLost`` if the lease had ended before: unfenced effects of the work may
         overlap with another holder's. ``Invalid`` if it was released before.
         """

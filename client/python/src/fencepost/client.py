@@ -59,10 +59,12 @@ class Lease(LeaseView):
         self._trust.on_loss(lambda _: lost.set())
 
     def release(self) -> None:
-        """Releases the lock; retries for up to 5 s.
+        """Releases the lock; retries for up to 5 s, and no longer than the lease lasts.
 
-        Raises ``LeaseLost`` if the lease had ended before: unfenced effects of the work may
-        overlap with another holder's. ``Invalid`` if it was released before.
+        A lease that is live when this is called and expires before a reply arrives is no error; nor
+        is a retry that finds the next holder. Raises ``LeaseLost`` if the lease had ended before:
+        unfenced effects of the work may overlap with another holder's. ``Invalid`` if it was
+        released before.
         """
         self._check_process()
         self._background.run(lambda _: self._fence.release())

@@ -96,11 +96,11 @@ class Core:
 
 
 async def best_effort(what: str, release: Awaitable[Any]) -> None:
-    """Awaits a release that has no caller; a failure is logged, as the lease then expires."""
+    """Awaits a release that has no caller; a failure is logged, as the lease expires by itself."""
     try:
         await release
-    except FencepostError as error:
-        log.debug("%s: %s", what, error)
+    except (FencepostError, asyncio.TimeoutError) as error:
+        log.debug("%s: %r", what, error)
 
 
 async def shielded(task: asyncio.Task[Any]) -> Any:

@@ -54,14 +54,15 @@ class Fence:
         return work_end
 
     async def send_release(self, work_end: WorkEnd) -> None:
-        """Sends the release; one that comes too late though the work ended in time is no error."""
+        """Sends the release; a late reply to it is no error if the work ended in time."""
         name = self.grant.lock
+        release = locks.release(self.core.locks, name, self.grant.lease_id)
         try:
-            await locks.release(self.core.locks, name, self.grant.lease_id)
+            await self.trust.until_expired(release)
         except LeaseLost as error:
             if not work_end.excuses(error):
                 raise
-            log.warning("%s expired before its release arrived, but its work had ended", name)
+            log.warning("%s ended before its release had a reply, but its work had ended", name)
 
     async def release(self) -> None:
         """Releases the lock; continues in the background if the caller is cancelled."""
@@ -123,6 +124,7 @@ class HeldLease(Fence):
         self.is_released = True
         self.trust.lose(ended("released"))
         release = locks.release(self.core.locks, self.grant.lock, self.grant.lease_id)
+        release = self.trust.until_expired(release)
         self.core.release(best_effort(f"a dropped lease on {self.grant.lock}", release))
 
     async def _renew_until_lost(self) -> None:

@@ -106,7 +106,7 @@ def _was_released(failure: Failure) -> bool:
 
 
 async def release(server: Endpoint, lock: str, lease_id: str) -> None:
-    """Releases a lease; retries for up to 5 s if no reply arrives."""
+    """Releases a lease; retries for up to 5 s if no reply arrives.."""
 
     async def send() -> dict[str, Any]:
         body = {"lease_id": lease_id}

@@ -25,7 +25,7 @@ from .limits import Limits
 from .locks import Grant
 from .plan import LockOptions
 from .timing import Window
-from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable
+from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, within
 from .trust import Trust, WorkEnd
 from .validation import LOCKS_MAX, refuse
 
@@ -196,7 +196,7 @@ class HeldSession:
                 await asyncio.sleep(pause_ms / 1000)
         finally:
             if not is_settled:
-                undelivered = _end(core, session_id)
+                undelivered = within(ttl_ms / 1000, _end(core, session_id))
                 core.release(best_effort(f"an undelivered session {session_id}", undelivered))
 
     def check(self) -> None:
@@ -223,7 +223,7 @@ class HeldSession:
 
     async def _send_end(self, work_end: WorkEnd, count: int) -> int:
         try:
-            reply = await _end(self.core, self.session_id)
+            reply = await self.trust.until_expired(_end(self.core, self.session_id))
         except LeaseLost as error:
             if not work_end.excuses(error):
                 raise
@@ -244,7 +244,7 @@ class HeldSession:
             return
         self._stop()
         self.trust.lose(_ENDED)
-        end = _end(self.core, self.session_id)
+        end = self.trust.until_expired(_end(self.core, self.session_id))
         self.core.release(best_effort(f"a dropped session {self.session_id}", end))
 
     async def lock(self, options: LockOptions) -> SessionLease:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
-from typing import Callable
+from collections.abc import Coroutine
+from typing import Any, Callable, TypeVar
 
 from . import clock
 from .clock import Reading
-from .errors import FORKED, FencepostError, LeaseLost, LostReason
+from .errors import DEADLINE, FORKED, FencepostError, LeaseLost, LostReason
 from .limits import End, Hold, Limits
 from .timing import Window
+from .transport import retrieved
 
 log = logging.getLogger("fencepost")
+
+T = TypeVar("T")
 
 LossCallback = Callable[[LostReason], None]
 
@@ -120,6 +125,20 @@ class Trust:
             self._is_over = self._lost is None
             self._lost = self._lost or reason
 
+    async def until_expired(self, release: Coroutine[Any, Any, T]) -> T:
+        """Awaits a release; raises ``LeaseLost`` once the lease has expired: nothing is left."""
+        task = asyncio.ensure_future(release)
+        try:
+            # The heartbeat of a session continues while one of its leases is released.
+            while (left_ms := self.window.expires_at_ms - clock.now_ms()) > 0:
+                await asyncio.wait({task}, timeout=min(left_ms, clock.SLICE_MS) / 1000)
+                if task.done():
+                    return task.result()
+        finally:
+            task.cancel()
+            task.add_done_callback(retrieved)
+        raise self.error(DEADLINE)
+
     def on_loss(self, callback: LossCallback) -> Callable[[], None]:
         """Calls back once when the lease is lost, in the thread that notices; returns an undo.
 
@@ -163,16 +182,24 @@ class WorkEnd:
         self._deadline_ms = trust.window.deadline_ms if is_live else None
 
     def excuses(self, error: FencepostError) -> bool:
-        """``True`` if a release came too late, and its work had ended while the lease was live.
+        """``True`` if the lease ended by its time or by this release, and its work before that.
 
-        A refusal that arrives before the deadline has another cause (a stepped clock, a server that
-        lost its memory), and the work may have overlapped with another holder's.
+        A first refusal that arrives before the deadline has another cause (a takeover, a stepped
+        clock, a server that lost its memory), and the work may have overlapped with another
+        holder's.
         """
         if not isinstance(error, LeaseLost) or self._deadline_ms is None:
             return False
-        if error.ended_by == "session-ended":
+        may_be_done = error.outcome == "unknown"
+        if error.code == "session-unknown":
+            is_by_time_or_release = may_be_done
+        elif error.ended_by == "session-ended":
             reason = (error.problem or {}).get("reason")
-            has_expired = error.code == "lease-lost" or reason in ("expired", "blocked")
+            is_by_time_or_release = error.code == "lease-lost" or reason in ("expired", "blocked")
+        elif error.ended_by == "superseded":
+            # The server has forgotten a release, because others have held the lock since.
+            is_by_time_or_release = may_be_done
         else:
-            has_expired = error.ended_by == "expired"
-        return has_expired and self._deadline_ms <= clock.now_ms()
+            # By the clock, if the release was stopped when the lease had expired.
+            is_by_time_or_release = error.reason == "deadline" or error.ended_by == "expired"
+        return is_by_time_or_release and (may_be_done or self._deadline_ms <= clock.now_ms())
