@@ -1,8 +1,9 @@
-//! Releases that arrived after the lease had expired, though the work had ended in time.
+//! Releases without a timely reply, though the work had ended in time.
 
 use std::fmt;
 
 use fence_protocol::Code;
+use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::wire::session::SessionEndReason;
 
@@ -29,8 +30,8 @@ impl WorkEnd {
         Self { deadline: None }
     }
 
-    /// Replaces the error of a release that arrived too late by the success `released`: the work
-    /// had ended while the lease was live. `what` names the lease in the log.
+    /// Replaces the error of a release whose reply came too late by the success `released`: the
+    /// work had ended while the lease was live. `what` names the lease in the log.
     pub(crate) fn excuse_late_release<T>(
         self,
         result: Result<T, Error>,
@@ -39,37 +40,48 @@ impl WorkEnd {
     ) -> Result<T, Error> {
         match result {
             Err(error) if self.is_before(&error, clock::now()) => {
-                tracing::warn!(%what, %error, "the lease expired before its release arrived, but its work had ended in time");
+                tracing::warn!(%what, %error, "the lease ended before its release had a reply, but its work had ended in time");
                 Ok(released())
             }
             result => result,
         }
     }
 
-    /// Returns `true` if the lease expired, and only after its work had ended. A refusal that
-    /// arrives before the deadline has another cause (a stepped clock, a server that lost its
-    /// memory), and the work may have overlapped with another holder's.
+    /// Returns `true` if the lease ended by its time or by this release, and only after its work
+    /// had ended. A first refusal that arrives before the deadline has another cause (a takeover, a
+    /// stepped clock, a server that lost its memory), and the work may have overlapped with another
+    /// holder's.
     fn is_before(self, refusal: &Error, now: Moment) -> bool {
-        let ErrorKind::LeaseLost { reason: LostReason::Ended(reason) } = *refusal.kind() else {
+        let Some(deadline) = self.deadline else {
             return false;
         };
-        let has_expired = match reason {
-            EndReason::Expired => true,
-            EndReason::SessionEnded => session_expired(refusal),
-            EndReason::Superseded | EndReason::Released | EndReason::Revoked => false,
+        let ErrorKind::LeaseLost { reason } = *refusal.kind() else {
+            return false;
         };
-        has_expired && self.deadline.is_some_and(|deadline| deadline <= now)
+        let may_be_done = refusal.outcome() == Some(WriteOutcome::Unknown);
+        let is_by_time_or_release = match reason {
+            // The release was stopped when the lease had expired.
+            LostReason::Deadline => true,
+            LostReason::Ended(EndReason::Expired) => true,
+            // The server has forgotten a release, because others have held the lock since.
+            LostReason::Ended(EndReason::Superseded) => may_be_done,
+            LostReason::Ended(EndReason::SessionEnded) => session_expired(refusal, may_be_done),
+            _ => false,
+        };
+        is_by_time_or_release && (may_be_done || deadline <= now)
     }
 }
 
 /// Returns `true` if the session may have expired. The refusal of a lease does not say how its
-/// session ended; the refusal of the session does.
-fn session_expired(refusal: &Error) -> bool {
+/// session ended; the refusal of the session does, unless the server has forgotten it: then an
+/// attempt that `may_be_done` explains that.
+fn session_expired(refusal: &Error, may_be_done: bool) -> bool {
     let Some(problem) = refusal.problem() else {
         return false;
     };
     match problem.code {
         Code::LeaseLost => true,
+        Code::SessionUnknown => may_be_done,
         Code::SessionEnded => matches!(
             problem.extension("reason"),
             Some(SessionEndReason::Expired | SessionEndReason::Blocked)
@@ -92,20 +104,35 @@ mod tests {
         Error::from_problem(Problem::new(code, "x").with("reason", reason), None)
     }
 
+    const BY_TIME: [(Code, &str); 4] = [
+        (Code::LeaseLost, "expired"),
+        (Code::LeaseLost, "session-ended"),
+        (Code::SessionEnded, "expired"),
+        (Code::SessionEnded, "blocked"),
+    ];
+
     #[test]
     fn only_an_expiry_after_the_deadline_is_later_than_the_work() {
         let end = WorkEnd { deadline: Some(at(2_400)) };
-        for (code, reason) in [
-            (Code::LeaseLost, "expired"),
-            (Code::LeaseLost, "session-ended"),
-            (Code::SessionEnded, "expired"),
-            (Code::SessionEnded, "blocked"),
-        ] {
+        for (code, reason) in BY_TIME {
             let refusal = refused(code, reason);
             assert!(end.is_before(&refusal, at(2_400)), "{reason}");
             assert!(!end.is_before(&refusal, at(2_399)), "{reason}: no clock explains that");
             assert!(!WorkEnd::too_late().is_before(&refusal, at(2_400)), "{reason}");
         }
+    }
+
+    /// An attempt whose reply was lost has released it, and the server has forgotten that.
+    #[test]
+    fn a_retry_finds_what_its_first_attempt_left() {
+        let retried = |code, reason| refused(code, reason).with_outcome(WriteOutcome::Unknown);
+        let end = WorkEnd { deadline: Some(at(2_400)) };
+        let forgotten = [(Code::LeaseLost, "superseded"), (Code::SessionUnknown, "")];
+        for (code, reason) in BY_TIME.into_iter().chain(forgotten) {
+            assert!(end.is_before(&retried(code, reason), at(0)), "{code} {reason}");
+            assert!(!WorkEnd::too_late().is_before(&retried(code, reason), at(0)), "{reason}");
+        }
+        assert!(!end.is_before(&retried(Code::LeaseLost, "revoked"), at(9_000)));
     }
 
     #[test]

@@ -165,10 +165,12 @@ impl Lease {
         self.client.objects()
     }
 
-    /// Releases the lock; retries for up to 5 s if no reply arrives.
+    /// Releases the lock; retries for up to 5 s if no reply arrives, and no longer than the lease
+    /// lasts.
     ///
-    /// A lease that is live when this is called and expires before the request reaches the server
-    /// is no error, because the work under it ended in time; a warning is logged.
+    /// A lease that is live when this is called and expires before a reply arrives is no error,
+    /// because the work under it ended in time; a warning is logged. Neither is a retry that finds
+    /// the lock with the next holder.
     ///
     /// Cancel-safe: if the future is dropped, the release continues in the background.
     ///
@@ -187,7 +189,8 @@ impl Lease {
     pub(crate) async fn release_live(mut self) -> Result<(), Error> {
         // If this future is dropped, `Drop` releases the lock in the background.
         self.renewal = None;
-        let result = self.client.locks().release(self.lock(), self.lease_id()).await;
+        let release = self.client.locks().release(self.lock(), self.lease_id());
+        let result = self.trust.until_expired(release).await;
         self.released = true;
         result
     }
@@ -272,10 +275,11 @@ impl Drop for Lease {
             return;
         }
         let locks = self.client.locks().clone();
+        let trust = Arc::clone(&self.trust);
         let lock = self.grant.lock.clone();
         let lease_id = self.grant.lease_id;
         self.client.background().spawn_on(&self.runtime, async move {
-            if let Err(error) = locks.release(&lock, lease_id).await {
+            if let Err(error) = trust.until_expired(locks.release(&lock, lease_id)).await {
                 tracing::debug!(%lock, %lease_id, %error, "a dropped lease was not released");
             }
         });

@@ -171,10 +171,10 @@ impl Session {
         lease.ok_or_else(|| Error::new(ErrorKind::Internal, "no lease for the one lock"))
     }
 
-    /// Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives.
-    /// Returns the number of leases. As by [`Lease::release`](crate::Lease::release), a session
-    /// that was live when this was called and expired before the request reached the server is no
-    /// error.
+    /// Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives,
+    /// and no longer than the session lasts. Returns the number of leases. As by
+    /// [`Lease::release`](crate::Lease::release), a session that was live when this was called and
+    /// expired before a reply arrived is no error.
     ///
     /// Cancel-safe: if the future is dropped, the end continues in the background.
     ///
@@ -189,7 +189,8 @@ impl Session {
         let count = self.state.bonds().len();
         let work_end = self.state.work_end();
         self.state.trust.end(ENDED);
-        let result = self.client.sessions().end(self.state.id).await;
+        let end = self.client.sessions().end(self.state.id);
+        let result = self.state.trust.until_expired(end).await;
         self.ended = true;
         let reply = work_end.excuse_late_release(
             result,
@@ -238,9 +239,10 @@ impl Drop for Session {
         // Before the server can grant the locks to other clients.
         self.state.trust.end(ENDED);
         let sessions = self.client.sessions().clone();
+        let trust = Arc::clone(&self.state.trust);
         let session = self.state.id;
         self.in_background(async move {
-            if let Err(error) = sessions.end(session).await {
+            if let Err(error) = trust.until_expired(sessions.end(session)).await {
                 tracing::debug!(%session, %error, "a dropped session was not ended");
             }
         });

@@ -7,6 +7,8 @@ use tokio::runtime::Handle;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
+use crate::clock::{self, Moment};
+
 /// Background tasks of one client: the releases of dropped leases and sessions.
 #[derive(Clone, Debug, Default)]
 pub struct Background {
@@ -18,6 +20,23 @@ impl Background {
     /// `Drop`). A runtime that is shutting down drops the task.
     pub fn spawn_on(&self, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
         self.tracker.spawn_on(task, runtime);
+    }
+
+    /// Spawns the release of what may have been granted, as by [`spawn_on`](Self::spawn_on). It
+    /// ends at `expires_at`, when the grant has expired by itself.
+    pub fn release_on(
+        &self,
+        runtime: &Handle,
+        expires_at: Moment,
+        release: impl Future<Output = ()> + Send + 'static,
+    ) {
+        self.spawn_on(runtime, async move {
+            tokio::select! {
+                biased;
+                () = clock::sleep_until(expires_at) => {}
+                () = release => {}
+            }
+        });
     }
 
     /// Waits until all spawned tasks have ended; `false` if `deadline` passed first. Cancel-safe.
@@ -50,4 +69,18 @@ pub fn spawn<T: Send + 'static>(
     task: impl Future<Output = T> + Send + 'static,
 ) -> tokio::task::JoinHandle<T> {
     tokio::spawn(task)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_release_without_a_reply_ends_when_the_grant_has_expired() {
+        let background = Background::default();
+        let expires_at = clock::now().plus_ms(20);
+        background.release_on(&Handle::current(), expires_at, std::future::pending());
+        assert!(background.drained(Duration::from_secs(60)).await);
+        assert!(clock::now() >= expires_at);
+    }
 }

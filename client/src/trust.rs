@@ -141,6 +141,26 @@ impl Trust {
         }
     }
 
+    /// Awaits `release` until the lease has expired, when nothing is left to release.
+    pub(crate) async fn until_expired<T>(
+        &self,
+        release: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        tokio::select! {
+            biased;
+            () = self.when_expired() => Err(Error::lease_lost(&self.what, LostReason::Deadline)),
+            result = release => result,
+        }
+    }
+
+    /// Waits until the time to live has passed on this machine's clock.
+    async fn when_expired(&self) {
+        // The heartbeat of a session continues while one of its leases is released.
+        while self.window().expires_at() > clock::now() {
+            clock::sleep_until(self.window().expires_at()).await;
+        }
+    }
+
     /// Waits until a warning is due that is not in `warned`. Never resolves if the limits ask for
     /// no warnings, nor once the lease is lost.
     pub(crate) async fn when_near(&self, warned: &WarnedEnds) -> Warning {

@@ -1,8 +1,10 @@
 //! The attempts of one acquire.
 
+use std::time::Duration;
+
 use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
 use fence_protocol::wire::lock_set::AcquireAllRequest;
-use fence_protocol::{LeaseId, LockName};
+use fence_protocol::{LeaseId, LockName, Ttl};
 use tokio::runtime::Handle;
 
 use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
@@ -17,7 +19,8 @@ use crate::{Client, Error, ErrorKind, ids};
 /// Acquires the lock of `spec`; returns the grant and the window in which it is trusted.
 pub(crate) async fn obtain(client: &Client, spec: &Spec) -> Result<(LeaseReply, Window), Error> {
     let plan = Plan::new(clock::now(), spec.times);
-    let claim = GrantClaim::new(client, vec![spec.lock.clone()]);
+    let ttl = spec.session.is_none().then_some(spec.ttl);
+    let claim = GrantClaim::new(client, vec![spec.lock.clone()], ttl);
     let mut tries = Tries::new(plan, claim);
     loop {
         match attempt(client, spec, &mut tries).await {
@@ -41,7 +44,7 @@ pub(crate) struct Group {
 pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<LeaseReply>, Error> {
     let plan = Plan::new(clock::now(), group.times);
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
-    let mut tries = Tries::new(plan, GrantClaim::new(client, locks));
+    let mut tries = Tries::new(plan, GrantClaim::new(client, locks, None));
     loop {
         let lease_id = Some(tries.claim.lease_id);
         let before = tries.claim.begin_attempt();
@@ -205,13 +208,15 @@ struct GrantClaim<'a> {
     locks: Vec<LockName>,
     lease_id: LeaseId,
     maybe_granted: bool,
+    /// Life of a grant that is not renewed; `None` for one that lasts as long as its session.
+    ttl: Option<Ttl>,
     runtime: Handle,
 }
 
 impl<'a> GrantClaim<'a> {
-    fn new(client: &'a Client, locks: Vec<LockName>) -> Self {
+    fn new(client: &'a Client, locks: Vec<LockName>, ttl: Option<Ttl>) -> Self {
         let runtime = Handle::current();
-        Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, runtime }
+        Self { client, locks, lease_id: ids::lease_id(), maybe_granted: false, ttl, runtime }
     }
 
     /// Records that a request is about to be sent; returns whether a grant was possible before it.
@@ -276,10 +281,12 @@ impl Drop for GrantClaim<'_> {
         if !self.maybe_granted {
             return;
         }
+        let ttl = self.ttl.map_or(Duration::from_millis(Ttl::MAX_MS), Ttl::duration);
+        let expires_at = clock::now().plus(ttl);
         for lock in std::mem::take(&mut self.locks) {
             let locks = self.client.locks().clone();
             let lease_id = self.lease_id;
-            self.client.background().spawn_on(&self.runtime, async move {
+            self.client.background().release_on(&self.runtime, expires_at, async move {
                 if let Err(error) = locks.release(&lock, lease_id).await {
                     tracing::debug!(%lock, %lease_id, %error, "an undelivered grant was not released");
                 }

@@ -153,7 +153,7 @@ impl SessionBuilder {
                 session_id: Some(ids::session_id()),
                 metadata: self.metadata.clone(),
             };
-            let mut claim = SessionClaim::new(&self.client, request.session_id);
+            let mut claim = SessionClaim::new(&self.client, request.session_id, ttl);
             let begun =
                 self.client.sessions().begin(&request, &retries, self.client.observer()).await;
             let (sent_at, reply) = begun.inspect_err(|error| claim.record_failure(error))?;
@@ -229,12 +229,13 @@ async fn pause(attempt: u32, patience_until: Moment, ttl: Ttl) -> Result<(), Err
 struct SessionClaim<'a> {
     client: &'a Client,
     session: Option<SessionId>,
+    ttl: Ttl,
     runtime: Handle,
 }
 
 impl<'a> SessionClaim<'a> {
-    fn new(client: &'a Client, session: Option<SessionId>) -> Self {
-        Self { client, session, runtime: Handle::current() }
+    fn new(client: &'a Client, session: Option<SessionId>, ttl: Ttl) -> Self {
+        Self { client, session, ttl, runtime: Handle::current() }
     }
 
     /// Records the failure of the request; only if an outcome is unknown, a session may have been
@@ -252,7 +253,8 @@ impl Drop for SessionClaim<'_> {
             return;
         };
         let sessions = self.client.sessions().clone();
-        self.client.background().spawn_on(&self.runtime, async move {
+        let expires_at = clock::now().plus(self.ttl.duration());
+        self.client.background().release_on(&self.runtime, expires_at, async move {
             if let Err(error) = sessions.end(session).await {
                 tracing::debug!(%session, %error, "an undelivered session was not ended");
             }

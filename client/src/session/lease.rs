@@ -104,8 +104,8 @@ impl SessionLease {
         }
     }
 
-    /// Releases the lock; retries for up to 5 s if no reply arrives. The session and its other
-    /// leases stay live.
+    /// Releases the lock; retries for up to 5 s if no reply arrives, and no longer than the session
+    /// lasts. The session and its other leases stay live.
     ///
     /// # Errors
     /// As [`Lease::release`](crate::Lease::release).
@@ -124,10 +124,12 @@ impl SessionLease {
         self.state.let_go(&self.bond, LostReason::Ended(EndReason::Released));
         let (sender, receiver) = oneshot::channel();
         let client = self.client.clone();
+        let state = self.state;
         let bond = self.bond;
         self.client.background().spawn_on(&Handle::current(), async move {
             let grant = &bond.grant;
-            let released = client.locks().release(&grant.lock, grant.lease_id).await;
+            let release = client.locks().release(&grant.lock, grant.lease_id);
+            let released = state.trust.until_expired(release).await;
             // The receiver is dropped if the caller does not wait for the release.
             let _ = sender.send(work_end.excuse_late_release(released, &grant.lock, || ()));
         });

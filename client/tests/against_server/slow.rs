@@ -7,7 +7,7 @@ use super::*;
 /// Time to live of which 0.8 passes before a `LATE` reply, which precedes the expiry at the server.
 const SHORT: Duration = Duration::from_secs(3);
 const LATE: Loss = Loss::Late(Duration::from_millis(2550));
-/// Time to live of a lease whose release arrives too late, but before the client's time-out.
+/// Time to live of a lease whose release arrives too late.
 const RELEASED: Duration = Duration::from_secs(3);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -73,7 +73,7 @@ async fn a_session_whose_begin_was_dropped_is_ended() {
     until_sessions(&direct, 0).await;
 }
 
-/// The work ended while its lease was trusted, and the release arrives after the lease has expired.
+/// The work ended while its lease was trusted, and the lease expires before its release arrives.
 #[tokio::test(flavor = "multi_thread")]
 async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
     let network = Network::start().await;
@@ -83,6 +83,7 @@ async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
     let value = client.lock("a").ttl(RELEASED).run(async |_| network.lose("/release", late, 1));
     value.await.unwrap();
     assert_eq!(network.left_to_lose(), 0);
+    until_state(&direct, "a", LockState::Free).await;
     let history = direct.locks().show(&name("a")).await.unwrap().history;
     assert_eq!(history[0].reason, EndReason::Expired, "the release was not late: {history:?}");
 
