@@ -270,8 +270,8 @@ impl Warnings {
 impl Drop for Lease {
     fn drop(&mut self) {
         self.renewal = None;
-        let ended = matches!(self.trust.lost(clock::reading()), Some(LostReason::Ended(_)));
-        if self.released || ended {
+        let has_ended = || matches!(self.trust.lost(clock::reading()), Some(LostReason::Ended(_)));
+        if self.released || has_ended() {
             return;
         }
         let locks = self.client.locks().clone();

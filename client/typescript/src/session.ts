@@ -149,7 +149,8 @@ export class Session implements AsyncDisposable {
 
   /**
    * Ends the session and all its leases in one step; retries for up to 5 s if no reply arrives,
-   * and no longer than the session lasts. Returns the number of its leases. Rejects with `LeaseLostError` if it had ended before.
+   * and no longer than the session lasts. Returns the number of its leases. Rejects with
+   * `LeaseLostError` if it had ended before.
    */
   async end(): Promise<number> {
     if (this.#isEnded) throw releasedError(`session ${this.id}`);

@@ -33,6 +33,28 @@ async fn a_release_without_a_reply_ends_with_the_lease_and_is_no_loss() {
     }
 }
 
+/// The reply to the release is lost, and others have held the lock since, so that the server has
+/// forgotten the release when it is retried.
+#[tokio::test]
+async fn a_release_that_the_server_has_forgotten_is_no_loss() {
+    let site = Site::new().await;
+    let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; exit 5";
+    let (proxy, mut process) = behind_proxy(&site, &["--ttl", "60s"], script).await;
+    site.job_pid().await;
+    proxy.set(Fault::DropReplies);
+    std::fs::write(site.file("go"), "").unwrap();
+    site.until_free().await;
+    for _ in 0..9 {
+        let held = site.locks.grant("job", 60_000).await;
+        site.locks.release("job", held.lease_id).await.expect(200);
+    }
+    proxy.set(Fault::None);
+    proxy.cut();
+    let output = process.ended().await;
+    assert_eq!(output.code, 5, "{output:?}");
+    assert!(output.stderr.contains("expired"), "the server remembers: {}", output.stderr);
+}
+
 /// Every reply comes after 0.8 of the time to live, for a while.
 #[tokio::test]
 async fn a_slow_network_does_not_end_a_waiter() {
