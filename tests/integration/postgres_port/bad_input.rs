@@ -44,7 +44,7 @@ async fn first_packets_that_are_none() {
 #[tokio::test]
 async fn names_are_for_those_who_were_authenticated() {
     let postgres = database().await;
-    let port = port(&setup(&postgres).args(&["--postgres-reader", "reader"])).await;
+    let port = port(&setup(&postgres)).await;
     let asks = startup(VERSION, &[("user", "stranger")]);
     let mut client = PostgresClient::connect(&port.address).await;
     client.send(&asks).await;

@@ -149,7 +149,7 @@ async fn clients_without_a_token_read_as_the_reader() {
 #[tokio::test]
 async fn pg_dump_works_without_the_schema_of_the_fence() {
     let postgres = database().await;
-    let port = port(&setup(&postgres).args(&["--postgres-reader", "reader"])).await;
+    let port = port(&setup(&postgres)).await;
     port.log_in(5).await.unwrap().query("INSERT INTO journal VALUES (5, 1)").await.unwrap();
     let dump = |user: &str, password: String, args: &[&str]| {
         let mut dump = command("pg_dump");

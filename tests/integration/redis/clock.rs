@@ -163,14 +163,14 @@ async fn a_jump_back_does_not_make_a_pause_longer() {
     assert_eq!(jumps(&server).await, 2);
 }
 
-/// What was noted before a jump was corrected is not taken for the life of a lease: it would be the
-/// pause of the next jump, or of the next start of Redis.
+/// A bound that was noted before a jump was corrected is not taken for the life of a lease: it
+/// would be the pause of the next jump, or of the next start of Redis.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_jump_waits_for_the_longest_lease_alone() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     let locks = server.locks();
-    for (count, seconds) in [(1, HOUR), (2, HOUR), (3, -HOUR), (4, HOUR)] {
+    for (count, seconds) in [(1, HOUR), (2, 2 * HOUR), (3, HOUR), (4, 3 * HOUR)] {
         locks.grant(&format!("a/{count}"), 3_000).await;
         redis.step(seconds);
         until_true("the jump to be seen", || async { jumps(&server).await == count }).await;

@@ -120,7 +120,8 @@ impl Needs {
     }
 
     fn tried(&self) -> impl Iterator<Item = (&'static str, Cmd)> {
-        let (key, channel) = (format!("{}rights", self.prefix), self.channel());
+        let key = format!("{}rights", self.prefix);
+        let channel = self.channel();
         let common = TRIED.iter().map(move |(right, words)| {
             let words = words.iter().map(|word| match *word {
                 KEY => key.as_str(),
@@ -184,7 +185,8 @@ impl Needs {
         if missing.is_empty() {
             return Ok(());
         }
-        let (user, rights) = (self.user(), missing.join(" "));
+        let user = self.user();
+        let rights = missing.join(" ");
         Err(format!(
             "the Redis user \"{user}\" lacks rights that lock-server needs: {rights}; run ACL \
              SETUSER {user} {rights}"

@@ -183,8 +183,8 @@ async fn a_refusal_for_another_reason_settles_nothing() {
     assert_eq!(world.server.metric("fencepost_fence_settled_total").await, 0);
 }
 
-/// A 412 to a condition that only this upstream knows shows nothing of the tag; and the guard has no
-/// signature for a HEAD of its own.
+/// A 412 to a condition that only this upstream knows shows nothing of the tag; and the guard has
+/// no signature for a HEAD of its own.
 #[tokio::test]
 async fn writes_with_conditions_of_a_vendor_and_signed_ones_are_bounded() {
     let world = Versions::new().await;

@@ -78,8 +78,8 @@ pub async fn a_guards_mark_is_exceeded(store: &Store) {
     assert_eq!(renewed.token, held.token);
 }
 
-/// A floor is above every token that was issued before, whichever lock had it, and below every later
-/// one; leases stay as they are.
+/// A floor is above every token that was issued before, whichever lock had it, and not above any
+/// later one; leases stay as they are.
 pub async fn a_floor_parts_earlier_tokens_from_later_ones(store: &Store) {
     let lock = |number: u32| format!("floor/{number}");
     let mut earlier = Vec::new();
