@@ -10,6 +10,7 @@ mod floor;
 mod guards;
 mod inspect;
 mod metadata;
+mod others;
 mod principal;
 mod release;
 mod renew;

@@ -82,12 +82,24 @@ pub trait LockStore: SessionStore {
     ///
     /// # Errors
     /// [`StoreError::Lost`] when the lease has ended: a renewal never resurrects.
+    /// [`StoreError::OtherPrincipal`] when it [is another's](lease::is_anothers) than `principal`.
+    async fn renew_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+        ttl: Option<Ttl>,
+    ) -> Result<Grant, StoreError>;
+
+    /// As [`renew_as`](Self::renew_as), of any principal's lease.
     async fn renew(
         &self,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
-    ) -> Result<Grant, StoreError>;
+    ) -> Result<Grant, StoreError> {
+        self.renew_as(None, lock, lease, ttl).await
+    }
 
     /// Ends a lease; the next waiter is granted in the same step.
     ///
@@ -95,7 +107,19 @@ pub trait LockStore: SessionStore {
     ///
     /// # Errors
     /// [`StoreError::Lost`] when the lease had ended before, and for an id that is not known.
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError>;
+    /// [`StoreError::OtherPrincipal`] when it [is another's](lease::is_anothers) than `principal`,
+    /// or waits for another.
+    async fn release_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError>;
+
+    /// As [`release_as`](Self::release_as), of any principal's lease.
+    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
+        self.release_as(None, lock, lease).await
+    }
 
     /// Ends one live lease, or every live lease of the lock, and a lock-delay that runs; waiters
     /// are granted in the same step. Returns the leases that ended, the oldest first.

@@ -4,6 +4,7 @@
 mod audit;
 mod commands;
 mod groups;
+mod leases;
 mod limits;
 mod reload;
 mod rights;

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use clap::Parser;
 use fence_simulation::clock::SimClock;
+use lock_server::store::LockStore;
 use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::http::ApiRouter;
 use service_kit::{Kit, config};
@@ -29,12 +30,23 @@ impl Setup {
     /// # Panics
     /// If it would refuse to start.
     pub async fn in_process(&self) -> InProcess {
+        self.in_process_over(|store| store).await
+    }
+
+    /// The same; `wrap` makes of a lock server's store the one that it uses.
+    ///
+    /// # Panics
+    /// If it would refuse to start.
+    pub async fn in_process_over(
+        &self,
+        wrap: impl FnOnce(Arc<dyn LockStore>) -> Arc<dyn LockStore>,
+    ) -> InProcess {
         // Tokens in memory begin at the wall clock, so a later server begins above an earlier one.
         let wall_ms = SystemClock::new().wall_ms();
         let clock = Arc::new(SimClock::new(Instant::now(), 0).with_wall(wall_ms));
         let kit = Kit::new(self.binary()).with_clock(clock);
         let router = match self.binary() {
-            "lock-server" => self.lock_router(&kit).await,
+            "lock-server" => self.lock_router(&kit, wrap).await,
             _ => self.guard_router(&kit).await,
         };
         InProcess { kit, router }
@@ -47,11 +59,15 @@ impl Setup {
         parsed.unwrap_or_else(|error| panic!("{error:?}"))
     }
 
-    async fn lock_router(&self, kit: &Kit) -> ApiRouter {
+    async fn lock_router(
+        &self,
+        kit: &Kit,
+        wrap: impl FnOnce(Arc<dyn LockStore>) -> Arc<dyn LockStore>,
+    ) -> ApiRouter {
         let config: lock_server::config::Config = self.parse(lock_server::config::PREFIX);
         let settings = config.settings().expect("good settings");
         let store = lock_server::store::open(&settings.store, &settings.store_options, kit);
-        let store = store.await.expect("a store");
+        let store = wrap(store.await.expect("a store"));
         lock_server::app::router(store, settings, kit).await.expect("a router")
     }
 

@@ -39,17 +39,23 @@ impl LockStore for InTurns {
         self.next().acquire_all(parts).await
     }
 
-    async fn renew(
+    async fn renew_as(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        self.next().renew(lock, lease, ttl).await
+        self.next().renew_as(principal, lock, lease, ttl).await
     }
 
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
-        self.next().release(lock, lease).await
+    async fn release_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
+        self.next().release_as(principal, lock, lease).await
     }
 
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {

@@ -7,6 +7,7 @@
 mod grant;
 mod limits;
 mod machine;
+mod principal;
 mod record;
 mod refusal;
 mod request;
@@ -17,6 +18,7 @@ pub mod tokens;
 pub use grant::Grant;
 pub use limits::Limits;
 pub use machine::{Bond, Bonds, Delivery, Machine, Related, Reply, lift};
+pub use principal::is_anothers;
 pub use record::{
     Closed, Ended, GroupId, Holder, Holders, Reading, Record, StoredClosed, StoredEnded,
     StoredHolder, StoredRecord, StoredWaiter, Waiter, place_name, place_of,

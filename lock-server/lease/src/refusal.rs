@@ -2,7 +2,7 @@
 
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::wire::session::SessionEndReason;
-use fence_protocol::{LockName, Owner, SessionId, Token};
+use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token};
 
 use crate::Kind;
 
@@ -50,11 +50,17 @@ pub enum StoreError {
     /// No lease is live.
     #[error("the lock is not held")]
     NotHeld,
-    /// The lease id is in use by another owner.
+    /// The lease id is in use by another owner, or by another principal of the access file.
     #[error("the lease id belongs to a request of {owner}")]
     IdConflict {
         /// Owner that uses it.
         owner: Owner,
+    },
+    /// The lease was acquired by another principal of the access file; nothing was changed.
+    #[error("lease {lease_id} was acquired by another principal")]
+    OtherPrincipal {
+        /// The lease.
+        lease_id: LeaseId,
     },
     /// A bound of the store is reached.
     #[error("{what}: the limit is {limit}")]

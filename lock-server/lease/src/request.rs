@@ -5,6 +5,8 @@ use std::fmt;
 use fence_protocol::wire::lock::LeaseMode;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
+use crate::is_anothers;
+
 /// An acquire request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Acquire {
@@ -34,6 +36,10 @@ pub struct Acquire {
     /// milliseconds; 0 for none. For datastores without a guard: writes that the holder had under
     /// way have this time to land.
     pub lock_delay_ms: u64,
+    /// Principal of the access file; see [`is_anothers`](crate::is_anothers).
+    pub principal: Option<String>,
+    /// Lease of another principal that the request may take over, because its caller may revoke it.
+    pub may_supersede: Option<LeaseId>,
 }
 
 impl Acquire {
@@ -52,7 +58,18 @@ impl Acquire {
             takeover: Takeover::Never,
             mode: Mode::Exclusive,
             lock_delay_ms: 0,
+            principal: None,
+            may_supersede: None,
         }
+    }
+}
+
+impl Acquire {
+    /// Returns whether this request, with the lease id of an earlier one, is a retry of that: of
+    /// the same owner and principal.
+    pub fn is_retry_of(&self, earlier: &Self) -> bool {
+        let theirs = earlier.principal.as_deref();
+        self.owner == earlier.owner && !is_anothers(theirs, self.principal.as_deref())
     }
 }
 

@@ -1,8 +1,9 @@
-//! Takeover rules: an owner takes a lock over only from itself.
+//! Takeover rules: an owner takes a lock over only from itself, and a principal only its own lease.
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner};
 
+use super::principal::is_anothers;
 use super::record::{Holder, Record};
 use crate::{Acquire, Mode, NoTakeover, Takeover};
 
@@ -15,6 +16,8 @@ pub(super) enum Verdict<'a> {
     Supersede(LeaseId),
     /// It is refused: the lease is not its own.
     Refuse(&'a Holder, NoTakeover),
+    /// It is refused: another principal acquired this lease.
+    OfAnother(LeaseId),
 }
 
 /// Decides on the takeover of an acquire.
@@ -27,7 +30,7 @@ pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> 
     let holder = record.exclusive().filter(|_| request.mode == Mode::Exclusive);
     let Some(holder) = holder else { return Verdict::Ordinary };
     let same_owner = holder.owner == request.owner;
-    match request.takeover {
+    let verdict = match request.takeover {
         Takeover::Never => Verdict::Ordinary,
         Takeover::Of(lease_id) if holder.lease_id != lease_id => Verdict::Ordinary,
         Takeover::Of(_) if same_owner => Verdict::Supersede(holder.lease_id),
@@ -44,7 +47,19 @@ pub(super) fn verdict<'a>(record: &'a Record, request: &Acquire) -> Verdict<'a> 
         // One incarnation has two requests under way: the second waits for the first.
         Takeover::EarlierSelf if holder.incarnation == request.incarnation => Verdict::Ordinary,
         Takeover::EarlierSelf => Verdict::Supersede(holder.lease_id),
+    };
+    match verdict {
+        Verdict::Supersede(lease_id) if !may_supersede(holder, request) => {
+            let waits = request.takeover == Takeover::EarlierSelf && request.wait_ms > 0;
+            if waits { Verdict::Ordinary } else { Verdict::OfAnother(lease_id) }
+        }
+        verdict => verdict,
     }
+}
+
+fn may_supersede(holder: &Holder, request: &Acquire) -> bool {
+    !is_anothers(holder.principal.as_deref(), request.principal.as_deref())
+        || request.may_supersede == Some(holder.lease_id)
 }
 
 /// Queues a request that is willing to wait instead of refusing it.

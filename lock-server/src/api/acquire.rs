@@ -10,9 +10,9 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
-use super::{Service, error, metadata, sessions};
+use super::{Service, error, metadata, others, sessions};
 use crate::counters::Operation;
-use crate::store::{Acquire, Mode, Takeover};
+use crate::store::{Acquire, Grant, LockStore, Mode, StoreError, Takeover};
 use lease::tokens;
 
 /// Owner of a request that names none.
@@ -37,7 +37,7 @@ pub(super) async fn acquire(
         within_session(&service, caller, request.session_id, request.owner).await?;
     let request = AcquireRequest { owner, ..request };
     let session = request.session_id;
-    let acquire = check(&service, lock.clone(), request)?;
+    let acquire = check(&service, &caller, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait(&lock, acquire.lease_id)).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
     let hold = match acquire.takeover {
@@ -48,13 +48,15 @@ pub(super) async fn acquire(
         Undelivered::new(service.clone(), vec![lock.clone()], acquire.lease_id, counted_ms)
     });
     let wait_ms = acquire.wait_ms;
-    let store = service.store.clone();
-    let answer = async move { store.acquire(acquire).await };
+    let answer = asked(service.store.clone(), caller, acquire);
     let Some(result) = answered(&service, wait_ms, answer).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
-    let result = sealed::one(&service, &lock, session, result).await;
+    let result = match result {
+        Ok(result) => sealed::one(&service, &lock, session, result).await,
+        Err(reject) => Err(Refused::Forbidden(reject)),
+    };
     // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
@@ -68,6 +70,28 @@ pub(super) async fn acquire(
         service.counters.waited(grant.waited_ms);
     }
     Ok(ApiJson(service.lease_reply(lock, grant)))
+}
+
+/// Requests the lock; a second time if it has to be taken over from another principal.
+///
+/// # Errors
+/// As [`others::unless_own`].
+async fn asked(
+    store: Arc<dyn LockStore>,
+    caller: Caller,
+    acquire: Acquire,
+) -> Result<Result<Grant, StoreError>, Reject> {
+    if acquire.takeover == Takeover::Never {
+        return Ok(store.acquire(acquire).await);
+    }
+    let result = store.acquire(acquire.clone()).await;
+    let may_supersede = match &result {
+        Err(StoreError::OtherPrincipal { lease_id }) => Some(*lease_id),
+        _ => None,
+    };
+    let lock = acquire.lock.clone();
+    let again = store.acquire(Acquire { may_supersede, ..acquire });
+    others::unless_own(&caller, &lock, result, again).await
 }
 
 /// Updates the caller's quota with the outcome.
@@ -102,7 +126,12 @@ pub(super) async fn answered<T: Send + 'static>(
     }
 }
 
-fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<Acquire, Reject> {
+fn check(
+    service: &Service,
+    caller: &Caller,
+    lock: LockName,
+    request: AcquireRequest,
+) -> Result<Acquire, Reject> {
     service.check_ttl(request.ttl_ms)?;
     check_wait(request.wait_ms)?;
     check_min_token(service, request.min_token).map_err(error::invalid)?;
@@ -127,6 +156,8 @@ fn check(service: &Service, lock: LockName, request: AcquireRequest) -> Result<A
         takeover,
         mode,
         lock_delay_ms,
+        principal: caller.name().map(ToOwned::to_owned),
+        may_supersede: None,
     })
 }
 

@@ -38,7 +38,7 @@ pub(super) async fn acquire_all(
     let lease_id = request.lease_id;
     let wait_ms = request.wait_ms;
     let lease_id = lease_id.unwrap_or_else(service_kit::ids::lease_id);
-    let parts = check(&service, request, lease_id)?;
+    let parts = check(&service, &caller, request, lease_id)?;
     let locks: Vec<LockName> = parts.iter().map(|part| part.lock.clone()).collect();
     let first = locks.first().filter(|_| wait_ms > 0);
     let _waits = first.map(|lock| caller.wait(lock, lease_id)).transpose()?;
@@ -94,6 +94,7 @@ fn check_locks(locks: &[LockWish]) -> Result<(), Reject> {
 
 fn check(
     service: &Service,
+    caller: &Caller,
     request: AcquireAllRequest,
     lease_id: LeaseId,
 ) -> Result<Vec<Acquire>, Reject> {
@@ -123,6 +124,8 @@ fn check(
         incarnation: request.incarnation.clone(),
         takeover: Takeover::Never,
         mode,
+        principal: caller.name().map(ToOwned::to_owned),
+        may_supersede: None,
     });
     Ok(parts.collect())
 }

@@ -8,7 +8,7 @@ use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndedReply, ReleaseRequest};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
-use super::Service;
+use super::{Service, others};
 use crate::counters::Operation;
 use crate::store::StoreError;
 
@@ -19,7 +19,10 @@ pub(super) async fn release(
     ApiPath(lock): ApiPath<LockName>,
     ApiJson(request): ApiJson<ReleaseRequest>,
 ) -> Result<ApiJson<EndedReply>, Reject> {
-    let result = service.store.release(&lock, request.lease_id).await;
+    let store = &service.store;
+    let result = store.release_as(caller.name(), &lock, request.lease_id).await;
+    let again = store.release(&lock, request.lease_id);
+    let result = others::unless_own(&caller, &lock, result, again).await?;
     if matches!(result, Ok(_) | Err(StoreError::Lost { .. })) {
         caller.ended(&lock, request.lease_id);
     }

@@ -8,7 +8,7 @@ use fence_protocol::LockName;
 use fence_protocol::wire::lock::{LeaseReply, RenewRequest};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
-use super::Service;
+use super::{Service, others};
 use crate::counters::Operation;
 use crate::store::StoreError;
 
@@ -22,11 +22,16 @@ pub(super) async fn renew(
     if let Some(ttl) = request.ttl_ms {
         service.check_ttl(ttl)?;
     }
-    let result = service.store.renew(&lock, request.lease_id, request.ttl_ms).await;
+    let store = &service.store;
+    let RenewRequest { lease_id, ttl_ms } = request;
+    let result = store.renew_as(caller.name(), &lock, lease_id, ttl_ms).await;
+    let is_own = !matches!(result, Err(StoreError::OtherPrincipal { .. }));
+    let again = store.renew(&lock, lease_id, ttl_ms);
+    let result = others::unless_own(&caller, &lock, result, again).await?;
     match &result {
-        Ok(grant) => caller.kept(&lock, grant.lease_id, grant.remaining_ms),
-        Err(StoreError::Lost { .. }) => caller.ended(&lock, request.lease_id),
-        Err(_) => {}
+        Ok(grant) if is_own => caller.kept(&lock, grant.lease_id, grant.remaining_ms),
+        Err(StoreError::Lost { .. }) => caller.ended(&lock, lease_id),
+        Ok(_) | Err(_) => {}
     }
     let grant = service.finish(Operation::Renew, &lock, result)?;
     if let Some(slack_ms) = grant.slack_ms {

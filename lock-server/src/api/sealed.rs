@@ -15,6 +15,8 @@ pub(super) enum Refused {
     Store(StoreError),
     /// A guard was not sealed.
     Unsealed(NotSealed),
+    /// The lease to take over is another principal's; nothing was requested.
+    Forbidden(Reject),
 }
 
 impl Refused {
@@ -23,6 +25,7 @@ impl Refused {
         match self {
             Self::Store(refusal) => matches!(refusal, StoreError::Unknown(_)),
             Self::Unsealed(unsealed) => !unsealed.is_rolled_back,
+            Self::Forbidden(_) => false,
         }
     }
 
@@ -34,6 +37,7 @@ impl Refused {
                 matches!(refusal, StoreError::Lost { .. } | StoreError::Held { .. })
             }
             Self::Unsealed(unsealed) => unsealed.is_rolled_back,
+            Self::Forbidden(_) => false,
         }
     }
 
@@ -42,6 +46,7 @@ impl Refused {
         match self {
             Self::Store(refusal) => store(refusal),
             Self::Unsealed(unsealed) => unsealed.reject,
+            Self::Forbidden(reject) => reject,
         }
     }
 }

@@ -177,7 +177,7 @@ async fn force(
     if let Some(lease) = lease {
         caller.record("forced", lease);
     }
-    let request = RevokeRequest { reason: Owner::new("force-unlock")?, lease_id: None };
+    let request = RevokeRequest { reason: Owner::new("force-unlock")?, lease_id: lease };
     let revoked = revoke::audited(service, caller, lock, request, Unsealed::Refuse).await?;
     Ok(ApiJson(revoked).into_response())
 }

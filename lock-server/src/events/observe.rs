@@ -55,21 +55,27 @@ impl LockStore for Observed {
         result
     }
 
-    async fn renew(
+    async fn renew_as(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        let result = self.store.renew(lock, lease, ttl).await;
+        let result = self.store.renew_as(principal, lock, lease, ttl).await;
         if let Err(StoreError::Lost { .. }) = result {
             self.events.check_lease(lock, lease);
         }
         result
     }
 
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
-        let result = self.store.release(lock, lease).await;
+    async fn release_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
+        let result = self.store.release_as(principal, lock, lease).await;
         match &result {
             Ok(ended) => self.events.publish_end(ended, None),
             Err(StoreError::Lost { .. }) => self.events.check_lease(lock, lease),

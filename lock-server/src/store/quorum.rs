@@ -306,17 +306,23 @@ impl LockStore for QuorumStore {
         }
     }
 
-    async fn renew(
+    async fn renew_as(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        self.renew_lease(lock, lease, ttl).await
+        self.renew_lease(principal, lock, lease, ttl).await
     }
 
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
-        self.release_lease(lock, lease).await
+    async fn release_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
+        self.release_lease(principal, lock, lease).await
     }
 
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {

@@ -1,5 +1,9 @@
 //! The `http` backend of Terraform and OpenTofu: its requests, as the programs send them.
 
+mod meanwhile;
+
+use std::sync::Arc;
+
 use access_control::secret::SecretHash;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -11,6 +15,7 @@ use fence_tests::key_file::{KeyFile, lease_id, text};
 use fence_tests::servers::{DataDir, Server, Setup};
 use fence_tests::wait::until_true;
 use http::Method;
+use lock_server::store::LockStore;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -28,6 +33,14 @@ struct Backend {
 
 impl Backend {
     async fn start(args: &[&str]) -> Self {
+        Self::over(args, |store| store).await
+    }
+
+    /// `wrap` makes of the lock server's store the one that it uses.
+    async fn over(
+        args: &[&str],
+        wrap: impl FnOnce(Arc<dyn LockStore>) -> Arc<dyn LockStore>,
+    ) -> Self {
         let folders = [DataDir::new(), DataDir::new()];
         let keys = KeyFile::new("k1", 7);
         let rule = "states/{name}=states/{name},unfenced-reads";
@@ -35,7 +48,7 @@ impl Backend {
             Setup::fenced_store(&folders[0].store()).keys(&keys.path()).args(&["--rule", rule]);
         let guard = guard.start().await;
         let server = with_guards(&folders[1].store(), &[&guard.base]).keys(&keys.path()).args(args);
-        Self { server: server.in_process().await, guard, _folders: folders }
+        Self { server: server.in_process_over(wrap).await, guard, _folders: folders }
     }
 
     /// A run of the program, with an id for its lock.
@@ -307,8 +320,9 @@ async fn rights_are_those_of_the_password() {
         format!("[principals.{name}]\ntokens = [\"{hash}\"]\nallow = [{allow}]\n")
     };
     let file = folder.path().join("access.toml");
-    let principals =
-        entry("ann", "\"use states/*\"") + &entry("ops", "\"use states/*\", \"revoke *\"");
+    let principals = entry("ann", "\"use states/*\"")
+        + &entry("bob", "\"use states/*\"")
+        + &entry("ops", "\"use states/*\", \"revoke *\"");
     std::fs::write(&file, principals).unwrap();
     let audit = folder.path().join("audit.jsonl");
     let paths = ["--access-file", text(&file), "--audit-log", text(&audit)];
@@ -325,8 +339,16 @@ async fn rights_are_those_of_the_password() {
     let info = run.info().to_string();
     run.lock().await.problem(Code::Unauthorized);
     change("LOCK", "stranger", info.clone()).await.problem(Code::Unauthorized);
-    change("LOCK", "ann", info).await.expect(200);
+    change("LOCK", "ann", info.clone()).await.expect(200);
     change("UNLOCK", "ann", String::new()).await.problem(Code::Forbidden);
+    // The id of her lock, and the lease that a refused run is shown, unlock it for nobody else.
+    change("UNLOCK", "bob", info.clone()).await.problem(Code::Forbidden);
+    change("LOCK", "bob", info).await.problem(Code::LeaseIdConflict);
+    let held = change("LOCK", "bob", backend.run("bob").info().to_string()).await.expect(423);
+    let released = json!({"lease_id": held.json()["ID"]}).to_string();
+    let bearer = [JSON, ("authorization", "Bearer secret-of-bob")];
+    let path = "/v1/locks/states/prod/release";
+    run.api[0].send(Method::POST, path, &bearer, released).await.problem(Code::Forbidden);
     change("UNLOCK", "ops", String::new()).await.expect(200);
     let lines = std::fs::read_to_string(&audit).unwrap();
     let columns = |line: &str| {
@@ -342,6 +364,8 @@ async fn rights_are_those_of_the_password() {
             "refused - - acquire",
             "refused - - acquire",
             "refused - ann acquire",
+            "refused - bob acquire",
+            "refused - bob acquire",
             "admin asked ops revoke",
             "admin answered ops revoke",
         ]

@@ -114,7 +114,7 @@ impl Node {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
         };
-        if let Some(refusal) = desk.refuses(vote.lease, &vote.owner) {
+        if let Some(refusal) = desk.refuses(vote.lease, &vote.owner, &vote.metadata) {
             return refusal;
         }
         let above = vote.token.get() > desk.p;
@@ -162,7 +162,7 @@ impl Node {
             Ok(desk) => desk,
             Err(refusal) => return NodeReply::Refused(refusal),
         };
-        if let Some(refusal) = desk.refuses(topup.lease, &topup.owner) {
+        if let Some(refusal) = desk.refuses(topup.lease, &topup.owner, &topup.metadata) {
             return refusal;
         }
         let expires_ms = now_ms + topup.remaining_ms;

@@ -20,6 +20,7 @@ mod groups;
 mod kinds;
 pub mod not_offered;
 mod permits;
+mod principals;
 mod queue;
 mod revoking;
 mod sessions;
@@ -33,6 +34,7 @@ pub use endings::*;
 pub use groups::*;
 pub use kinds::*;
 pub use permits::*;
+pub use principals::*;
 pub use queue::*;
 pub use revoking::*;
 pub use sessions::*;
@@ -227,6 +229,9 @@ macro_rules! lock_store_suite {
             a_waiter_that_is_released_never_gets_the_lock
             a_waiting_id_that_repeats_keeps_its_place
             a_revoked_holder_learns_the_reason
+            a_lease_belongs_to_its_principal
+            a_lease_without_a_principal_is_open
+            a_waiter_belongs_to_its_principal
         );
     };
     (@namespace $store:expr) => {
@@ -254,6 +259,7 @@ macro_rules! lock_store_suite {
             a_takeover_races_the_end_of_the_session
             a_takeover_in_many_copies_is_one_grant
             a_bound_lease_is_taken_over
+            takeover_never_crosses_principals
         );
     };
     (@kinds $store:expr) => {
@@ -303,6 +309,7 @@ macro_rules! lock_store_suite {
             a_group_has_modes
             a_large_group_is_one_step
             the_holder_of_a_revoked_part_of_a_group_learns_the_reason
+            a_group_belongs_to_its_principal
         );
     };
     (@delays $store:expr) => {

@@ -72,7 +72,7 @@ pub(super) fn known_answer(
         return Some(Err(ended.lost()));
     }
     let holder = record.holders.get_mut(request.lease_id)?;
-    if holder.owner != request.owner {
+    if !holder.is_of(request) {
         return Some(Err(StoreError::IdConflict { owner: holder.owner.clone() }));
     }
     sessions.refresh(now_ms, holder);

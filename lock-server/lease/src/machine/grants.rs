@@ -84,6 +84,9 @@ impl Machine {
                 let holder = self.info(now_ms, holder);
                 return Reply::Done(Err(StoreError::TakeoverRefused { holder, why }));
             }
+            Verdict::OfAnother(lease_id) => {
+                return Reply::Done(Err(StoreError::OtherPrincipal { lease_id }));
+            }
             Verdict::Ordinary => {}
         }
         if let Some(place) = place {
@@ -199,6 +202,7 @@ impl Machine {
             ttl,
             metadata: request.metadata,
             lock_delay_ms: request.lock_delay_ms,
+            principal: request.principal,
             granted_at_ms: now_ms,
             expires_at_ms: until_ms.unwrap_or(now_ms + ttl.ms()),
             renewals: 0,
@@ -213,9 +217,9 @@ impl Machine {
     }
 }
 
-/// Returns the conflict of a request with the waiter of the same id: it has another owner, or waits
-/// for several locks.
+/// Returns the conflict of a request with the waiter of the same id: it has another owner or
+/// principal, or waits for several locks.
 fn other_request(waiter: &Waiter, request: &Acquire) -> Option<StoreError> {
-    let same = waiter.request.owner == request.owner && waiter.group.is_none();
+    let same = request.is_retry_of(&waiter.request) && waiter.group.is_none();
     (!same).then(|| StoreError::IdConflict { owner: waiter.request.owner.clone() })
 }

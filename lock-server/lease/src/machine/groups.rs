@@ -106,7 +106,7 @@ impl Machine {
                 return Err(part(&wish.lock, ended.lost()));
             }
             match record.and_then(|record| record.holders.get(wish.lease_id)) {
-                Some(holder) if holder.owner != wish.owner => {
+                Some(holder) if !holder.is_of(wish) => {
                     let owner = holder.owner.clone();
                     return Err(part(&wish.lock, StoreError::IdConflict { owner }));
                 }
@@ -140,7 +140,7 @@ impl Machine {
         let Some((wish, waiter)) = waiter else { return Ok(None) };
         let same = |id: &GroupId| {
             let group = self.groups.get(id);
-            waiter.request.owner == wish.owner && group.is_some_and(|group| group.is_for(parts))
+            wish.is_retry_of(&waiter.request) && group.is_some_and(|group| group.is_for(parts))
         };
         match waiter.group.filter(same) {
             Some(group) if parts.iter().all(|part| self.stands_at(&part.lock, group)) => {

@@ -9,6 +9,7 @@ mod delays;
 mod groups;
 mod histories;
 mod kinds;
+mod principals;
 mod sessions;
 mod structure;
 mod takeovers;

@@ -3,7 +3,8 @@
 use fence_protocol::wire::lock::HolderInfo;
 use fence_protocol::{LeaseId, Owner, SessionId, Token, Ttl};
 
-use crate::{Grant, Mode};
+use crate::principal::is_anothers;
+use crate::{Acquire, Grant, Mode};
 
 /// Live leases of a lock in the order of their grants.
 ///
@@ -99,6 +100,8 @@ pub struct Holder {
     pub metadata: Option<String>,
     /// Lock-delay after an end without a release, in milliseconds.
     pub lock_delay_ms: u64,
+    /// Principal of the access file that acquired it.
+    pub principal: Option<String>,
     /// Time of the grant.
     pub granted_at_ms: u64,
     /// Expiry, unless it is renewed.
@@ -118,6 +121,12 @@ impl Holder {
     pub fn confirm(&mut self) {
         self.deliverer = None;
         self.is_unread = false;
+    }
+
+    /// Returns whether a request with its id is a retry: of the same owner and principal.
+    pub fn is_of(&self, request: &Acquire) -> bool {
+        let theirs = self.principal.as_deref();
+        self.owner == request.owner && !is_anothers(theirs, request.principal.as_deref())
     }
 
     /// Returns the lease as its holder sees it.

@@ -113,6 +113,8 @@ pub struct StoredHolder {
     lock_delay_ms: u64,
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    principal: Option<String>,
     #[serde(rename = "g", default)]
     granted_at_ms: u64,
     #[serde(rename = "u", default)]
@@ -222,6 +224,7 @@ impl Record {
             ttl_ms: holder.ttl,
             lock_delay_ms: holder.lock_delay_ms,
             metadata: holder.metadata.clone(),
+            principal: holder.principal.clone(),
             granted_at_ms: holder.granted_at_ms,
             expires_at_ms: holder.expires_at_ms,
             renewals: holder.renewals,
@@ -266,6 +269,7 @@ impl Record {
                 incarnation: stored.incarnation,
                 metadata: stored.metadata,
                 lock_delay_ms: stored.lock_delay_ms,
+                principal: stored.principal,
                 granted_at_ms: reading.past(stored.granted_at_ms),
                 expires_at_ms: reading.end(stored.expires_at_ms, stored.ttl_ms.ms()),
                 renewals: stored.renewals,
@@ -360,6 +364,7 @@ mod tests {
         for mode in [Mode::Exclusive, Mode::Shared, Mode::Permit { size: 7 }] {
             let mut holder = record.holders.first().unwrap().clone();
             (holder.mode, holder.lock_delay_ms) = (mode, 40);
+            holder.principal = Some("ci".to_owned());
             record.closed = vec![Closed::after(&holder, 100).unwrap()];
             record.holders = [holder].into_iter().collect();
             let text = serde_json::to_string(&record.to_stored(u64::MAX)).unwrap();

@@ -42,6 +42,8 @@ pub struct StoredWaiter {
     incarnation: Option<Owner>,
     #[serde(rename = "x", default, skip_serializing_if = "Option::is_none")]
     metadata: Option<String>,
+    #[serde(rename = "p", default, skip_serializing_if = "Option::is_none")]
+    principal: Option<String>,
     #[serde(rename = "k", default, skip_serializing_if = "Option::is_none")]
     min_token: Option<Token>,
     #[serde(rename = "d", default, skip_serializing_if = "is_zero")]
@@ -80,6 +82,7 @@ impl StoredWaiter {
             session: waiter.request.session,
             incarnation: waiter.request.incarnation.clone(),
             metadata: metadata.clone(),
+            principal: waiter.request.principal.clone(),
             min_token: *min_token,
             lock_delay_ms: waiter.request.lock_delay_ms,
             group,
@@ -108,6 +111,7 @@ impl StoredWaiter {
             takeover: Takeover::Never,
             mode: self.mode.into(),
             lock_delay_ms: self.lock_delay_ms,
+            principal: self.principal,
             ..Acquire::new(lock.clone(), self.lease_id, self.owner, self.ttl_ms)
         };
         let waiter = Waiter {

@@ -13,16 +13,21 @@ impl LockStore for Driver {
         self.acquire_parts(parts, true).await
     }
 
-    async fn renew(
+    async fn renew_as(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
         let keys = of_lock(lock);
         let lock = lock.clone();
+        let principal = principal.map(ToOwned::to_owned);
         let named = Some((lock.clone(), lease));
-        let work = move |machine: &mut Machine, now_ms| machine.renew(now_ms, &lock, lease, ttl);
+        let work = move |machine: &mut Machine, now_ms| {
+            machine.check_principal(now_ms, &lock, lease, principal.as_deref())?;
+            machine.renew(now_ms, &lock, lease, ttl)
+        };
         let sent_ms = self.inner.kit.clock.monotonic_ms();
         let (op, reply) = Call::of_lease(keys, named, work);
         self.inner.submit(op)?;
@@ -30,10 +35,20 @@ impl LockStore for Driver {
         Ok(grant.later(self.inner.since_ms(sent_ms)))
     }
 
-    async fn release(&self, lock: &LockName, lease: LeaseId) -> Result<EndedReply, StoreError> {
+    async fn release_as(
+        &self,
+        principal: Option<&str>,
+        lock: &LockName,
+        lease: LeaseId,
+    ) -> Result<EndedReply, StoreError> {
         let keys = of_lock(lock);
         let lock = lock.clone();
-        self.call(keys, move |machine, now_ms| machine.release(now_ms, &lock, lease)).await
+        let principal = principal.map(ToOwned::to_owned);
+        let work = move |machine: &mut Machine, now_ms| {
+            machine.check_principal(now_ms, &lock, lease, principal.as_deref())?;
+            machine.release(now_ms, &lock, lease)
+        };
+        self.call(keys, work).await
     }
 
     async fn revoke(&self, lock: &LockName, revoke: Revoke) -> Result<Vec<EndedReply>, StoreError> {

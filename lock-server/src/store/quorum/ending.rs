@@ -36,10 +36,12 @@ impl Renewals {
 impl QuorumStore {
     pub(super) async fn renew_lease(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
+        self.check_principal(principal, lock, lease).await?;
         let renew = Renew {
             lock: lock.clone(),
             bucket: bucket_of(lock),
@@ -154,9 +156,11 @@ impl QuorumStore {
 
     pub(super) async fn release_lease(
         &self,
+        principal: Option<&str>,
         lock: &LockName,
         lease: LeaseId,
     ) -> Result<EndedReply, StoreError> {
+        self.check_principal(principal, lock, lease).await?;
         let ended = self.end(lock, lease, EndReason::Released, None).await;
         // The waiter of this id is refused only when the nodes remember that it has ended.
         let released = StoreError::Lost { reason: EndReason::Released, why: None };

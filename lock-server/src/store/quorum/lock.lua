@@ -107,14 +107,26 @@ local function held()
   return { 'HELD', live.id, live.owner, live.token, held_ms(live), live.expires - now, accepted() }
 end
 
+-- The principal of a lease, with which its metadata begins, or nil.
+local function principal(metadata)
+  return string.match(metadata, '^@([^\t]*)\t')
+end
+
+-- Whether a lease with one metadata is of another principal than a request with the other. Without a
+-- principal, a lease is open to every request, and a request is for every lease.
+local function is_anothers(lease, request)
+  local theirs, own = principal(lease), principal(request)
+  return theirs and own and theirs ~= own
+end
+
 -- Why this id cannot be asked for here, or nil.
-local function refused(id, owner)
+local function refused(id, owner, metadata)
   local reason, why = ended_reason(id)
   if reason then
     return { 'ENDED', reason, why }
   elseif live and live.id ~= id then
     return held()
-  elseif live and live.owner ~= owner then
+  elseif live and (live.owner ~= owner or is_anothers(live.metadata, metadata)) then
     return { 'CONFLICT', live.owner }
   end
 end

@@ -16,7 +16,7 @@ use super::queue::{Delivery, Granted, Holder, ProposalOutcome};
 use super::round::RoundResult;
 use super::{QuorumStore, VIEW_PATIENCE, random_below};
 use crate::store::quorum::rules::tally::{Decision, Round};
-use crate::store::quorum::rules::{NodeReply, Operation, TopUp, Vote, bucket_of};
+use crate::store::quorum::rules::{NodeReply, Operation, TopUp, Vote, bucket_of, with_principal};
 use crate::store::{Acquire, Grant, StoreError};
 use lease::tokens;
 
@@ -90,7 +90,7 @@ impl<'a> Proposal<'a> {
             token,
             ttl_ms: request.ttl.ms(),
             owner: request.owner.clone(),
-            metadata: request.metadata.clone().unwrap_or_default(),
+            metadata: with_principal(request.principal.as_deref(), request.metadata.as_deref()),
             attempt: String::new(),
             dead: Vec::new(),
             retention_ms: store.inner.options.limits.ended_retention_ms,

@@ -286,6 +286,13 @@ impl Queues {
         }
     }
 
+    /// The principal of the request that waits with this id.
+    pub(super) fn principal(&self, lock: &LockName, lease: LeaseId) -> Option<String> {
+        let state = self.state();
+        let mut entries = state.locks.get(lock)?.entries.iter();
+        entries.find(|entry| entry.request.lease_id == lease)?.request.principal.clone()
+    }
+
     /// Number of a lock's waiters, and the first of them.
     pub(super) fn shown(&self, lock: &LockName, now_ms: u64) -> (usize, Vec<WaiterReply>) {
         let state = self.state();
@@ -311,7 +318,7 @@ impl Queue {
     ) -> Result<Entered, StoreError> {
         let same = |entry: &&mut Entry| entry.request.lease_id == request.lease_id;
         if let Some(entry) = self.entries.iter_mut().find(same) {
-            if entry.request.owner != request.owner {
+            if !request.is_retry_of(&entry.request) {
                 return Err(StoreError::IdConflict { owner: entry.request.owner.clone() });
             }
             entry.rolls_back |= listener.patient;

@@ -51,6 +51,19 @@ pub fn bucket_of(lock: &LockName) -> Bucket {
     Bucket(hash.to_be_bytes().into_iter().fold(0, |folded, byte| folded ^ byte))
 }
 
+/// The metadata of a vote: the principal of the access file, if there is one, between an `@` and a
+/// tab, and the JSON text of the request, which begins with neither.
+pub fn with_principal(principal: Option<&str>, metadata: Option<&str>) -> String {
+    let metadata = metadata.unwrap_or_default();
+    principal.map_or_else(|| metadata.to_owned(), |name| format!("@{name}\t{metadata}"))
+}
+
+/// The principal, and the JSON text, of a vote's metadata.
+pub fn split_principal(metadata: &str) -> (Option<&str>, &str) {
+    let split = metadata.strip_prefix('@').and_then(|rest| rest.split_once('\t'));
+    split.map_or((None, metadata), |(principal, text)| (Some(principal), text))
+}
+
 /// Nodes of `n` that are a majority.
 pub fn majority(n: usize) -> usize {
     n / 2 + 1
@@ -76,7 +89,7 @@ pub struct Vote {
     pub ttl_ms: u64,
     /// Owner of the request.
     pub owner: Owner,
-    /// Metadata for people who look at the lock: a JSON text, or empty.
+    /// Metadata for people who look at the lock, with the principal: see [`with_principal`].
     pub metadata: String,
     /// Id of the attempt: every request of a client is another one, also where it retries a lease
     /// id. Not empty, and without control characters. Until another attempt asks for the lease, or
@@ -286,7 +299,7 @@ pub enum NodeReply {
         /// The highest token that the node has accepted in the bucket.
         p: u64,
     },
-    /// Vote, top-up: the id belongs to a request of another owner.
+    /// Vote, top-up: the id belongs to a request of another owner or principal.
     Conflict {
         /// Whose.
         owner: Owner,
@@ -368,7 +381,7 @@ pub struct SeenLease {
     pub ttl_ms: u64,
     /// Number of renewals here.
     pub renewals: u64,
-    /// A JSON text, or empty.
+    /// As in [`Vote::metadata`].
     pub metadata: String,
 }
 

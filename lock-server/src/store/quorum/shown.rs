@@ -13,7 +13,9 @@ use super::membership::of_node;
 use super::nodes::{Node, Silence, submit_to_nodes};
 use super::replies::read_seen;
 use super::round::{reasons_text, refusal_text};
-use crate::store::quorum::rules::{ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority};
+use crate::store::quorum::rules::{
+    ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority, split_principal,
+};
 use crate::store::{Acquire, StoreError};
 
 /// Longest wait for the last nodes, so that the reply is complete.
@@ -91,6 +93,13 @@ impl LockView {
             leases.entry((lease.lease, lease.info.token)).or_default().push(lease);
         }
         leases
+    }
+
+    /// True if a node holds the lease for another principal than `caller`.
+    fn is_anothers(&self, lease: LeaseId, caller: Option<&str>) -> bool {
+        let live = self.seen.iter().filter_map(|seen| seen.live.as_ref());
+        let mut copies = live.filter(|live| live.lease == lease);
+        copies.any(|live| lease::is_anothers(split_principal(&live.metadata).0, caller))
     }
 
     /// The token that most of the nodes that answered hold a lease with.
@@ -204,6 +213,31 @@ impl QuorumStore {
         Ok(LockView { n, seen, spent_ms })
     }
 
+    /// Checks that `caller` may renew or release a lease, which never changes its principal. A live
+    /// lease is at a majority, so one of the nodes that reply has it.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherPrincipal`]; [`StoreError::Unavailable`] where fewer than a majority
+    /// reply.
+    pub(super) async fn check_principal(
+        &self,
+        caller: Option<&str>,
+        lock: &LockName,
+        lease_id: LeaseId,
+    ) -> Result<(), StoreError> {
+        if caller.is_none() {
+            return Ok(());
+        }
+        // Before the nodes are read: a request that waits here may be granted meanwhile.
+        let waits = self.queues().principal(lock, lease_id);
+        if lease::is_anothers(waits.as_deref(), caller)
+            || self.read_lock(lock).await?.is_anothers(lease_id, caller)
+        {
+            return Err(StoreError::OtherPrincipal { lease_id });
+        }
+        Ok(())
+    }
+
     /// Standing of a request that has others before it in its queue.
     pub(super) async fn standing(&self, request: &Acquire) -> Result<LockStanding, StoreError> {
         let view = self.read_lock(&request.lock).await?;
@@ -241,7 +275,7 @@ fn holder(live: SeenLease) -> HolderReply {
         mode: LeaseMode::Exclusive,
         session_id: None,
         incarnation: None,
-        metadata: serde_json::from_str(&live.metadata).ok(),
+        metadata: serde_json::from_str(split_principal(&live.metadata).1).ok(),
     }
 }
 

@@ -9,7 +9,7 @@
 --        ENDED | HELD | CONFLICT | YOURS    as for a vote; nothing changed
 local function topup(id, token, remaining, owner, metadata, ttl, attempt)
   read_record()
-  local refusal = refused(id, owner)
+  local refusal = refused(id, owner, metadata)
   if refusal then
     return refusal
   elseif live and live.token ~= token then

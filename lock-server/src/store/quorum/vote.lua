@@ -4,13 +4,13 @@
 --
 -- Post:  ENDED reason why            the id has ended; nothing changed
 --        HELD lease owner token held_ms expires_in p   another lease is live; nothing changed
---        CONFLICT owner              the id is another owner's; nothing changed
+--        CONFLICT owner              the id is another owner's or principal's; nothing changed
 --        ACCEPTED p remaining        the lease is live here with this token, now or since before
 --        YOURS token remaining p     the lease is live here with another token
 --        LOW p                       the token is not above p; nothing changed
 local function vote(id, token, ttl, owner, metadata, attempt, dead)
   read_record()
-  local refusal = refused(id, owner)
+  local refusal = refused(id, owner, metadata)
   if refusal then
     return refusal
   end

@@ -6,6 +6,7 @@ use fence_tests::seed::Seed;
 use lock_server::store::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
 use lock_server::store::quorum::rules::{
     Bucket, End, Members, NodeId, NodeReply, Operation, Refusal, Renew, TopUp, Vote, bucket_of,
+    with_principal,
 };
 use lock_server::store::quorum::scripts::{Init, Rejoin};
 
@@ -170,7 +171,9 @@ impl World {
         };
         let owner = Owner::new(pick(seed, &OWNERS)).unwrap();
         let ttl_ms = pick(seed, &TTLS_MS);
-        let metadata = pick(seed, &["", "{\"a\":\"tab\\t, 100%\"}", "[1, 2]"]).to_owned();
+        let metadata = pick(seed, &["", "{\"a\":\"tab\\t, 100%\"}", "[1, 2]"]);
+        let principal = pick(seed, &[None, Some("ci"), Some("ops")]);
+        let metadata = with_principal(principal, Some(metadata));
         let attempt = pick(seed, &ATTEMPTS).to_owned();
         let token = self.token(seed, bucket);
         match seed.below(20) {

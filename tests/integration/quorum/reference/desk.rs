@@ -3,7 +3,7 @@
 use fence_protocol::{LeaseId, Owner};
 
 use super::record::{Live, Record};
-use lock_server::store::quorum::rules::NodeReply;
+use lock_server::store::quorum::rules::{NodeReply, split_principal};
 
 /// Working state of a script about a lock.
 pub(super) struct Desk {
@@ -15,13 +15,18 @@ pub(super) struct Desk {
 
 impl Desk {
     /// Why this id cannot be asked for here.
-    pub(super) fn refuses(&self, lease: LeaseId, owner: &Owner) -> Option<NodeReply> {
+    pub(super) fn refuses(
+        &self,
+        lease: LeaseId,
+        owner: &Owner,
+        metadata: &str,
+    ) -> Option<NodeReply> {
         if let Some(ended) = self.ended(lease) {
             return Some(ended);
         }
         match &self.record.live {
             Some(live) if live.lease != lease => Some(self.held(live)),
-            Some(live) if live.owner != *owner => {
+            Some(live) if live.owner != *owner || is_anothers(&live.metadata, metadata) => {
                 Some(NodeReply::Conflict { owner: live.owner.clone() })
             }
             _ => None,
@@ -43,4 +48,8 @@ impl Desk {
             None => NodeReply::Nothing { p: self.p },
         }
     }
+}
+
+fn is_anothers(lease: &str, request: &str) -> bool {
+    lease::is_anothers(split_principal(lease).0, split_principal(request).0)
 }

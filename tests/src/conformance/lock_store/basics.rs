@@ -282,13 +282,18 @@ pub async fn reopened(store: &Store, round: u64) {
     if let Some(holder) = store.show(&held).await.unwrap().holder {
         assert_eq!(holder.renewals, 0, "a restart begins a new count");
         assert_eq!(holder.info.owner.as_str(), (round - 1).to_string());
+        let rival = store.release_as(Some("rival"), &held, holder.lease_id).await;
+        assert!(matches!(rival, Err(StoreError::OtherPrincipal { .. })), "{rival:?}");
         assert_eq!(released(store, "reopened/held", holder.lease_id).await, holder.info.token);
     } else {
         assert_eq!(round, 0, "a lease was forgotten");
     }
     let before = grant(store, "reopened/other", LONG_MS).await;
-    let asked =
-        Acquire { owner: owner(&format!("{round}")), ..request("reopened/held", LONG_MS, 0) };
+    let asked = Acquire {
+        owner: owner(&format!("{round}")),
+        principal: Some("ci".to_owned()),
+        ..request("reopened/held", LONG_MS, 0)
+    };
     assert!(store.acquire(asked).await.unwrap().token > before.token);
     released(store, "reopened/other", before.lease_id).await;
     super::delays::left(store).await;

@@ -50,7 +50,7 @@ pub enum Decision {
         /// Holder of the lock.
         holder: HolderInfo,
     },
-    /// The id belongs to another owner.
+    /// The id belongs to another owner or principal.
     Conflict {
         /// Whose.
         owner: Owner,
