@@ -56,10 +56,11 @@ pub enum StoreError {
         /// Owner that uses it.
         owner: Owner,
     },
-    /// The lease was acquired by another principal of the access file; nothing was changed.
-    #[error("lease {lease_id} was acquired by another principal")]
+    /// The lease, or the waiting request, is another principal's of the access file; nothing was
+    /// changed.
+    #[error("lease {lease_id} is another principal's")]
     OtherPrincipal {
-        /// The lease.
+        /// Id of what is the other principal's.
         lease_id: LeaseId,
     },
     /// A bound of the store is reached.

@@ -6,7 +6,7 @@ use super::*;
 const OWN: Option<&str> = Some("ci");
 const RIVAL: Option<&str> = Some("rival");
 
-fn of(principal: Option<&str>, request: Acquire) -> Acquire {
+fn with_principal(principal: Option<&str>, request: Acquire) -> Acquire {
     Acquire { principal: principal.map(ToOwned::to_owned), ..request }
 }
 
@@ -18,7 +18,7 @@ fn is_anothers<T>(outcome: &Result<T, StoreError>, lease: LeaseId) -> bool {
 /// returns it no grant.
 pub async fn a_lease_belongs_to_its_principal(store: &Store) {
     let metadata = Some("{\"job\":7}".to_owned());
-    let asked = of(OWN, Acquire { metadata, ..request("principal", LONG_MS, 0) });
+    let asked = with_principal(OWN, Acquire { metadata, ..request("principal", LONG_MS, 0) });
     let held = take(store, asked.clone()).await;
     let lock = &asked.lock;
     let lease = asked.lease_id;
@@ -26,7 +26,7 @@ pub async fn a_lease_belongs_to_its_principal(store: &Store) {
     assert!(is_anothers(&renewed, lease), "{renewed:?}");
     let released = store.release_as(RIVAL, lock, lease).await;
     assert!(is_anothers(&released, lease), "{released:?}");
-    let stolen = store.acquire(of(RIVAL, asked.clone())).await;
+    let stolen = store.acquire(with_principal(RIVAL, asked.clone())).await;
     assert_eq!(stolen.unwrap_err(), StoreError::IdConflict { owner: asked.owner.clone() });
     let holder = store.show(lock).await.unwrap().holder.expect("nothing has changed");
     assert_eq!((holder.lease_id, holder.info.token), (lease, held.token));
@@ -44,7 +44,7 @@ pub async fn a_lease_belongs_to_its_principal(store: &Store) {
 pub async fn a_lease_without_a_principal_is_open(store: &Store) {
     let asked = request("no-principal", LONG_MS, 0);
     let held = take(store, asked.clone()).await;
-    assert_eq!(take(store, of(OWN, asked.clone())).await.token, held.token);
+    assert_eq!(take(store, with_principal(OWN, asked.clone())).await.token, held.token);
     let renewed = store.renew_as(RIVAL, &asked.lock, asked.lease_id, None).await.unwrap();
     assert_eq!(renewed.token, held.token);
     store.release_as(OWN, &asked.lock, asked.lease_id).await.unwrap();
@@ -53,13 +53,13 @@ pub async fn a_lease_without_a_principal_is_open(store: &Store) {
 /// Its id, which is shown too, ends it for no other principal; and what it is granted is its own.
 pub async fn a_waiter_belongs_to_its_principal(store: &Store) {
     let first = grant(store, "principal-waits", LONG_MS).await;
-    let asked = of(OWN, request("principal-waits", LONG_MS, LONG_MS));
+    let asked = with_principal(OWN, request("principal-waits", LONG_MS, LONG_MS));
     let waiting = enqueue(store, asked.clone()).await;
     let lock = &asked.lock;
     let lease = asked.lease_id;
     let released = store.release_as(RIVAL, lock, lease).await;
     assert!(is_anothers(&released, lease), "{released:?}");
-    let stolen = store.acquire(of(RIVAL, asked.clone())).await;
+    let stolen = store.acquire(with_principal(RIVAL, asked.clone())).await;
     assert_eq!(stolen.unwrap_err(), StoreError::IdConflict { owner: asked.owner.clone() });
     super::released(store, "principal-waits", first.lease_id).await;
     granted(waiting).await;
@@ -75,19 +75,20 @@ pub async fn takeover_never_crosses_principals(store: &Store) {
         takeover,
         ..request("principal-life", LONG_MS, 0)
     };
-    let first = of(OWN, life("boot 1", Takeover::Never));
+    let first = with_principal(OWN, life("boot 1", Takeover::Never));
     let lease = first.lease_id;
     let held = take(store, first.clone()).await;
     for takeover in [Takeover::EarlierSelf, Takeover::Of(lease)] {
-        let stolen = store.acquire(of(RIVAL, life("boot 2", takeover))).await;
+        let stolen = store.acquire(with_principal(RIVAL, life("boot 2", takeover))).await;
         assert!(is_anothers(&stolen, lease), "{stolen:?}");
     }
     let patient = Acquire { wait_ms: LONG_MS, ..life("boot 2", Takeover::EarlierSelf) };
-    enqueue(store, of(RIVAL, patient)).await.abort();
+    enqueue(store, with_principal(RIVAL, patient)).await.abort();
     let same = store.renew_as(OWN, &first.lock, lease, None).await.unwrap();
     assert_eq!(same.token, held.token);
     let may_supersede = Some(lease);
-    let heir = of(RIVAL, Acquire { may_supersede, ..life("boot 2", Takeover::Of(lease)) });
+    let heir =
+        with_principal(RIVAL, Acquire { may_supersede, ..life("boot 2", Takeover::Of(lease)) });
     let new = take(store, heir.clone()).await;
     let late = store.renew_as(OWN, &first.lock, lease, None).await;
     assert_eq!(lost(late), EndReason::Superseded);
@@ -99,7 +100,7 @@ pub async fn takeover_never_crosses_principals(store: &Store) {
 pub async fn a_group_belongs_to_its_principal(store: &Store) {
     let locks = ["principal-group/a", "principal-group/b"];
     let of_all = |principal, parts: Vec<Acquire>| -> Vec<Acquire> {
-        parts.into_iter().map(|part| of(principal, part)).collect()
+        parts.into_iter().map(|part| with_principal(principal, part)).collect()
     };
     let asked = of_all(OWN, parts(0, &locks));
     store.acquire_all(asked.clone()).await.unwrap();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn of(principal: Option<&str>, request: Acquire) -> Acquire {
+fn with_principal(principal: Option<&str>, request: Acquire) -> Acquire {
     Acquire { principal: principal.map(ToOwned::to_owned), ..request }
 }
 
@@ -17,7 +17,7 @@ fn conflict(number: u128) -> StoreError {
 #[test]
 fn only_its_principal_renews_and_releases_a_lease() {
     let mut machine = machine();
-    granted(machine.acquire(0, of(Some("ci"), request("a", 1, 0))));
+    granted(machine.acquire(0, with_principal(Some("ci"), request("a", 1, 0))));
     let mut check = |caller| machine.check_principal(1, &lock("a"), id(1), caller);
     assert_eq!(check(Some("rival")), Err(other(1)));
     assert_eq!(check(Some("ci")), Ok(()));
@@ -32,32 +32,32 @@ fn a_lease_without_a_principal_is_open_to_all() {
     let mut machine = machine();
     let held = granted(machine.acquire(0, request("a", 1, 0)));
     assert_eq!(machine.check_principal(1, &lock("a"), id(1), Some("ci")), Ok(()));
-    let again = machine.acquire(1, of(Some("ci"), request("a", 1, 0)));
+    let again = machine.acquire(1, with_principal(Some("ci"), request("a", 1, 0)));
     assert_eq!(granted(again).token, held.token);
 }
 
 #[test]
 fn the_id_of_another_principal_gets_no_grant() {
     let mut machine = machine();
-    let held = granted(machine.acquire(0, of(Some("ci"), request("a", 1, 0))));
-    let stolen = of(Some("rival"), request("a", 1, 0));
+    let held = granted(machine.acquire(0, with_principal(Some("ci"), request("a", 1, 0))));
+    let stolen = with_principal(Some("rival"), request("a", 1, 0));
     assert_eq!(refused(machine.acquire(1, stolen.clone())), conflict(1));
     let parts = vec![stolen.clone(), Acquire { lock: lock("b"), ..stolen }];
     let Reply::Done(Err(StoreError::Part { refusal, .. })) = machine.acquire_all(1, parts) else {
         panic!("not refused");
     };
     assert_eq!(*refusal, conflict(1));
-    let again = machine.acquire(1, of(Some("ci"), request("a", 1, 0)));
+    let again = machine.acquire(1, with_principal(Some("ci"), request("a", 1, 0)));
     assert_eq!(granted(again).token, held.token);
 }
 
 #[test]
 fn a_waiter_belongs_to_its_principal() {
     let mut machine = machine();
-    granted(machine.acquire(0, of(Some("ci"), request("a", 1, 0))));
-    let waiter = of(Some("ci"), request("a", 2, 50));
+    granted(machine.acquire(0, with_principal(Some("ci"), request("a", 1, 0))));
+    let waiter = with_principal(Some("ci"), request("a", 2, 50));
     assert_eq!(machine.acquire(1, waiter.clone()), Reply::Queued);
-    let stolen = of(Some("rival"), waiter.clone());
+    let stolen = with_principal(Some("rival"), waiter.clone());
     assert_eq!(refused(machine.acquire(2, stolen)), conflict(2));
     assert_eq!(machine.check_principal(2, &lock("a"), id(2), Some("rival")), Err(other(2)));
     assert_eq!(machine.acquire(2, waiter), Reply::Queued);
@@ -71,7 +71,7 @@ fn a_waiting_group_belongs_to_its_principal() {
     let mut machine = machine();
     granted(machine.acquire(0, request("a", 1, 0)));
     let parts = |principal| {
-        let part = of(principal, request("a", 2, 50));
+        let part = with_principal(principal, request("a", 2, 50));
         vec![part.clone(), Acquire { lock: lock("b"), ..part }]
     };
     assert_eq!(machine.acquire_all(0, parts(Some("ci"))), Reply::Queued);
@@ -90,8 +90,9 @@ fn takeover_never_crosses_principals() {
         takeover,
         ..request("a", number, wait_ms)
     };
-    granted(machine.acquire(0, of(Some("ci"), life(1, "boot-1", Takeover::Never, 0))));
-    let thief = |takeover, wait_ms| of(Some("rival"), life(2, "boot-2", takeover, wait_ms));
+    granted(machine.acquire(0, with_principal(Some("ci"), life(1, "boot-1", Takeover::Never, 0))));
+    let thief =
+        |takeover, wait_ms| with_principal(Some("rival"), life(2, "boot-2", takeover, wait_ms));
     for (takeover, wait_ms) in [(Takeover::Of(id(1)), 0), (Takeover::Of(id(1)), 50)] {
         assert_eq!(refused(machine.acquire(1, thief(takeover, wait_ms))), other(1));
     }
@@ -101,9 +102,9 @@ fn takeover_never_crosses_principals() {
 
     let of_another = Acquire { may_supersede: Some(id(9)), ..thief(Takeover::EarlierSelf, 0) };
     assert_eq!(refused(machine.acquire(3, of_another)), other(1), "for one lease alone");
-    let own = of(Some("ci"), life(3, "boot-3", Takeover::EarlierSelf, 0));
+    let own = with_principal(Some("ci"), life(3, "boot-3", Takeover::EarlierSelf, 0));
     granted(machine.acquire(4, own));
     let may = Acquire { may_supersede: Some(id(3)), ..life(4, "boot-4", Takeover::Of(id(3)), 0) };
-    granted(machine.acquire(5, of(Some("ops"), may)));
+    granted(machine.acquire(5, with_principal(Some("ops"), may)));
     assert_eq!(machine.check_principal(6, &lock("a"), id(4), Some("ci")), Err(other(4)));
 }
