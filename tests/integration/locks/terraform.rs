@@ -341,7 +341,7 @@ async fn rights_are_those_of_the_password() {
     change("LOCK", "stranger", info.clone()).await.problem(Code::Unauthorized);
     change("LOCK", "ann", info.clone()).await.expect(200);
     change("UNLOCK", "ann", String::new()).await.problem(Code::Forbidden);
-    // The id of her lock, and the lease that a refused run is shown, unlock it for no other principal.
+    // The id of her lock, and the lease that a refused run is shown, unlock it for no other.
     change("UNLOCK", "bob", info.clone()).await.problem(Code::Forbidden);
     change("LOCK", "bob", info).await.problem(Code::LeaseIdConflict);
     let held = change("LOCK", "bob", backend.run("bob").info().to_string()).await.expect(423);

@@ -112,8 +112,8 @@ local function principal(metadata)
   return string.match(metadata, '^@([^\t]*)\t')
 end
 
--- Whether a lease with one metadata is of another principal than a request with the other. Without a
--- principal, a lease is open to every request, and a request is for every lease.
+-- Whether a lease with one metadata is of another principal than a request with the other.
+-- Without a principal, a lease is open to every request, and a request is for every lease.
 local function is_anothers(lease, request)
   local theirs, own = principal(lease), principal(request)
   return theirs and own and theirs ~= own
