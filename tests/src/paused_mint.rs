@@ -87,6 +87,10 @@ impl LockStore for PausedMint {
         self.store.mint(lock).await
     }
 
+    async fn floor(&self) -> Result<Token, StoreError> {
+        self.store.floor().await
+    }
+
     async fn show(&self, lock: &LockName) -> Result<LockReply, StoreError> {
         self.store.show(lock).await
     }
