@@ -28,9 +28,9 @@ async fn send_then_read(client: &mut RespClient, key: &str) {
     client.call(&["SET", key, &value(0)]).await;
     client.send_raw(&exchanges(key, 1..COMMANDS + 1)).await;
     for number in 0..COMMANDS {
-        assert_eq!(client.reply().await, Resp::bulk(&value(number)), "reply {number}");
+        assert_eq!(client.reply().await, Resp::bulk(value(number)), "reply {number}");
     }
-    assert_eq!(client.call(&["GET", key]).await, Resp::bulk(&value(COMMANDS)));
+    assert_eq!(client.call(&["GET", key]).await, Resp::bulk(value(COMMANDS)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,15 +66,15 @@ async fn a_pipeline_may_change_its_connection() {
     ];
     client.send_raw(&whole.concat()).await;
     for number in 0..half {
-        assert_eq!(client.reply().await, Resp::bulk(&value(number)), "reply {number}");
+        assert_eq!(client.reply().await, Resp::bulk(value(number)), "reply {number}");
     }
     assert_eq!(client.reply().await, Resp::simple("OK"));
     for number in half..COMMANDS {
-        assert_eq!(client.reply().await, Resp::bulk(&value(number)), "reply {number}");
+        assert_eq!(client.reply().await, Resp::bulk(value(number)), "reply {number}");
     }
     assert_eq!(client.reply().await, Resp::simple("OK"));
     assert_eq!(client.reply().await, Resp::simple("QUEUED"));
-    assert_eq!(client.reply().await.items(), [Resp::bulk(&value(COMMANDS))]);
+    assert_eq!(client.reply().await.items(), [Resp::bulk(value(COMMANDS))]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -104,7 +104,7 @@ async fn exceed(client: &mut RespClient, key: &str) -> (usize, String) {
     let mut replies = client.until_closed().await;
     let last = replies.pop().expect("an error");
     for (number, reply) in replies.iter().enumerate() {
-        assert_eq!(*reply, Resp::bulk(&value(number)), "reply {number}");
+        assert_eq!(*reply, Resp::bulk(value(number)), "reply {number}");
     }
     (replies.len(), last.expect_error("UNAVAILABLE").to_owned())
 }
@@ -133,7 +133,7 @@ async fn a_client_that_reads_nothing_at_the_limit_gets_an_error() {
         let (executed, error) = exceed(&mut client, &key).await;
         assert_reported(&guard, &error);
         // No command behind the error was executed, and others are served.
-        assert_eq!(other.call(&["GET", &key]).await, Resp::bulk(&value(executed)));
+        assert_eq!(other.call(&["GET", &key]).await, Resp::bulk(value(executed)));
     }
     assert_eq!(guard.server.metric("fencepost_redis_port_clients_over_limit_total").await, 2);
 }
@@ -161,7 +161,7 @@ async fn a_client_that_reads_nothing_holds_up_no_other() {
     }
     assert_eq!(reader.next().await.expect("a reply"), Resp::Null);
     for number in 1..COMMANDS {
-        assert_eq!(reader.next().await.expect("a reply"), Resp::bulk(&value(number)));
+        assert_eq!(reader.next().await.expect("a reply"), Resp::bulk(value(number)));
     }
     sent.await.expect("no panic").expect("all is sent");
 }
@@ -189,5 +189,5 @@ async fn a_client_of_a_cluster_that_reads_nothing_gets_an_error() {
     let (executed, error) = exceed(&mut client, &key).await;
     assert_reported(&guard, &error);
     let mut other = RespClient::fenced(&guard.address, &grant.credential).await;
-    assert_eq!(other.call(&["GET", &key]).await, Resp::bulk(&value(executed)));
+    assert_eq!(other.call(&["GET", &key]).await, Resp::bulk(value(executed)));
 }

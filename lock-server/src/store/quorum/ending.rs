@@ -84,18 +84,7 @@ impl QuorumStore {
                         retention_ms: renew.retention_ms,
                     };
                     self.top_up_later(topup, asked);
-                    let waited_ms = 0;
-                    let mode = Mode::Exclusive;
-                    return Ok(Grant {
-                        lease_id: lease,
-                        token,
-                        owner,
-                        remaining_ms,
-                        waited_ms,
-                        mode,
-                        slack_ms: None,
-                        is_repeat: false,
-                    });
+                    return Ok(exclusive(lease, token, owner, remaining_ms));
                 }
                 Some(RenewDecision::Lost { reason, why }) => {
                     return Err(StoreError::Lost { reason, why });
@@ -252,6 +241,20 @@ impl QuorumStore {
             }
         }
         Err(views_change(&effects))
+    }
+}
+
+/// A renewed lease: a quorum has no others than exclusive ones.
+fn exclusive(lease_id: LeaseId, token: Token, owner: Owner, remaining_ms: u64) -> Grant {
+    Grant {
+        lease_id,
+        token,
+        owner,
+        remaining_ms,
+        waited_ms: 0,
+        mode: Mode::Exclusive,
+        slack_ms: None,
+        is_repeat: false,
     }
 }
 
