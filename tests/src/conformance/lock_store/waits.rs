@@ -77,7 +77,7 @@ pub async fn a_wait_is_as_long_as_was_asked(servers: &Servers) {
 }
 
 /// Clients of both servers take one lock in turns. None is refused, the reply names no longer wait
-/// than the client saw, and of each wait the lock is held but for [`SLACK`].
+/// than the client saw, and of each wait the lock is held but for a slack.
 pub async fn a_wait_is_no_longer_than_the_holders_before_it(servers: &Servers) {
     let holds = Arc::new(Mutex::new(Vec::new()));
     let clients = (0..2 * CLIENTS).map(|number| {
