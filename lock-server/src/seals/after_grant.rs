@@ -221,6 +221,7 @@ impl Seals {
         let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
         let pending = grants.iter().filter(|each| !is_repeat && !self.is_sealed(each));
         let pending: Vec<&(LockName, Grant)> = pending.collect();
+        let is_any = !pending.is_empty();
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
         for ((lock, grant), result) in pending.into_iter().zip(&results) {
@@ -228,10 +229,10 @@ impl Seals {
                 self.return_later(lock.clone(), grant);
             }
         }
-        let is_rolled_back = !is_repeat && results.iter().all(is_ended);
+        let is_rolled_back = is_any && results.iter().all(is_ended);
         // A mark above the token of a lease that was live to the end: the counter is below an
         // issued token.
-        let was_live = is_rolled_back && results.iter().all(Result::is_ok);
+        let was_live = is_repeat || is_rolled_back && results.iter().all(Result::is_ok);
         if let Some(mark) = higher_mark(seals).filter(|_| was_live)
             && let Err(error) = self.store.lift(mark).await
         {

@@ -15,6 +15,7 @@ use http::header::{
     IF_RANGE, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, TRANSFER_ENCODING,
 };
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http_body::Body as _;
 use http_body_util::{Either, Full};
 use service_kit::problem::Reject;
 use service_kit::tls::ServerUrl;
@@ -24,6 +25,7 @@ use tower::BoxError;
 
 use super::body::StreamedReply;
 use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain, is_goodbye};
+use super::conditions::probe::PROBED_BYTES;
 use super::headers;
 use super::path_key::PathKey;
 use super::received::{ReceivedReply, ReplyLimits};
@@ -51,9 +53,11 @@ impl Checked {
         }
     }
 
-    /// Returns `true` if the body was received whole, so that it can be sent again.
+    /// Returns `true` if the body was received whole, so that it can be sent again, and is no
+    /// larger than what the probe has shown of such writes.
     pub(super) fn is_repeatable(&self) -> bool {
-        matches!(self.body, Either::Left(_))
+        let Either::Left(body) = &self.body else { return false };
+        body.size_hint().exact().is_some_and(|bytes| bytes <= PROBED_BYTES as u64)
     }
 
     /// Takes the request out, to send it. A body that was received whole stays here too.

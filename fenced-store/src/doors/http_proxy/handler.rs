@@ -268,13 +268,14 @@ impl Proxy {
         let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
         let is_repeatable = request.is_repeatable();
         let kind = ticket.kind();
+        let was_quarantined = term.lanes.is_quarantined(&fence.lock);
         let (mut result, mut ticket) =
             self.try_conditionally(term, &mut request, &client, ticket).await;
         if result.shows_a_state() {
             // A lower write of unknown outcome may still change what this reply would show; only
             // one that was applied stops it. So it waits as a read does.
             ticket.ended();
-            let was_quarantined = term.lanes.is_quarantined(&fence.lock);
+            let was_quarantined = was_quarantined || term.lanes.is_quarantined(&fence.lock);
             let resource = request.resource();
             ticket = self.enter(term, summary, fence, resource, Kind::Read).await?;
             if was_quarantined && is_repeatable {

@@ -184,8 +184,13 @@ impl<'a> Proposal<'a> {
             )));
         }
         let votes = self.ballot.granted();
-        let is_repeat =
-            asked.round.replies().any(|(_, reply)| matches!(reply, NodeReply::Yours { .. }));
+        let ttl_ms = self.ballot.vote.ttl_ms;
+        let is_repeat = asked.round.replies().any(|(_, reply)| match reply {
+            NodeReply::Yours { .. } => true,
+            // A vote that is new there has all of its time.
+            NodeReply::Accepted { remaining_ms, .. } => *remaining_ms < ttl_ms,
+            _ => false,
+        });
         let topup = self.topup(token, remaining_ms);
         self.store.top_up_unless_rolled_back(topup, asked, votes.clone());
         let grant = Grant {

@@ -95,11 +95,26 @@ impl LockView {
         leases
     }
 
-    /// True if a node holds the lease for another principal than `caller`.
-    fn is_anothers(&self, lease: LeaseId, caller: Option<&str>) -> bool {
+    /// Checks that a lease is not another principal's than `caller`. A copy at fewer than a
+    /// majority decides nothing: it can be the vote for a request that was refused.
+    fn check_principal(&self, lease: LeaseId, caller: Option<&str>) -> Result<(), StoreError> {
         let live = self.seen.iter().filter_map(|seen| seen.live.as_ref());
-        let mut copies = live.filter(|live| live.lease == lease);
-        copies.any(|live| lease::is_anothers(split_principal(&live.metadata).0, caller))
+        let copies = live.filter(|live| live.lease == lease);
+        let is_anothers =
+            |live: &&SeenLease| lease::is_anothers(split_principal(&live.metadata).0, caller);
+        let (others, own): (Vec<_>, Vec<_>) = copies.partition(is_anothers);
+        let silent = self.n - self.seen.len();
+        if own.len() >= majority(self.n) || others.len() + silent < majority(self.n) {
+            return Ok(());
+        } else if others.len() >= majority(self.n) {
+            return Err(StoreError::OtherPrincipal { lease_id: lease });
+        }
+        Err(StoreError::Unavailable(format!(
+            "the lease {lease} may be another principal's: {} of {} nodes have it so, and {silent} \
+             do not answer",
+            others.len(),
+            self.n,
+        )))
     }
 
     /// The token that most of the nodes that answered hold a lease with.
@@ -230,12 +245,10 @@ impl QuorumStore {
         }
         // Before the nodes are read: a request that waits here may be granted meanwhile.
         let waits = self.queues().principal(lock, lease_id);
-        if lease::is_anothers(waits.as_deref(), caller)
-            || self.read_lock(lock).await?.is_anothers(lease_id, caller)
-        {
+        if lease::is_anothers(waits.as_deref(), caller) {
             return Err(StoreError::OtherPrincipal { lease_id });
         }
-        Ok(())
+        self.read_lock(lock).await?.check_principal(lease_id, caller)
     }
 
     /// Standing of a request that has others before it in its queue.

@@ -105,7 +105,7 @@ impl Needs {
     /// Verifies the rights over a link.
     ///
     /// # Errors
-    /// As [`check`](Self::check).
+    /// A sentence, as at the start of a connection.
     pub async fn check_over(&self, link: &RedisLink, timeout: Duration) -> Result<(), String> {
         let tried = self.tried().map(|(right, command)| async move {
             match link.call(&command).await {

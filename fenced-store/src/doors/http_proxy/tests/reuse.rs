@@ -199,8 +199,7 @@ async fn the_upstream_gets_the_canonical_path() {
         seen.reply("200 OK");
         assert_eq!(read.await.unwrap().status, StatusCode::OK);
     }
-    for path in ["/public/a%2Fb", "/public/%2e%2e/a", "/public/a%5cb", "/public/a;b", "/public//a"]
-    {
+    for path in ["/public/a%2Fb", "/public/a%3Fb", "/public/a%5cb", "/public/a;b", "/public//a"] {
         let answer = world.bare(Method::GET, path).await.unwrap();
         assert_eq!(answer.code(), "invalid-request", "{path}");
     }

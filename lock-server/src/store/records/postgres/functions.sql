@@ -279,8 +279,8 @@ $$;
 -- caller: the server, or 0; caller_ms: for how long it lives
 -- lives: for how long a lease may live that it knows of, ms; pause: no lease begins for so long, ms
 -- jump: by how much the clock jumped ahead, ms; ahead: clock_ahead_ms as it was then
--- latest, earliest: between which the clock can be by the caller's; at another time nothing is noted,
--- and lives_ms is NULL
+-- latest, earliest: between which the clock can be by the caller's; at another time the pause and the
+-- correction alone are noted, and lives_ms is NULL
 CREATE FUNCTION pg_temp.beat(
   ns int, believed text, caller bigint, caller_ms bigint, lives bigint, pause bigint, jump bigint,
   ahead bigint, latest bigint, earliest bigint,
@@ -289,6 +289,7 @@ CREATE FUNCTION pg_temp.beat(
 ) LANGUAGE plpgsql AS $$
 DECLARE
   n fence_locks.namespaces;
+  is_possible boolean;
 BEGIN
   SELECT x.* INTO n FROM fence_locks.namespaces x WHERE x.id = ns AND x.lineage = believed
     FOR UPDATE;
@@ -299,19 +300,12 @@ BEGIN
     n.clock_ahead_ms := ahead + jump;
   END IF;
   now_ms := pg_temp.time_ms(n.clock_ahead_ms);
-  counter := n.counter;
-  ahead_ms := n.clock_ahead_ms;
-  paused_ms := greatest(least(n.paused_until_ms - now_ms, n.paused_for_ms), 0);
-  servers := '{}';
-  log_end := (pg_current_wal_flush_lsn() - '0/0')::bigint;
-  IF now_ms > latest OR now_ms < earliest THEN
-    RETURN;
-  END IF;
+  is_possible := now_ms BETWEEN earliest AND latest;
   IF pause > 0 AND n.paused_until_ms < now_ms + pause THEN
     n.paused_until_ms := now_ms + pause;
     n.paused_for_ms := pause;
   END IF;
-  IF lives > 0 THEN
+  IF is_possible AND lives > 0 THEN
     n.lives_until_ms := greatest(n.lives_until_ms, now_ms + lives);
   END IF;
   UPDATE fence_locks.namespaces x SET clock_ahead_ms = n.clock_ahead_ms,
@@ -319,16 +313,21 @@ BEGIN
       lives_until_ms = n.lives_until_ms
     WHERE x.id = ns AND (x.clock_ahead_ms, x.paused_until_ms, x.lives_until_ms)
       IS DISTINCT FROM (n.clock_ahead_ms, n.paused_until_ms, n.lives_until_ms);
-  IF caller > 0 THEN
+  IF is_possible AND caller > 0 THEN
     DELETE FROM fence_locks.servers x WHERE x.namespace = ns AND x.until_ms <= now_ms;
     INSERT INTO fence_locks.servers (namespace, server, until_ms)
       VALUES (ns, caller, now_ms + caller_ms)
       ON CONFLICT (namespace, server) DO UPDATE SET until_ms = excluded.until_ms;
   END IF;
+  counter := n.counter;
+  ahead_ms := n.clock_ahead_ms;
   paused_ms := greatest(least(n.paused_until_ms - now_ms, n.paused_for_ms), 0);
-  lives_ms := greatest(n.lives_until_ms - now_ms, 0);
+  IF is_possible THEN
+    lives_ms := greatest(n.lives_until_ms - now_ms, 0);
+  END IF;
   servers := ARRAY(SELECT x.server FROM fence_locks.servers x
     WHERE x.namespace = ns AND x.until_ms > now_ms);
+  log_end := (pg_current_wal_flush_lsn() - '0/0')::bigint;
 END
 $$;
 
