@@ -36,7 +36,7 @@ pub struct Acquire {
     /// milliseconds; 0 for none. For datastores without a guard: writes that the holder had under
     /// way have this time to land.
     pub lock_delay_ms: u64,
-    /// Principal of the access file; see [`is_anothers`](crate::is_anothers).
+    /// Principal of the access file; see [`is_anothers`].
     pub principal: Option<String>,
     /// Lease of another principal that the request may take over, because its caller may revoke it.
     pub may_supersede: Option<LeaseId>,
