@@ -22,8 +22,8 @@ const ANONYMOUS: &str = "anonymous";
 ///
 /// # Cancel safety
 /// The server drops this when the client hangs up. A waiter then leaves the queue, and a grant that
-/// was just made for it is rolled back (see [`LockStore::acquire`]). A request that does not wait is
-/// completed. A grant under an id that this server generated is then rolled back too, because no
+/// was just made for it is rolled back (see [`LockStore::acquire`]). A request that does not wait
+/// is completed. A grant under an id that this server generated is then rolled back too, because no
 /// client can retry with it; one under the client's own id stays for its retry.
 pub(super) async fn acquire(
     State(service): State<Arc<Service>>,

@@ -332,7 +332,7 @@ impl Node {
             meta.floor = meta.floor.max(mark.get());
             meta.floor
         });
-        NodeReply::Raised { p: floor }
+        NodeReply::Raised { p: self.p.values().copied().fold(floor, u64::max) }
     }
 
     /// `probe.lua`
