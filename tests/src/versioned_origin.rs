@@ -247,13 +247,18 @@ async fn write(
         gate.arrived.send_replace(true);
         let _ = gate.open.wait_for(|open| *open).await;
     }
-    let now = || holds(&path, &method, &headers, &state.lock().unwrap());
-    let holds = checked.unwrap_or_else(now);
+    let earlier = checked.or_else(|| {
+        let state = state.lock().unwrap();
+        let is_earlier = state.lie == Lie::ChecksThenWrites;
+        is_earlier.then(|| holds(&path, &method, &headers, &state))
+    });
     let both = state.lock().unwrap().race(&value);
     if let Some(both) = both {
         both.wait().await;
     }
     let mut state = state.lock().unwrap();
+    // Check and write are one step.
+    let holds = earlier.unwrap_or_else(|| holds(&path, &method, &headers, &state));
     let before = state.objects.contains_key(&path);
     let status = match (holds, &method) {
         (false, _) => 412,
