@@ -244,7 +244,8 @@ impl Audit {
         self.check(is_fine, || text);
     }
 
-    /// Checks that a client whose grant was rolled back got an unknown outcome.
+    /// Checks that a client whose grant was rolled back, or that lost its place, got an unknown
+    /// outcome.
     pub(super) fn check_rolled_back(&mut self) {
         for (lease, text) in std::mem::take(&mut self.rolled_back) {
             let request = self.requests.get(&lease);
@@ -300,9 +301,19 @@ impl Audit {
             || left
             || waiter.until_ms <= at.engine_ms
             || self.is_suspect(at.now_ms, waiter.server);
-        self.check(is_fine, || {
+        let request = self.requests.get(&lease);
+        let is_open = request.is_some_and(|request| request.open_calls > 0 && !request.is_received);
+        let text = || {
             format!("{lease} of server {} left the queue of {lock} without a reason", waiter.server)
-        });
+        };
+        if !is_fine && is_open {
+            // Its callers may be about to learn that the outcome is not known.
+            let text = text();
+            self.rolled_back.push((lease, text));
+            return;
+        }
+        let text = if is_fine { String::new() } else { text() };
+        self.check(is_fine, || text);
     }
 
     /// Checks that a new waiter is behind all others.
