@@ -185,7 +185,7 @@ async fn a_read_without_a_byte_of_a_reply_is_sent_again() {
     assert!(world.seen.try_recv().is_err(), "it was sent again");
 }
 
-/// Keys of any bytes, and the one spelling in which the upstream gets each.
+/// Keys beyond the grammar of names, and the one spelling in which the upstream gets each.
 #[tokio::test]
 async fn the_upstream_gets_the_canonical_path() {
     let mut world = World::new(60_000).await;
