@@ -152,17 +152,27 @@ async fn unlock(
     }
     let lease_id = lease_of_lock_id(&info.id)?;
     let request = ApiJson(ReleaseRequest { lease_id });
-    let released = release::release(State(service), caller, ApiPath(lock), request).await;
+    let released =
+        release::release(State(service.clone()), caller, ApiPath(lock.clone()), request).await;
     match released {
         Err(reject) => {
             let reason = reject.problem().extension::<EndReason>("reason");
             let ended = matches!(reason, Some(EndReason::Expired | EndReason::Released));
-            let last = now.history.first().map(|ended| ended.lease_id);
-            let is_alone = live.is_none() && last.is_none_or(|last| last == lease_id);
-            if ended && is_alone { Ok(StatusCode::OK.into_response()) } else { Err(reject) }
+            if ended && is_last(&service, &lock, lease_id).await? {
+                return Ok(StatusCode::OK.into_response());
+            }
+            Err(reject)
         }
         Ok(_) => Ok(StatusCode::OK.into_response()),
     }
+}
+
+/// Returns `true` if no other lease began after `lease_id`, which has ended: read once that is
+/// known, so that a lease granted through any server is found.
+async fn is_last(service: &Service, lock: &LockName, lease_id: LeaseId) -> Result<bool, Reject> {
+    let now = service.store.show(lock).await.map_err(|refusal| error::reject(lock, refusal))?;
+    let last = now.history.first().map(|ended| ended.lease_id);
+    Ok(now.holder.is_none() && last.is_none_or(|last| last == lease_id))
 }
 
 /// Seals the guards, then ends the lease: the former holder's state is refused. Nothing is done if

@@ -10,6 +10,7 @@ Exit: the command's, 1 where something never came, with what the terminal showed
 import os
 import pty
 import select
+import signal
 import sys
 import time
 
@@ -18,6 +19,9 @@ split = sys.argv.index("--")
 steps, command = sys.argv[2:split], sys.argv[split + 1:]
 pid, terminal = pty.fork()
 if pid == 0:
+    # What started the tests may ignore them, as nohup does.
+    for each in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        signal.signal(each, signal.SIG_DFL)
     os.execvp(command[0], command)
 shown, seen = "", 0
 

@@ -148,7 +148,7 @@ async fn a_lock_that_passed_on_takes_no_state_of_the_run_before() {
     let backend = Backend::start(SEALED).await;
     let slow = backend.run("slow");
     let next = backend.run("next");
-    slow.change("LOCK", "?ttl_ms=200", &slow.info().to_string()).await.expect(200);
+    slow.change("LOCK", "?ttl_ms=3000", &slow.info().to_string()).await.expect(200);
     until_true("the end of a lease", || async { next.lock().await.status == 200 }).await;
     // Nothing was written by the next one yet.
     slow.push("{\"of\":\"slow\"}").await.problem(Code::StaleToken);
@@ -160,7 +160,7 @@ async fn a_lock_that_passed_on_takes_no_state_of_the_run_before() {
 async fn a_lease_that_ended_while_the_lock_stayed_free_harms_nothing() {
     let backend = Backend::start(SEALED).await;
     let run = backend.run("ann");
-    run.change("PUT", "?ttl_ms=200", &run.info().to_string()).await.expect(200);
+    run.change("PUT", "?ttl_ms=3000", &run.info().to_string()).await.expect(200);
     let locks = backend.server.locks();
     until_true("the end of a lease", || async { locks.show("states/prod").await.holder.is_none() })
         .await;
@@ -302,7 +302,7 @@ async fn the_holder_may_be_any_client() {
 async fn a_delayed_lock_has_information_that_terraform_can_read() {
     let backend = Backend::start(&[SEALED, &["--lock-delay", "states/=60s"]].concat()).await;
     let run = backend.run("ann");
-    run.change("LOCK", "?ttl_ms=200", &run.info().to_string()).await.expect(200);
+    run.change("LOCK", "?ttl_ms=3000", &run.info().to_string()).await.expect(200);
     let locks = backend.server.locks();
     until_true("the end of a lease", || async { locks.show("states/prod").await.holder.is_none() })
         .await;

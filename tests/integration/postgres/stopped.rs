@@ -1,6 +1,8 @@
 //! Processes that are stopped while PostgreSQL writes to them: what their transactions hold.
 
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fence_protocol::Code;
 use fence_tests::key_file::{lease_id, unsigned};
@@ -15,14 +17,13 @@ use super::locks::answered;
 
 /// Back ends that wait for their peer to read.
 const WRITING: &str = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
-/// Waits for the gate, and then loads objects.
+/// Waits for the gate, and then locks objects. The reply is larger than what buffers take.
 const GATE: &str = "CREATE TABLE gate (); \
-    ALTER FUNCTION fence.load_objects(text, text[], text[]) RENAME TO load_now; \
-    CREATE FUNCTION fence.load_objects(n text, c text[], r text[]) \
-    RETURNS TABLE (key text, etag text, content_type text, body bytea) \
+    ALTER FUNCTION fence.lock_objects(text, text[]) RENAME TO lock_now; \
+    CREATE FUNCTION fence.lock_objects(n text, k text[]) RETURNS TABLE (key text, etag text) \
     LANGUAGE plpgsql SET lock_timeout = 0 AS $$ \
-    BEGIN LOCK TABLE public.gate IN SHARE MODE; \
-    RETURN QUERY SELECT * FROM fence.load_now(n, c, r); END $$";
+    BEGIN LOCK TABLE public.gate IN SHARE MODE; RETURN QUERY SELECT * FROM fence.lock_now(n, k) \
+    UNION ALL SELECT 'another', repeat('x', 16 << 20); END $$";
 /// Waits for the gate in each commit of a lock server, without the row lock.
 const GATE_OF_COMMITS: &str = "CREATE TABLE gate (); \
     CREATE FUNCTION await_gate() RETURNS trigger LANGUAGE plpgsql AS $$ \
@@ -44,29 +45,28 @@ async fn waiting(postgres: &Postgres, words: &str) -> String {
 }
 
 /// A guard that was stopped within its transaction, which raised the mark to 34: the server waits
-/// for it to read an object.
+/// for it to read the tags of objects.
 struct StoppedGuard {
     postgres: Postgres,
     guard: Server,
     /// Header of token 34.
     token: String,
-    read: JoinHandle<u16>,
+    write: JoinHandle<u16>,
 }
 
 impl StoppedGuard {
     async fn new() -> Self {
         let postgres = Postgres::start().await;
         let guard = Setup::fenced_store(&postgres.url()).start().await;
-        let large = vec![7; 16 << 20];
-        guard.guard().put("a", &unsigned(33, "a", lease_id()), large).await.expect(201);
+        guard.guard().put("a", &unsigned(33, "a", lease_id()), "old").await.expect(201);
         postgres.sql(GATE).await;
         let mut gate = Psql::start(&postgres.url());
         assert_eq!(gate.run("BEGIN; LOCK TABLE gate;").await, DONE);
         let token = unsigned(34, "a", lease_id());
-        let reader = guard.guard();
+        let writer = guard.guard();
         let header = token.clone();
-        let read = tokio::spawn(async move { reader.fenced_get("a", &header).await.status });
-        waiting(&postgres, "load_objects").await;
+        let write = tokio::spawn(async move { writer.put("a", &header, "late").await.status });
+        waiting(&postgres, "lock_objects").await;
         guard.process.pause();
         guard.process.stopped().await;
         assert_eq!(gate.run("COMMIT;").await, DONE);
@@ -74,19 +74,19 @@ impl StoppedGuard {
             postgres.sql(WRITING).await == "1"
         })
         .await;
-        Self { postgres, guard, token, read }
+        Self { postgres, guard, token, write }
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_guard_that_reads_no_batch_is_ended_by_a_seal() {
-    let StoppedGuard { postgres, guard, token, read } = StoppedGuard::new().await;
+    let StoppedGuard { postgres, guard, token, write } = StoppedGuard::new().await;
     let other = Setup::fenced_store(&postgres.url()).start().await;
     let new = unsigned(35, "a", lease_id());
     other.guard().put("a", &new, "new").await.expect(204);
     assert_eq!(postgres.sql(WRITING).await, "0");
     guard.process.resume();
-    assert_eq!(soon("the end of the read", read).await.unwrap(), 503);
+    assert_eq!(soon("the end of the write", write).await.unwrap(), 503);
     until_true("the guard to work again", || async {
         guard.guard().fenced_get("a", &token).await.status == 412
     })
@@ -124,6 +124,50 @@ async fn a_session_that_does_not_end_is_named() {
     assert!(signal("-CONT").success());
     until_true("a write", || async { server.guard().put("a", &new, "six").await.status == 201 })
         .await;
+}
+
+/// Locks whose holders do not end keep no other lock's hand-over waiting.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn back_ends_that_do_not_end_hold_up_no_other_lock() {
+    let postgres = Postgres::start().await;
+    let server = Setup::fenced_store(&postgres.url()).start().await;
+    let enter = |lock: &str| format!("BEGIN; SELECT fence.enter('{lock}', 5, '{}');", lease_id());
+    let mut clients = Vec::new();
+    for number in 0..8 {
+        let mut client = Psql::start(&postgres.url());
+        assert_eq!(client.run(&enter(&format!("stuck/{number}"))).await, DONE);
+        clients.push(client);
+    }
+    let open = "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity \
+                WHERE state = 'idle in transaction'";
+    let pids = postgres.sql(open).await;
+    let signal = |name| Command::new("kill").arg(name).args(pids.split(' ')).status().unwrap();
+    assert!(signal("-STOP").success());
+    let mut client = Psql::start(&postgres.url());
+    assert_eq!(client.run(&enter("other")).await, DONE);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let stuck: Vec<JoinHandle<()>> = (0..8)
+        .map(|number| {
+            let guard = server.guard();
+            let is_over = is_over.clone();
+            tokio::spawn(async move {
+                let key = format!("stuck/{number}");
+                let new = unsigned(6, &key, lease_id());
+                while !is_over.load(Ordering::SeqCst) {
+                    guard.put(&key, &new, "six").await;
+                }
+            })
+        })
+        .collect();
+    let sealing = "SELECT count(*) FROM pg_stat_activity \
+                   WHERE query LIKE 'SELECT fence.seal(%stuck%' AND state = 'active'";
+    until_true("eight seals", || async { postgres.sql(sealing).await == "8" }).await;
+    server.guard().put("other", &unsigned(6, "other", lease_id()), "six").await.expect(201);
+    is_over.store(true, Ordering::SeqCst);
+    assert!(signal("-CONT").success());
+    for task in stuck {
+        soon("the end of a writer", task).await.unwrap();
+    }
 }
 
 /// A commit that lost its race holds the namespace's row while it replies: that must be short.

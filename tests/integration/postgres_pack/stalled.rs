@@ -69,17 +69,33 @@ async fn a_busy_pool_does_not_keep_a_seal_waiting() {
 async fn work(address: String, is_over: Arc<AtomicBool>, entered: Arc<AtomicUsize>) -> String {
     let mut client: PostgresClient = session(&address).await;
     loop {
+        let is_late = is_over.load(Ordering::SeqCst);
         client.query("begin").await.unwrap();
         if let Err(error) = client.query(&enter("docs/1", 33, OLD)).await {
             return error.code().to_owned();
         }
+        assert!(!is_late, "entered after the seal");
         entered.fetch_add(1, Ordering::SeqCst);
         if let Err(error) = client.query("select pg_sleep(0.03)").await {
             return error.code().to_owned();
         }
         client.query("commit").await.unwrap();
-        assert!(!is_over.load(Ordering::SeqCst), "entered after the seal");
     }
+}
+
+/// An application may use advisory locks, which may look like the token of a transaction.
+#[tokio::test]
+async fn an_advisory_lock_of_the_application_hides_no_holder() {
+    let server = installed().await;
+    let bits = server.sql("select hashtextextended('default docs/1', 6497) & 16383").await;
+    let mut old = app(&server);
+    assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
+    let own = format!(
+        "select pg_advisory_xact_lock(({bits}::bit(14) || 7::bit(18))::bit(32)::integer, 7);"
+    );
+    assert_eq!(old.run(&format!("begin; {own} {}", enter("docs/1", 33, OLD))).await, DONE);
+    assert_eq!(app(&server).run(&seal("docs/1", 34, NEW, 1)).await, DONE);
+    assert_eq!(document(&server).await, "first");
 }
 
 /// A transaction that has entered does not wait for the seal that waits for it.

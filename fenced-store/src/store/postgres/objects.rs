@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Namespace, Token};
 use postgres_link::{LinkError, LinkOptions, PostgresConnection, PostgresLink, PostgresTarget};
@@ -21,6 +22,7 @@ use super::super::{
     Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Object, Once, Operation,
     StoreError, StoreReport,
 };
+use crate::etag::ETag;
 use crate::store::report::Shown;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
@@ -32,11 +34,13 @@ mod verify;
 
 use batch::BatchStep;
 use queue::Queue;
-use transaction::{mark_of, object_of};
+use transaction::mark_of;
 use verify::ObjectsVerifier;
 
 /// Reads outside of transactions at a time.
 const READS_MAX: usize = 16;
+/// Attempts of a read whose token is admitted, and not found to be the mark afterwards.
+const READ_TRIES: usize = 8;
 /// A read in one statement, and so of one moment: the mark that decides, and the object.
 const READ: &str = "SELECT m.token, m.lease::text, greatest(coalesce(s.token, 0), b.floor), \
     o.etag, o.content_type, o.body, b.id::text || ' ' || b.tableoid::text FROM fence.meta b \
@@ -180,11 +184,13 @@ impl PostgresStore {
         let etag: Option<&str> = row.try_get(3).map_err(malformed)?;
         let effect = match etag {
             None => Effect::Absent,
-            Some(_) => {
-                let object = object_of(row, 3).map_err(malformed)?;
-                let body = object.body.ok_or_else(|| malformed("an object has no body"))?;
-                let batch::FoundObject { etag, content_type, .. } = object;
-                Effect::Found(Object { etag, content_type, body })
+            Some(etag) => {
+                let body: &[u8] = row.try_get(5).map_err(malformed)?;
+                Effect::Found(Object {
+                    etag: ETag::from_stored(etag),
+                    content_type: row.try_get(4).map_err(malformed)?,
+                    body: Bytes::copy_from_slice(body),
+                })
             }
         };
         Ok(Some(FenceOutcome::Applied { effect, mark: fence.map(|f| f.presented.token) }))
@@ -270,13 +276,22 @@ impl FenceStore for PostgresStore {
         operation: Operation,
         once: Option<Once>,
     ) -> Result<FenceOutcome, StoreError> {
-        if let Operation::Get { key } = &operation {
-            // Never closed. Held until the body is read, not while it is sent.
-            let _reading = self.reading.acquire().await;
+        let Operation::Get { key } = &operation else {
+            return self.step(fence, Some(operation), once).await;
+        };
+        // Never closed. Held until the body is read, not while it is sent.
+        let _reading = self.reading.acquire().await;
+        for _ in 0..READ_TRIES {
             if let Some(outcome) = self.read(fence.as_ref(), key.as_str()).await? {
                 return Ok(outcome);
             }
+            // The mark has to be raised first, or refuses.
+            let outcome = self.step(fence.clone(), None, None).await?;
+            if !matches!(outcome, FenceOutcome::Applied { .. }) {
+                return Ok(outcome);
+            }
         }
-        self.step(fence, Some(operation), once).await
+        let reason = format!("the mark was lost {READ_TRIES} times while the object was read");
+        Err(StoreError::Unavailable(reason))
     }
 }

@@ -31,7 +31,7 @@ const GUARD: &str = "fence.register(text, text, bigint, uuid, integer), fence.cl
                      fence.abort(text, text, bigint), fence.settle(text, text), \
                      fence.set_floor(bigint), fence.status(), fence.await_seal(text, text), \
                      fence.admit_all(text, text[], bigint[], uuid[]), \
-                     fence.load_objects(text, text[], text[]), \
+                     fence.lock_objects(text, text[]), \
                      fence.load_outcomes(text, text[], text[]), \
                      fence.store_objects(text, text[], text[], text[], text[], bytea[]), \
                      fence.store_outcomes(text, text[], text[], text[], integer[]), \

@@ -157,7 +157,7 @@ async fn nothing_lower_appears(pack: &str, is_killed: bool) -> bool {
         let write = guard.0.attempt(Method::PUT, "/v1/objects/d/1", &headers, "late".into());
         write.await.map_or(0, |reply| reply.status)
     });
-    waits_for_a_lock(&postgres, "load_objects").await;
+    waits_for_a_lock(&postgres, "lock_objects").await;
     if is_killed {
         low.process.kill();
     } else {

@@ -16,10 +16,7 @@ use crate::store::once::EarlierOperation;
 use crate::store::{Effect, FenceOutcome, First, Object, Once, Operation};
 use crate::verdict::{Fence, Mark};
 
-/// Assumed size of an object that is read: its own is known when it is in memory.
-const READ_BYTES: usize = 2 << 20;
-
-/// Operation of a batch; a seal has none.
+/// Operation of a batch, which changes an object; a seal has none.
 #[derive(Clone, Debug)]
 pub(super) struct BatchStep {
     pub(super) fence: Option<Fence>,
@@ -28,23 +25,13 @@ pub(super) struct BatchStep {
 }
 
 impl BatchStep {
-    /// Approximate number of bytes that it writes or reads.
+    /// Approximate number of bytes that it writes.
     pub(super) fn bytes(&self) -> usize {
         match &self.operation {
             Some(Operation::Put { object, .. }) => object.body.len(),
-            Some(Operation::Get { .. }) => READ_BYTES,
             _ => 0,
         }
     }
-}
-
-/// An object as it was read.
-#[derive(Clone, Debug)]
-pub(super) struct FoundObject {
-    pub(super) etag: ETag,
-    pub(super) content_type: String,
-    /// `None` if nothing in the batch reads it.
-    pub(super) body: Option<bytes::Bytes>,
 }
 
 /// State that the transaction has read and holds.
@@ -52,7 +39,8 @@ pub(super) struct FoundObject {
 pub(super) struct Found {
     /// Marks that decide; a lock that has to be sealed first has none.
     pub(super) marks: HashMap<LockName, Mark>,
-    pub(super) objects: HashMap<String, FoundObject>,
+    /// Tags of the objects that are there, by key.
+    pub(super) objects: HashMap<String, ETag>,
     /// Records by scope and name.
     pub(super) records: HashMap<(String, String), String>,
 }
@@ -63,7 +51,6 @@ pub(super) struct Needs<'a> {
     /// Highest token of each lock; of several leases the first one's.
     pub(super) fences: BTreeMap<&'a LockName, Mark>,
     pub(super) changed: Vec<&'a str>,
-    pub(super) read: Vec<&'a str>,
     pub(super) scopes: Vec<&'a str>,
     pub(super) names: Vec<&'a str>,
 }
@@ -72,7 +59,6 @@ impl<'a> Needs<'a> {
     pub(super) fn from_steps(steps: &'a [BatchStep]) -> Self {
         let mut needs = Self::default();
         let mut changed = HashSet::new();
-        let mut read = HashSet::new();
         let mut named = HashSet::new();
         for step in steps {
             if let Some(Fence { lock, presented }) = &step.fence {
@@ -81,14 +67,10 @@ impl<'a> Needs<'a> {
                     *highest = *presented;
                 }
             }
-            match &step.operation {
-                Some(Operation::Get { key }) if read.insert(key) => needs.read.push(key.as_str()),
-                Some(Operation::Put { key, .. } | Operation::Delete { key, .. })
-                    if changed.insert(key) =>
-                {
-                    needs.changed.push(key.as_str());
-                }
-                _ => {}
+            if let Some(operation) = &step.operation
+                && changed.insert(operation.key())
+            {
+                needs.changed.push(operation.key().as_str());
             }
             if let Some(once) = &step.once
                 && named.insert((once.scope(), once.id()))
@@ -144,12 +126,11 @@ impl Decided {
         };
         let known = step.once.as_ref().and_then(|once| self.known(once, found));
         let current = step.operation.as_ref().and_then(|op| self.current(op.key(), found));
-        let etag = current.as_ref().map(|object| &object.etag);
-        match decide(fence, mark, step.operation.as_ref(), etag, known) {
+        match decide(fence, mark, step.operation.as_ref(), current.as_ref(), known) {
             Decision::Refuse(outcome) | Decision::Fail { raise: None, outcome } => Some(outcome),
             Decision::Proceed { raise: None } => {
                 let mark = fence.map(|fence| fence.presented.token);
-                let effect = self.effect(step.operation.as_ref(), current)?;
+                let effect = self.effect(step.operation.as_ref(), current.is_some())?;
                 Some(FenceOutcome::Applied { effect, mark })
             }
             // The database did not admit the token: no step may raise a mark by itself.
@@ -167,34 +148,24 @@ impl Decided {
         Some(once.compare(record).unwrap_or(EarlierOperation::Other))
     }
 
-    fn current(&self, key: &ObjectKey, found: &Found) -> Option<FoundObject> {
+    fn current(&self, key: &ObjectKey, found: &Found) -> Option<ETag> {
         match self.objects.get(key) {
-            Some(changed) => changed.as_ref().map(|object| FoundObject {
-                etag: object.etag.clone(),
-                content_type: object.content_type.clone(),
-                body: Some(object.body.clone()),
-            }),
+            Some(changed) => changed.as_ref().map(|object| object.etag.clone()),
             None => found.objects.get(key.as_str()).cloned(),
         }
     }
 
-    /// Applies the operation; `None` if a body is missing that it reads.
-    fn effect(
-        &mut self,
-        operation: Option<&Operation>,
-        current: Option<FoundObject>,
-    ) -> Option<Effect> {
-        Some(match (operation, current) {
-            (None, _) => Effect::Sealed,
-            (Some(Operation::Get { .. } | Operation::Delete { .. }), None) => Effect::Absent,
-            (Some(Operation::Get { .. }), Some(FoundObject { etag, content_type, body })) => {
-                Effect::Found(Object { etag, content_type, body: body? })
-            }
-            (Some(Operation::Put { key, object, .. }), current) => {
+    /// Applies the operation; `None` if it is a read, which is no step of a batch.
+    fn effect(&mut self, operation: Option<&Operation>, is_there: bool) -> Option<Effect> {
+        Some(match operation {
+            None => Effect::Sealed,
+            Some(Operation::Get { .. }) => return None,
+            Some(Operation::Delete { .. }) if !is_there => Effect::Absent,
+            Some(Operation::Put { key, object, .. }) => {
                 self.objects.insert(key.clone(), Some(object.clone()));
-                Effect::Stored { created: current.is_none() }
+                Effect::Stored { created: !is_there }
             }
-            (Some(Operation::Delete { key, .. }), Some(_)) => {
+            Some(Operation::Delete { key, .. }) => {
                 self.objects.insert(key.clone(), None);
                 Effect::Deleted
             }
@@ -268,22 +239,17 @@ mod tests {
         let steps = [
             step(None, put("x", "one", Condition::Absent)),
             step(None, put("x", "two", Condition::Absent)),
-            step(None, Operation::Get { key: key() }),
             step(None, Operation::Delete { key: key(), condition: Condition::None }),
-            step(None, Operation::Get { key: key() }),
+            step(None, Operation::Delete { key: key(), condition: Condition::None }),
         ];
         let decided = Decided::from_steps(&steps, &Found::default());
-        let is_found = |outcome: &Option<FenceOutcome>| {
-            matches!(outcome, Some(FenceOutcome::Applied { effect: Effect::Found(object), .. })
-                if object.body == "one")
-        };
+        let applied = |effect| Some(FenceOutcome::Applied { effect, mark: None });
         assert!(matches!(
             decided.outcomes[1],
             Some(FenceOutcome::PreconditionFailed { etag: Some(_), .. })
         ));
-        assert!(is_found(&decided.outcomes[2]));
-        let absent = FenceOutcome::Applied { effect: Effect::Absent, mark: None };
-        assert_eq!(decided.outcomes[4], Some(absent));
+        assert_eq!(decided.outcomes[2], applied(Effect::Deleted));
+        assert_eq!(decided.outcomes[3], applied(Effect::Absent));
         assert_eq!(decided.objects[&key()], None);
     }
 

@@ -33,10 +33,13 @@ pub(super) const REPLY_WITHIN: Duration = Duration::from_secs(15);
 /// Attempts of a transaction that the database rolled back because of another one, and of an
 /// operation whose lock has to be sealed first.
 const TRIES: usize = 8;
-/// Locks that are sealed aside at the same time.
+/// Locks that are sealed aside at the same time; as many again whose seals are slow.
 const SEALS: usize = 8;
 /// Longest wait for a seal, in which lower sessions and transactions end.
 const SEAL_WITHIN: Duration = Duration::from_secs(30);
+/// A seal that takes longer is slow: something does not end, and it is begun again among the slow
+/// ones, where it keeps no other lock waiting.
+const QUICK_SEAL: Duration = Duration::from_secs(5);
 /// Time that lower transactions have to end by themselves, in milliseconds. One may be another
 /// guard's, which is only slow: ending it fails the operations of other locks in its batch.
 const SEAL_WAIT_MS: u64 = 3_000;
@@ -56,6 +59,8 @@ struct Waiting {
     jobs: VecDeque<Job>,
     /// Operations of locks that are being sealed.
     aside: BTreeMap<LockName, Vec<Job>>,
+    /// Locks whose last seal was slow, at most as many as operations wait.
+    slow: HashSet<LockName>,
     is_running: bool,
 }
 
@@ -82,6 +87,7 @@ pub(super) struct Queue {
     waiting: Mutex<Waiting>,
     room: Arc<Semaphore>,
     sealing: Semaphore,
+    sealing_slowly: Semaphore,
 }
 
 impl std::fmt::Debug for Queue {
@@ -111,8 +117,8 @@ impl Queue {
     ) -> Arc<Self> {
         let waiting = Mutex::default();
         let room = Arc::new(Semaphore::new(QUEUE));
-        let sealing = Semaphore::new(SEALS);
-        Arc::new(Self { link, namespace, verifier, tasks, waiting, room, sealing })
+        let [sealing, sealing_slowly] = [(); 2].map(|()| Semaphore::new(SEALS));
+        Arc::new(Self { link, namespace, verifier, tasks, waiting, room, sealing, sealing_slowly })
     }
 
     /// Runs a step in a transaction with others; returns once it is committed.
@@ -278,11 +284,39 @@ impl Queue {
         self.enqueue(again);
     }
 
+    /// Seals a lock beside others, or among the slow ones.
     async fn seal(&self, lock: &LockName, mark: Mark) -> Result<(), String> {
-        let _permit = self.sealing.acquire().await.map_err(|error| error.to_string())?;
+        let closed = |error: tokio::sync::AcquireError| error.to_string();
+        if !self.lock().slow.contains(lock) {
+            let _permit = self.sealing.acquire().await.map_err(closed)?;
+            match self.seal_within(QUICK_SEAL, lock, mark).await {
+                Err(refusal) if refusal.is_slow => {
+                    let mut waiting = self.lock();
+                    if waiting.slow.len() < QUEUE {
+                        waiting.slow.insert(lock.clone());
+                    }
+                }
+                sealed => return sealed.map_err(|refusal| refusal.reason),
+            }
+        }
+        let _permit = self.sealing_slowly.acquire().await.map_err(closed)?;
+        let sealed = self.seal_within(SEAL_WITHIN, lock, mark).await;
+        if sealed.is_ok() {
+            self.lock().slow.remove(lock);
+        }
+        sealed.map_err(|refusal| refusal.reason)
+    }
+
+    async fn seal_within(
+        &self,
+        limit: Duration,
+        lock: &LockName,
+        mark: Mark,
+    ) -> Result<(), SealRefusal> {
         let options =
-            ConnectOptions { statement_timeout: Some(SEAL_WITHIN), ..ConnectOptions::default() };
-        let connection = self.link.target().connect(&options, &self.tasks).await?;
+            ConnectOptions { statement_timeout: Some(limit), ..ConnectOptions::default() };
+        let connection = self.link.target().connect(&options, &self.tasks).await;
+        let connection = connection.map_err(|reason| SealRefusal { reason, is_slow: false })?;
         let Mark { token, lease } = mark;
         tracing::info!(%lock, %token, "ending sessions and transactions with lower tokens");
         // Namespaces and locks have no character that ends a literal.
@@ -290,19 +324,28 @@ impl Queue {
             "SELECT fence.seal('{lock}', {token}, '{lease}', '{}', {SEAL_WAIT_MS})",
             self.namespace
         );
-        match connection.client().simple_query(&sql).await {
-            Ok(_) => Ok(()),
-            Err(error) => match error.code().map(SqlState::code) {
-                // Stale or a collision by now: the next transaction finds the mark.
-                Some("FE412" | "FE409") => Ok(()),
+        let Err(error) = connection.client().simple_query(&sql).await else { return Ok(()) };
+        match error.code().map(SqlState::code) {
+            // Stale or a collision by now: the next transaction finds the mark.
+            Some("FE412" | "FE409") => Ok(()),
+            code => {
                 // The detail names the sessions that do not end.
-                _ => Err(match error.as_db_error().and_then(|refusal| refusal.detail()) {
+                let detail = error.as_db_error().and_then(|refusal| refusal.detail());
+                let reason = match detail {
                     Some(detail) => format!("{} ({detail})", error_text(&error)),
                     None => error_text(&error),
-                }),
-            },
+                };
+                Err(SealRefusal { reason, is_slow: code == Some("57014") })
+            }
         }
     }
+}
+
+/// Why a lock was not sealed.
+struct SealRefusal {
+    reason: String,
+    /// It was cancelled at its time limit.
+    is_slow: bool,
 }
 
 /// The task that runs transactions while there is work.

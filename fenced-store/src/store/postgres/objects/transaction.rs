@@ -5,14 +5,13 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::Bytes;
 use fence_protocol::{LockName, Namespace, Token};
 use futures_util::future::try_join;
 use postgres_link::PostgresConnection;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Error, Row};
 
-use super::batch::{BatchStep, Decided, Found, FoundObject, Needs};
+use super::batch::{BatchStep, Decided, Found, Needs};
 use super::verify::ObjectsVerifier;
 use crate::etag::ETag;
 use crate::store::FenceOutcome;
@@ -25,8 +24,7 @@ const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; \
 const ADMIT: &str = "SELECT a.lock, a.token, a.lease::text, a.is_changed, \
                      b.id::text || ' ' || b.tableoid::text \
                      FROM fence.meta b, fence.admit_all($1, $2, $3, $4::text[]::uuid[]) a";
-const LOAD_OBJECTS: &str = "SELECT key, etag, content_type, body \
-                            FROM fence.load_objects($1, $2, $3)";
+const LOCK_OBJECTS: &str = "SELECT key, etag FROM fence.lock_objects($1, $2)";
 const LOAD_OUTCOMES: &str = "SELECT scope, name, outcome FROM fence.load_outcomes($1, $2, $3)";
 const STORE_OBJECTS: &str = "SELECT fence.store_objects($1, $2, $3, $4, $5, $6)";
 const STORE_OUTCOMES: &str = "SELECT fence.store_outcomes($1, $2, $3, $4, $5)";
@@ -139,12 +137,10 @@ impl Transaction<'_> {
 
     async fn load(&self, needs: &Needs<'_>, found: &mut Found) -> Result<(), Error> {
         let objects = async {
-            if needs.changed.is_empty() && needs.read.is_empty() {
+            if needs.changed.is_empty() {
                 return Ok(Vec::new());
             }
-            let parameters: [(&(dyn ToSql + Sync), Type); 2] =
-                [(&needs.changed, Type::TEXT_ARRAY), (&needs.read, Type::TEXT_ARRAY)];
-            self.query(LOAD_OBJECTS, &parameters).await
+            self.query(LOCK_OBJECTS, &[(&needs.changed, Type::TEXT_ARRAY)]).await
         };
         let outcomes = async {
             if needs.names.is_empty() {
@@ -156,8 +152,8 @@ impl Transaction<'_> {
         };
         let (objects, outcomes) = try_join(objects, outcomes).await?;
         for row in objects {
-            // A key that is changed and read comes twice, the second time with its body.
-            found.objects.insert(row.try_get(0)?, object_of(&row, 1)?);
+            let etag: String = row.try_get(1)?;
+            found.objects.insert(row.try_get(0)?, ETag::from_stored(etag));
         }
         for row in outcomes {
             found.records.insert((row.try_get(0)?, row.try_get(1)?), row.try_get(2)?);
@@ -180,7 +176,7 @@ impl Transaction<'_> {
         let mut types = Vec::new();
         let mut bodies = Vec::new();
         for (key, object) in &decided.objects {
-            let before = found.objects.get(key.as_str()).map(|object| object.etag.as_str());
+            let before = found.objects.get(key.as_str()).map(ETag::as_str);
             if object.is_none() && before.is_none() {
                 continue;
             }
@@ -231,13 +227,4 @@ pub(super) fn mark_of(row: &Row, at: usize) -> Result<Option<Mark>, Error> {
     let token = token.and_then(|token| Token::new(token.try_into().ok()?).ok());
     let lease = lease.and_then(|lease| lease.parse().ok());
     Ok(token.zip(lease).map(|(token, lease)| Mark { token, lease }))
-}
-
-/// Reads an object from three columns.
-pub(super) fn object_of(row: &Row, at: usize) -> Result<FoundObject, Error> {
-    let etag: String = row.try_get(at)?;
-    let content_type = row.try_get(at + 1)?;
-    let body: Option<&[u8]> = row.try_get(at + 2)?;
-    let body = body.map(Bytes::copy_from_slice);
-    Ok(FoundObject { etag: ETag::from_stored(etag), content_type, body })
 }

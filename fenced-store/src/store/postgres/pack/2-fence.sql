@@ -137,27 +137,54 @@ begin
 end $$;
 
 -- Advisory locks show a transaction that enters a fence, and its token, so that a seal finds it: one
--- for the lock, one with 14 bits of the lock and the 50 of the token. A third one shows a raise that
--- waits, so that no more lower transactions enter and it ends. They protect nothing: that is the
--- mark's row. A client that takes others makes a seal wait and fail, or others enter more slowly.
+-- with 14 bits of the lock and the 50 of the token, and one of both, since an application's own locks
+-- may look like the first. A third one shows a raise that waits, so that no more lower transactions
+-- enter and it ends. They protect nothing: that is the mark's row. A client that takes others makes a
+-- seal wait and fail, or others enter more slowly.
 create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
 language plpgsql immutable as $$
 begin
   return hashtextextended(p_namespace || ' ' || p_lock, 6497);
 end $$;
 
+create or replace function fence.token_key(p_namespace text, p_lock text, p_token bigint)
+returns bigint language plpgsql immutable as $$
+begin
+  return hashtextextended(p_namespace || ' ' || p_lock || ' ' || p_token, 6497);
+end $$;
+
 create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile as $$
 declare
-  key bigint := fence.holder_key(p_namespace, p_lock);
-  shown bit(64) := (key & 16383)::bit(14) || p_token::bit(50);
+  shown bit(64) := (fence.holder_key(p_namespace, p_lock) & 16383)::bit(14) || p_token::bit(50);
   is_taken boolean;
 begin
   -- Assignments cost less than PERFORM.
-  is_taken := pg_try_advisory_xact_lock_shared(key);
+  is_taken := pg_try_advisory_xact_lock_shared(fence.token_key(p_namespace, p_lock, p_token));
   is_taken := pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
     substring(shown from 33)::integer);
 end $$;
+
+-- The other transactions that entered the fence, each with its highest token. A prepared one has no
+-- pid.
+create or replace function fence.shown(p_namespace text, p_lock text)
+returns table (pid integer, virtualtransaction text, token bigint)
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  with held as materialized (
+    select l.pid, l.virtualtransaction, l.objsubid, l.classid::bigint as high, l.objid::bigint as low
+      from pg_locks l where l.locktype = 'advisory' and l.granted
+      and l.database = (select oid from pg_database where datname = current_database())
+      and l.pid is distinct from pg_backend_pid()
+  )
+  select min(t.pid), t.virtualtransaction, max(t.token)
+    from (select h.pid, h.virtualtransaction, (h.high & 262143) << 32 | h.low as token from held h
+      where h.objsubid = 2 and h.high >> 18 = fence.holder_key(p_namespace, p_lock) & 16383) t
+    join held k on k.virtualtransaction = t.virtualtransaction and k.objsubid = 1
+      -- The second is of a transaction that entered before version 2 was installed.
+      and (k.high << 32 | k.low) in (fence.token_key(p_namespace, p_lock, t.token),
+        fence.holder_key(p_namespace, p_lock))
+    group by t.virtualtransaction
+$$;
 
 create or replace function fence.show_raise(p_namespace text, p_lock text) returns boolean
 language plpgsql volatile as $$
@@ -188,20 +215,13 @@ end $$;
 create or replace function fence.end_holders(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
-  key bigint := fence.holder_key(p_namespace, p_lock);
-  here oid := (select oid from pg_database where datname = current_database());
   pids integer[];
   starts timestamptz[];
 begin
   perform pg_stat_clear_snapshot();
-  select array_agg(l.pid), array_agg(a.backend_start) into pids, starts
-    from pg_locks l cross join lateral pg_stat_get_activity(l.pid) a
-    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted and l.database = here
-    and l.pid <> pg_backend_pid()
-    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid
-    and p_token > (select max((t.classid::bigint & 262143) << 32 | t.objid::bigint) from pg_locks t
-      where t.locktype = 'advisory' and t.objsubid = 2 and t.granted and t.database = here
-      and t.pid = l.pid and t.classid::bigint >> 18 = key & 16383);
+  select array_agg(s.pid), array_agg(a.backend_start) into pids, starts
+    from fence.shown(p_namespace, p_lock) s cross join lateral pg_stat_get_activity(s.pid) a
+    where s.token < p_token and s.pid is not null;
   for i in 1..coalesce(array_length(pids, 1), 0) loop
     perform pg_terminate_backend(pids[i]);
   end loop;
@@ -217,22 +237,17 @@ end $$;
 create or replace function fence.refuse_busy(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
-  key bigint := fence.holder_key(p_namespace, p_lock);
   sessions text;
   prepared text;
 begin
-  select string_agg(distinct l.pid::text, ', '), string_agg(distinct quote_literal(x.gid), ', ')
+  select string_agg(distinct s.pid::text, ', '), string_agg(distinct quote_literal(x.gid), ', ')
     into sessions, prepared
-    from pg_locks l left join pg_locks t on l.pid is null
-      and t.virtualtransaction = l.virtualtransaction
+    from fence.shown(p_namespace, p_lock) s left join pg_locks t on s.pid is null
+      and t.virtualtransaction = s.virtualtransaction
     left join pg_prepared_xacts x on x.transaction = t.transactionid
       and x.database = current_database()
-    where l.locktype = 'advisory' and l.objsubid = 1 and l.granted
     -- What waits for a lock itself is not named.
-    and l.pid is distinct from pg_backend_pid()
-    and not exists (select from pg_locks w where w.pid = l.pid and not w.granted)
-    and l.database = (select oid from pg_database where datname = current_database())
-    and l.classid = ((key >> 32) & 4294967295)::oid and l.objid = (key & 4294967295)::oid;
+    where not exists (select from pg_locks w where w.pid = s.pid and not w.granted);
   perform fence.refuse('55P03', format('an older transaction of lock %s does not end', p_lock),
     format('namespace %s, lock %s, token %s, sessions: %s, prepared transactions: %s', p_namespace,
       p_lock, p_token, coalesce(sessions, 'none'), coalesce(prepared, 'none')),

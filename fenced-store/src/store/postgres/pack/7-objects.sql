@@ -1,5 +1,5 @@
 -- Objects of a guard (`fenced-store --store postgres://…`), beside the marks that fence them. A guard
--- runs a batch of operations as one transaction: fence.admit_all, fence.load_objects,
+-- runs a batch of operations as one transaction: fence.admit_all, fence.lock_objects,
 -- fence.store_objects. All guards take the rows in the order of their names: locks, objects that are
 -- there, objects that are new, outcomes. So none waits for a guard that waits for it.
 
@@ -105,18 +105,14 @@ begin
     cross join lateral fence.admit(p_namespace, f.lock, f.token, f.lease) a;
 end $$;
 
--- Reads objects: those to be changed without their bodies, and locked until the transaction ends;
--- others whole. A key may be among both.
-create or replace function fence.load_objects(
-  p_namespace text, p_changed text[], p_read text[])
-returns table (key text, etag text, content_type text, body bytea)
+-- Tags of the objects that a batch changes, which are locked until the transaction ends.
+create or replace function fence.lock_objects(p_namespace text, p_keys text[])
+returns table (key text, etag text)
 language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
 #variable_conflict use_column
 begin
-  return query select o.key, o.etag, o.content_type, null::bytea from fence.objects o
-    where o.namespace = p_namespace and o.key = any (p_changed) order by o.key for update;
-  return query select o.key, o.etag, o.content_type, o.body from fence.objects o
-    where o.namespace = p_namespace and o.key = any (p_read);
+  return query select o.key, o.etag from fence.objects o
+    where o.namespace = p_namespace and o.key = any (p_keys) order by o.key for update;
 end $$;
 
 -- Earlier outcomes of named operations.
