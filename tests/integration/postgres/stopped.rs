@@ -2,7 +2,7 @@
 
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fence_protocol::Code;
 use fence_tests::key_file::{lease_id, unsigned};
@@ -145,28 +145,37 @@ async fn back_ends_that_do_not_end_hold_up_no_other_lock() {
     assert!(signal("-STOP").success());
     let mut client = Psql::start(&postgres.url());
     assert_eq!(client.run(&enter("other")).await, DONE);
-    let is_over = Arc::new(AtomicBool::new(false));
+    let answered = Arc::new(AtomicUsize::new(0));
     let stuck: Vec<JoinHandle<()>> = (0..8)
         .map(|number| {
             let guard = server.guard();
-            let is_over = is_over.clone();
+            let answered = answered.clone();
             tokio::spawn(async move {
                 let key = format!("stuck/{number}");
-                let new = unsigned(6, &key, lease_id());
-                while !is_over.load(Ordering::SeqCst) {
-                    guard.put(&key, &new, "six").await;
-                }
+                guard.put(&key, &unsigned(6, &key, lease_id()), "six").await;
+                answered.fetch_add(1, Ordering::SeqCst);
             })
         })
         .collect();
-    let sealing = "SELECT count(*) FROM pg_stat_activity \
-                   WHERE query LIKE 'SELECT fence.seal(%stuck%' AND state = 'active'";
-    until_true("eight seals", || async { postgres.sql(sealing).await == "8" }).await;
-    server.guard().put("other", &unsigned(6, "other", lease_id()), "six").await.expect(201);
-    is_over.store(true, Ordering::SeqCst);
+    let sealing = |lock| {
+        format!(
+            "SELECT count(*) FROM pg_stat_activity \
+             WHERE query LIKE 'SELECT fence.seal(%{lock}%' AND state = 'active'"
+        )
+    };
+    let [sealing_stuck, sealing_other] = ["stuck", "other"].map(sealing);
+    until_true("eight seals", || async { postgres.sql(&sealing_stuck).await == "8" }).await;
+    let guard = server.guard();
+    let other = tokio::spawn(async move {
+        guard.put("other", &unsigned(6, "other", lease_id()), "six").await.expect(201);
+    });
+    until_true("the other seal", || async { postgres.sql(&sealing_other).await == "1" }).await;
+    assert_eq!(client.run("COMMIT;").await, DONE);
+    soon("the other lock's write", other).await.unwrap();
+    assert_eq!(answered.load(Ordering::SeqCst), 0, "it waited for seals of others");
     assert!(signal("-CONT").success());
     for task in stuck {
-        soon("the end of a writer", task).await.unwrap();
+        soon("the end of a write", task).await.unwrap();
     }
 }
 
