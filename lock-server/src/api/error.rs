@@ -74,13 +74,14 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
             Code::LeaseIdConflict,
             format!("this lease_id on lock {lock} belongs to a request of {owner}"),
         ),
-        StoreError::OtherPrincipal { lease_id } => {
-            let detail = format!("lease {lease_id} of lock {lock} is another principal's");
+        // Without its id, which GET shows to those who may read.
+        StoreError::OtherPrincipal { .. } => {
+            let detail = format!("the lease of lock {lock} is another principal's");
             let hint = format!(
                 "To renew, release or take over a lease of another principal, ask an operator for \
                  the right \"revoke {lock}\" in the access file."
             );
-            Reject::new(Code::Forbidden, detail).with("lease_id", lease_id).hint(hint)
+            Reject::new(Code::Forbidden, detail).hint(hint)
         }
         StoreError::Limit { what, limit: 0 } => {
             Reject::new(Code::LimitReached, format!("{what}: the limit is reached"))

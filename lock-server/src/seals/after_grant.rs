@@ -25,7 +25,7 @@ use service_kit::trace::Carrier;
 use tokio::sync::{Semaphore, mpsc};
 
 use super::seal::SealedMark;
-use super::sealed_grants::Sealed;
+use super::sealed_grants::{Decision, Decisions};
 use super::sealer::{Cause, GuardSealed, Sealer, higher_mark};
 use crate::guards::GUARD_TIMEOUT;
 use crate::prefixes::Prefixes;
@@ -93,7 +93,7 @@ pub(crate) struct Seals {
     later: mpsc::Sender<Later>,
     waiting: Gauge,
     dropped: Counter,
-    sealed: Arc<Mutex<Sealed>>,
+    decisions: Arc<Mutex<Decisions>>,
     /// Reasons of the last failed seals, by guard.
     problems: Arc<Mutex<BTreeMap<String, String>>>,
 }
@@ -115,7 +115,7 @@ impl Seals {
             later,
             waiting: Gauge::default(),
             dropped: Counter::default(),
-            sealed: Arc::default(),
+            decisions: Arc::default(),
             problems: Arc::default(),
         };
         seals.register();
@@ -192,8 +192,9 @@ impl Seals {
         if !results.iter().all(is_sealed) {
             return Err(self.roll_back(grants, &results).await);
         }
-        for (lock, grant) in with(SealMode::Required) {
-            self.sealed.lock().unwrap_or_else(PoisonError::into_inner).add(lock, grant.token);
+        let sealed = with(SealMode::Required).map(|each| self.decide(each, Decision::Sealed));
+        if sealed.fold(false, |is_any, decision| is_any | (decision == Decision::TakenBack)) {
+            return Err(NotSealed { reject: taken_back(grants, &results), is_rolled_back: false });
         }
         for (lock, grant) in with(SealMode::Lazy) {
             self.seal_later(lock, grant);
@@ -211,7 +212,13 @@ impl Seals {
     }
 
     fn is_sealed(&self, (lock, grant): &(LockName, Grant)) -> bool {
-        self.sealed.lock().unwrap_or_else(PoisonError::into_inner).has(lock, grant.token)
+        let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        decisions.is_sealed(lock, grant.token)
+    }
+
+    fn decide(&self, (lock, grant): &(LockName, Grant), decision: Decision) -> Decision {
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        decisions.decide(lock, grant.token, decision)
     }
 
     /// Ends leases that no client has received. A tracked task retries those that the store does
@@ -219,7 +226,9 @@ impl Seals {
     /// before it was started, may have sealed and acknowledged it.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
         let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
-        let pending = grants.iter().filter(|each| !is_repeat && !self.is_sealed(each));
+        let is_pending =
+            |each: &&_| !is_repeat && self.decide(each, Decision::TakenBack) == Decision::TakenBack;
+        let pending = grants.iter().filter(is_pending);
         let pending: Vec<&(LockName, Grant)> = pending.collect();
         let is_any = !pending.is_empty();
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
@@ -303,6 +312,19 @@ impl Seals {
 /// `true` if the mark of the guard is the token of its grant.
 fn is_sealed(result: &GuardSealed) -> bool {
     matches!(result.outcome, Ok(SealedMark::At(_)))
+}
+
+/// Refuses a request whose guards were sealed, while an earlier one with its id takes the lease
+/// back.
+fn taken_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
+    let guards: Vec<GuardSeal> = seals.iter().map(GuardSealed::wire).collect();
+    let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
+    let detail = format!(
+        "lock {} is not granted: an earlier request with this lease_id found a guard that was not \
+         sealed, and takes the lease back",
+        locks.join(", ")
+    );
+    Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)
 }
 
 fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: bool) -> Reject {

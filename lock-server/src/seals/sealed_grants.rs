@@ -1,39 +1,52 @@
-//! Grants that every guard was sealed for.
+//! Which grants stand: every guard was sealed for them, or they are taken back.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, VecDeque};
 
 use fence_protocol::{LockName, Token};
 
 /// Number of grants remembered.
 const REMEMBERED: usize = 4_096;
 
-/// Locks with the tokens that every guard was sealed with. Marks never fall (G4), so a retry of
-/// such an acquire need not seal again: a guard that is unreachable by then must not end an
-/// acknowledged lease. A token alone names no grant: a quorum has it once in each bucket of locks.
+/// What is decided of a grant, once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Every guard was sealed with its token: it may be acknowledged, and is not taken back. Marks
+    /// never fall (G4), so a retry need not seal again: a guard that is unreachable by then must
+    /// not end an acknowledged lease.
+    Sealed,
+    /// A guard was not sealed: it is taken back, and no request with its id is granted.
+    TakenBack,
+}
+
+/// Decisions by lock and token. A token alone names no grant: a quorum has it once in each bucket
+/// of locks.
 #[derive(Debug, Default)]
-pub(super) struct Sealed {
-    known: HashSet<(LockName, Token)>,
+pub(super) struct Decisions {
+    known: HashMap<(LockName, Token), Decision>,
     by_age: VecDeque<(LockName, Token)>,
 }
 
-impl Sealed {
-    /// Adds a grant that every guard was sealed for; the oldest is removed.
-    pub(super) fn add(&mut self, lock: &LockName, token: Token) {
+impl Decisions {
+    /// Decides unless that was done before; returns what is decided. Of two requests with one id
+    /// that seal at the same time, the first decides for both. The oldest decision is removed.
+    pub(super) fn decide(&mut self, lock: &LockName, token: Token, decision: Decision) -> Decision {
         let grant = (lock.clone(), token);
-        if !self.known.insert(grant.clone()) {
-            return;
+        if let Some(earlier) = self.known.get(&grant) {
+            return *earlier;
         }
+        self.known.insert(grant.clone(), decision);
         self.by_age.push_back(grant);
         if self.by_age.len() > REMEMBERED
             && let Some(oldest) = self.by_age.pop_front()
         {
             self.known.remove(&oldest);
         }
+        decision
     }
 
     /// `true` if every guard was sealed for this grant.
-    pub(super) fn has(&self, lock: &LockName, token: Token) -> bool {
-        self.known.contains(&(lock.clone(), token))
+    pub(super) fn is_sealed(&self, lock: &LockName, token: Token) -> bool {
+        self.known.get(&(lock.clone(), token)) == Some(&Decision::Sealed)
     }
 }
 
@@ -41,18 +54,33 @@ impl Sealed {
 mod tests {
     use super::*;
 
+    fn token(number: usize) -> Token {
+        Token::new(number as u64).unwrap()
+    }
+
     #[test]
     fn the_newest_are_remembered() {
-        let mut sealed = Sealed::default();
+        let mut decisions = Decisions::default();
         let lock = LockName::new("a").unwrap();
-        let token = |number: usize| Token::new(number as u64).unwrap();
         for number in 1..=REMEMBERED + 1 {
-            sealed.add(&lock, token(number));
-            sealed.add(&lock, token(number));
+            decisions.decide(&lock, token(number), Decision::Sealed);
+            decisions.decide(&lock, token(number), Decision::Sealed);
         }
-        let has = |number| sealed.has(&lock, token(number));
-        assert!(!has(1) && has(2) && has(REMEMBERED + 1));
-        assert!(!sealed.has(&LockName::new("b").unwrap(), token(2)));
-        assert_eq!((sealed.known.len(), sealed.by_age.len()), (REMEMBERED, REMEMBERED));
+        let is_sealed = |number| decisions.is_sealed(&lock, token(number));
+        assert!(!is_sealed(1) && is_sealed(2) && is_sealed(REMEMBERED + 1));
+        assert!(!decisions.is_sealed(&LockName::new("b").unwrap(), token(2)));
+        assert_eq!((decisions.known.len(), decisions.by_age.len()), (REMEMBERED, REMEMBERED));
+    }
+
+    #[test]
+    fn the_first_decision_holds_for_every_request() {
+        let lock = LockName::new("a").unwrap();
+        for first in [Decision::Sealed, Decision::TakenBack] {
+            let mut decisions = Decisions::default();
+            for decision in [first, Decision::Sealed, Decision::TakenBack] {
+                assert_eq!(decisions.decide(&lock, token(1), decision), first);
+            }
+            assert_eq!(decisions.is_sealed(&lock, token(1)), first == Decision::Sealed);
+        }
     }
 }

@@ -18,6 +18,8 @@ use crate::doors::client_socket::{ClientReader, ClientSocket, ClientWriter};
 
 /// Limit of a connection to the server, and of a login on it.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);
+/// Longest wait for the rows of a statement: longer than the server itself runs one of the guard's.
+const ROWS_WITHIN: Duration = Duration::from_secs(35);
 /// Query for the process behind a session. It has no name that a client's search_path could change.
 const IDENTITY: &str = "SELECT pg_catalog.pg_backend_pid(), pg_catalog.encode(\
     pg_catalog.timestamptz_send(pg_catalog.pg_postmaster_start_time()), 'hex')";
@@ -211,8 +213,16 @@ impl ServerSession {
     /// query was dropped must not be used again.
     ///
     /// # Errors
-    /// The server's error, after which the session can be used, or what broke.
+    /// The server's error, after which the session can be used, or what broke: also if there is no
+    /// end of a reply within `ROWS_WITHIN`.
     pub(super) async fn query(&mut self, sql: &str) -> Result<Vec<Row>, ServerError> {
+        let rows = tokio::time::timeout(ROWS_WITHIN, self.rows(sql)).await;
+        rows.unwrap_or_else(|_| {
+            Err(ServerError::Broken(format!("no end of a reply within {ROWS_WITHIN:?}")))
+        })
+    }
+
+    async fn rows(&mut self, sql: &str) -> Result<Vec<Row>, ServerError> {
         let mut out = BytesMut::new();
         frontend::query(sql, &mut out).map_err(broken)?;
         self.stream.write_all(&out).await.map_err(broken)?;

@@ -23,7 +23,7 @@ use super::waiters::Waiters;
 use crate::store::records::{
     Batch, Change, Group, Key, RecordStore, ServerId, Snapshot, Version, Write,
 };
-use crate::store::{Limits, StoreError};
+use crate::store::{Acquire, Limits, StoreError};
 
 /// Most requests that are decided for one commit.
 const BATCH: usize = 1_024;
@@ -178,9 +178,10 @@ impl Core {
             draft.extend(keys, before_ms);
         }
         let ops: Vec<Box<dyn Op>> = self.pending.drain(..count).collect();
-        for (lock, lease_id) in ops.iter().filter_map(|op| op.asked()) {
+        let retries: Vec<&Acquire> = ops.iter().filter_map(|op| self.retry(&**op)).collect();
+        for Acquire { lock, lease_id, .. } in retries {
             // Its caller has retried: the grant must not be withdrawn.
-            self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(&lock));
+            self.abandoned.retain(|(locks, id)| id != lease_id || !locks.contains(lock));
         }
         let mut ops = VecDeque::from(self.without_void(ops));
         while let Some(mut op) = ops.pop_front() {
@@ -240,6 +241,19 @@ impl Core {
         held_back.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
+    /// Returns what an operation asks for, unless its id is another caller's, whose waiter or lease
+    /// it does not get.
+    fn retry<'a>(&self, op: &'a dyn Op) -> Option<&'a Acquire> {
+        let request = op.asked()?;
+        let id = request.lease_id;
+        let is_anothers = self.machine.record(&request.lock).is_some_and(|record| {
+            let waiter = record.position(id).map(|place| &record.queue[place].request);
+            waiter.is_some_and(|waiter| !request.is_retry_of(waiter))
+                || record.holders.get(id).is_some_and(|holder| !holder.is_of(request))
+        });
+        (!is_anothers).then_some(request)
+    }
+
     /// Drops withdrawals of requests that a caller has retried meanwhile: the retry waits at their
     /// position.
     fn without_void(&self, ops: Vec<Box<dyn Op>>) -> Vec<Box<dyn Op>> {
@@ -249,7 +263,8 @@ impl Core {
         let mut repeated = HashSet::new();
         let mut valid = Vec::with_capacity(ops.len());
         for op in ops {
-            repeated.extend(op.asked());
+            let asked = self.retry(&*op);
+            repeated.extend(asked.map(|request| (request.lock.clone(), request.lease_id)));
             let withdrawn = op.withdrawn();
             if withdrawn.is_none_or(|key| !repeated.contains(&key) && !self.waiters.has(&key)) {
                 valid.push(op);

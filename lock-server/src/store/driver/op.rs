@@ -94,7 +94,7 @@ pub(super) trait Op: Send {
     fn lost(&mut self) -> u32;
 
     /// Returns the first lock and the lease of a request that may wait.
-    fn asked(&self) -> Option<(LockName, LeaseId)> {
+    fn asked(&self) -> Option<&Acquire> {
         None
     }
 
@@ -354,8 +354,8 @@ impl Op for Asking {
         Some(self.waiting)
     }
 
-    fn asked(&self) -> Option<(LockName, LeaseId)> {
-        self.waiting.key()
+    fn asked(&self) -> Option<&Acquire> {
+        self.waiting.parts.first()
     }
 
     fn abandons(&self, error: &StoreError) -> Option<(Vec<LockName>, LeaseId)> {

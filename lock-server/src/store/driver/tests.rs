@@ -20,6 +20,8 @@ use crate::store::records::{
 };
 use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, StoreError};
 
+mod withdrawn;
+
 const LIVENESS: Duration = Duration::from_secs(3);
 
 /// Spawns a task.
@@ -378,62 +380,6 @@ async fn the_time_of_a_commit_is_not_promised() {
     assert!(renewed.remaining_ms <= Ttl::DEFAULT.ms(), "{renewed:?}");
     let several = driver.acquire_all(vec![self::request("b", 0)]).await.unwrap();
     assert_eq!(several[0].remaining_ms, most);
-}
-
-/// Shared records, of which one commit ends without a reply.
-#[derive(Debug)]
-struct Flaky {
-    records: MemoryRecords,
-    is_cut: AtomicBool,
-}
-
-#[async_trait]
-impl RecordStore for Flaky {
-    fn name(&self) -> &'static str {
-        "flaky"
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.records.now_ms()
-    }
-
-    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        self.records.read(keys).await
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
-        if self.is_cut.swap(false, Ordering::SeqCst) {
-            return Err(StoreError::Unknown("the connection broke".to_owned()));
-        }
-        self.records.commit(batch).await
-    }
-}
-
-/// A request with an unknown outcome may have left a queue entry. Once a retry was granted the
-/// lock, that entry is not withdrawn.
-#[tokio::test]
-async fn a_grant_to_a_retry_is_not_withdrawn() {
-    let kit = Kit::new("lock-server");
-    let records = MemoryRecords::new(kit.clock.clone(), 0);
-    let flaky = Arc::new(Flaky { records, is_cut: AtomicBool::new(false) });
-    let driver = Driver::shared(flaky.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
-    let first = driver.acquire(request("a", 0)).await.unwrap();
-    let request = request("a", 60_000);
-    flaky.is_cut.store(true, Ordering::SeqCst);
-    let unknown = driver.acquire(request.clone()).await;
-    assert!(matches!(unknown, Err(StoreError::Unknown(_))), "{unknown:?}");
-    let retrying = driver.clone();
-    let retry = request.clone();
-    let retry = spawn(async move { retrying.acquire(retry).await });
-    until_queued(&driver, "a", 1).await;
-    driver.release(&lock("a"), first.lease_id).await.unwrap();
-    retry.await.unwrap().unwrap();
-    driver.inner.withdraw_abandoned();
-    assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
 }
 
 /// Shared records with a receiver of messages that the test sends, and commits that wait for it.
