@@ -125,9 +125,12 @@ async fn an_application_that_can_bypass_the_guard_is_a_warning() {
 #[tokio::test]
 async fn a_user_with_few_rights_is_looked_at_closely() {
     let redis = Redis::start().await;
-    for user in
-        ["keys on >x ~orders/* +@all", "unset on >x ~* +@all -set", "reader on >x ~* +@read"]
-    {
+    for user in [
+        "keys on >x ~orders/* +@all",
+        "unset on >x ~* +@all -set",
+        "counts on >x ~orders/* +incrby",
+        "reader on >x ~* +@read",
+    ] {
         let _: () = redis_command(&redis, &format!("ACL SETUSER {user}")).await;
     }
     let _: () = redis_command(&redis, "SET orders/1 paid").await;
@@ -142,6 +145,9 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
     let (verdict, text) = about(&checks, "direct write");
     assert_eq!(verdict, "warning");
     assert!(text.contains("INCRBY") && text.contains("EXPIRE"), "{text}");
+    let (_, checks) = user("counts").tries(&[]).await;
+    assert_eq!(about(&checks, "direct write").0, "warning");
+    assert!(about(&checks, "direct write").1.contains("--direct-key"), "{checks:?}");
     let (_, checks) = user("reader").tries(&[]).await;
     assert_eq!(about(&checks, "direct write").0, "ok", "{checks:?}");
 

@@ -231,6 +231,13 @@ impl RedisTarget {
         (self.access.login.username(), self.access.login.password())
     }
 
+    /// The same Redis without user and password.
+    #[must_use]
+    pub fn without_login(&self) -> Self {
+        let access = self.access.without_login().db(self.db());
+        Self { access, ..self.clone() }
+    }
+
     /// The number of the database.
     pub fn db(&self) -> i64 {
         self.access.login.db()

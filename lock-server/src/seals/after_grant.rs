@@ -193,8 +193,8 @@ impl Seals {
             return Err(self.roll_back(grants, &results).await);
         }
         let sealed = with(SealMode::Required).map(|each| self.decide(each, Decision::Sealed));
-        if sealed.fold(false, |is_any, decision| is_any | (decision == Decision::TakenBack)) {
-            return Err(NotSealed { reject: taken_back(grants, &results), is_rolled_back: false });
+        if sealed.fold(false, |is_any, decision| is_any | (decision == Decision::RolledBack)) {
+            return Err(NotSealed { reject: rolled_back(grants, &results), is_rolled_back: false });
         }
         for (lock, grant) in with(SealMode::Lazy) {
             self.seal_later(lock, grant);
@@ -226,8 +226,9 @@ impl Seals {
     /// before it was started, may have sealed and acknowledged it.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
         let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
-        let is_pending =
-            |each: &&_| !is_repeat && self.decide(each, Decision::TakenBack) == Decision::TakenBack;
+        let is_pending = |each: &&_| {
+            !is_repeat && self.decide(each, Decision::RolledBack) == Decision::RolledBack
+        };
         let pending = grants.iter().filter(is_pending);
         let pending: Vec<&(LockName, Grant)> = pending.collect();
         let is_any = !pending.is_empty();
@@ -314,14 +315,14 @@ fn is_sealed(result: &GuardSealed) -> bool {
     matches!(result.outcome, Ok(SealedMark::At(_)))
 }
 
-/// Refuses a request whose guards were sealed, while an earlier one with its id takes the lease
+/// Refuses a request whose guards were sealed, while an earlier one with its id rolls the lease
 /// back.
-fn taken_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
+fn rolled_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
     let guards: Vec<GuardSeal> = seals.iter().map(GuardSealed::wire).collect();
     let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
     let detail = format!(
         "lock {} is not granted: an earlier request with this lease_id found a guard that was not \
-         sealed, and takes the lease back",
+         sealed, and rolls the lease back",
         locks.join(", ")
     );
     Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)

@@ -1,4 +1,4 @@
-//! Which grants stand: every guard was sealed for them, or they are taken back.
+//! Decisions on grants: every guard was sealed for them, or they are rolled back.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,15 +7,15 @@ use fence_protocol::{LockName, Token};
 /// Number of grants remembered.
 const REMEMBERED: usize = 4_096;
 
-/// What is decided of a grant, once.
+/// Decision on a grant, made once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
-    /// Every guard was sealed with its token: it may be acknowledged, and is not taken back. Marks
+    /// Every guard was sealed with its token: it may be acknowledged, and is not rolled back. Marks
     /// never fall (G4), so a retry need not seal again: a guard that is unreachable by then must
     /// not end an acknowledged lease.
     Sealed,
-    /// A guard was not sealed: it is taken back, and no request with its id is granted.
-    TakenBack,
+    /// A guard was not sealed: it is rolled back, and no request with its id is granted.
+    RolledBack,
 }
 
 /// Decisions by lock and token. A token alone names no grant: a quorum has it once in each bucket
@@ -75,9 +75,9 @@ mod tests {
     #[test]
     fn the_first_decision_holds_for_every_request() {
         let lock = LockName::new("a").unwrap();
-        for first in [Decision::Sealed, Decision::TakenBack] {
+        for first in [Decision::Sealed, Decision::RolledBack] {
             let mut decisions = Decisions::default();
-            for decision in [first, Decision::Sealed, Decision::TakenBack] {
+            for decision in [first, Decision::Sealed, Decision::RolledBack] {
                 assert_eq!(decisions.decide(&lock, token(1), decision), first);
             }
             assert_eq!(decisions.is_sealed(&lock, token(1)), first == Decision::Sealed);

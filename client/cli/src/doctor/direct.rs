@@ -41,12 +41,9 @@ pub(super) async fn check(target: &RedisTarget, key: Option<&str>) -> Vec<Check>
     let mut checks = vec![check_as(target, user.unwrap_or("default"), key).await];
     if password.is_some() && checks[0].verdict == Verdict::Ok {
         // A client whose credentials are refused can leave them out.
-        let Ok(address) = target.tcp_address(TIMEOUT).await else { return checks };
-        if let Ok(anonymous) = format!("redis://{address}/{}", target.db()).parse() {
-            let mut check = check_as(&anonymous, "default", key).await;
-            check.about.push_str(" without a login");
-            checks.push(check);
-        }
+        let mut check = check_as(&target.without_login(), "default", key).await;
+        check.about.push_str(" without a login");
+        checks.push(check);
     }
     checks
 }
@@ -60,7 +57,7 @@ async fn check_as(target: &RedisTarget, user: &str, key: Option<&str>) -> Check 
     let is_scratch = key.is_none();
     let key = key.unwrap_or(&scratch);
     match set(&mut connection, key).await {
-        Attempt::NoCommand(why) => others(&mut connection, key, user, &why).await,
+        Attempt::NoCommand(_) => others(&mut connection, key, user, is_scratch).await,
         attempt => verdict(attempt, user, is_scratch),
     }
 }
@@ -103,17 +100,24 @@ fn harmless(key: &str) -> [Cmd; 5] {
 }
 
 /// SET is refused to the user; perhaps that alone.
-async fn others(connection: &mut Connection, key: &str, user: &str, why: &str) -> Check {
+async fn others(connection: &mut Connection, key: &str, user: &str, is_scratch: bool) -> Check {
     let mut allowed = Vec::new();
+    let mut tried = vec!["SET".to_owned()];
     for command in harmless(key) {
-        let attempt = attempt(connection, &command).await;
-        let passed_the_rights = matches!(&attempt, Attempt::Unclear(why) if why.starts_with("ERR"));
-        if attempt == Attempt::Allowed || passed_the_rights {
-            allowed.extend(name(&command));
+        tried.extend(name(&command));
+        match attempt(connection, &command).await {
+            Attempt::NoCommand(_) => {}
+            Attempt::Unclear(why) if !why.starts_with("ERR") => {
+                return verdict(Attempt::Unclear(why), user, is_scratch);
+            }
+            Attempt::Allowed | Attempt::Unclear(_) => allowed.extend(name(&command)),
+            // The command is allowed, and perhaps another key.
+            attempt => return verdict(attempt, user, is_scratch),
         }
     }
     if allowed.is_empty() {
-        return Check::ok(ABOUT, format!("refused, as it should be: {why}"));
+        let tried = tried.join(", ");
+        return Check::ok(ABOUT, format!("{tried}: refused, as they should be"));
     }
     let text = format!(
         "SET is refused to the user \"{user}\", and {} {} not: the application can bypass the \

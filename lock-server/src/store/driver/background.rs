@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use fence_protocol::{LockName, SessionId};
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc;
@@ -17,6 +18,9 @@ use crate::store::records::{Key, ServerId, WAKEUPS_MAX, Wakeup};
 
 /// Most reads under way for messages, before more are received.
 pub(super) const LOOKS_MAX: usize = 64;
+/// Keys that are compared with each other while the driver's state is locked: more than one request
+/// has.
+const APART_AT_ONCE: usize = 1_024;
 /// Rest when nothing is due, in milliseconds.
 const IDLE_MS: u64 = 3_600_000;
 /// Interval at which records that requests wait for are read again, in case a message was lost.
@@ -100,6 +104,9 @@ async fn listen(weak: Weak<DriverInner>, mut wakeups: mpsc::Receiver<Wakeup>) {
                 Wakeup::All => keys.extend(inner.awaited_locks().into_iter().map(Key::Lock)),
             }
         }
+        let Some(inner) = weak.upgrade() else { return };
+        let keys = inner.apart(keys);
+        drop(inner);
         for key in keys {
             // Without a reply the driver has stopped.
             while let Some(Some(_)) = looks.next().now_or_never() {}
@@ -130,9 +137,12 @@ async fn look_again(weak: Weak<DriverInner>) {
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
         let Some(inner) = weak.upgrade() else { return };
-        inner.look_at_all();
+        let looks = inner.look_at_all();
         inner.give_up_overdue();
         inner.withdraw_abandoned();
+        drop(inner);
+        // A slow store must not be asked for more than it can read between requests.
+        join_all(looks).await;
     }
 }
 
@@ -162,10 +172,16 @@ impl DriverInner {
         self.state().core.waiters.locks().cloned().collect()
     }
 
-    fn look_at_all(self: &Arc<Self>) {
-        for lock in self.awaited_locks() {
-            self.look_at(Key::Lock(lock));
-        }
+    pub(super) fn look_at_all(self: &Arc<Self>) -> Vec<CallReply<()>> {
+        let locks = self.apart(self.awaited_locks().into_iter().map(Key::Lock));
+        locks.into_iter().filter_map(|lock| self.look_at(lock)).collect()
+    }
+
+    /// See [`Core::apart`](super::core::Core::apart). Others get their turn between.
+    fn apart(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Key> {
+        let keys: Vec<Key> = keys.into_iter().collect();
+        let parts = keys.chunks(APART_AT_ONCE);
+        parts.flat_map(|part| self.state().core.apart(part.iter().cloned())).collect()
     }
 
     /// Withdraws requests that may have an entry in a queue, unless a retry waits there.
@@ -204,7 +220,7 @@ impl DriverInner {
         let at_ms = at_ms.min(self.store.now_ms());
         let dead = self.state().core.machine.set_alive(at_ms, alive);
         if !dead.is_empty() {
-            self.look_at_all();
+            drop(self.look_at_all());
             self.watch_sessions();
         }
         dead.into_iter().for_each(|server| self.look_after(ServerId(server)));

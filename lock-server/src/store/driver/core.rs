@@ -2,6 +2,7 @@
 //! commits.
 
 mod in_flight;
+mod retries;
 mod settlement;
 mod uncommitted;
 mod versions;
@@ -241,38 +242,6 @@ impl Core {
         held_back.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
-    /// Returns what an operation asks for, unless its id is another caller's, whose waiter or lease
-    /// it does not get.
-    fn retry<'a>(&self, op: &'a dyn Op) -> Option<&'a Acquire> {
-        let request = op.asked()?;
-        let id = request.lease_id;
-        let is_anothers = self.machine.record(&request.lock).is_some_and(|record| {
-            let waiter = record.position(id).map(|place| &record.queue[place].request);
-            waiter.is_some_and(|waiter| !request.is_retry_of(waiter))
-                || record.holders.get(id).is_some_and(|holder| !holder.is_of(request))
-        });
-        (!is_anothers).then_some(request)
-    }
-
-    /// Drops withdrawals of requests that a caller has retried meanwhile: the retry waits at their
-    /// position.
-    fn without_void(&self, ops: Vec<Box<dyn Op>>) -> Vec<Box<dyn Op>> {
-        if ops.iter().all(|op| op.withdrawn().is_none()) {
-            return ops;
-        }
-        let mut repeated = HashSet::new();
-        let mut valid = Vec::with_capacity(ops.len());
-        for op in ops {
-            let asked = self.retry(&*op);
-            repeated.extend(asked.map(|request| (request.lock.clone(), request.lease_id)));
-            let withdrawn = op.withdrawn();
-            if withdrawn.is_none_or(|key| !repeated.contains(&key) && !self.waiters.has(&key)) {
-                valid.push(op);
-            }
-        }
-        valid
-    }
-
     /// Drops the versions of dropped records after `OUTDATED_MS`.
     fn forget_outdated(&mut self, now_ms: u64) {
         for related in self.machine.take_forgotten() {
@@ -326,6 +295,21 @@ impl Core {
             known.push(key);
         }
         known
+    }
+
+    /// Drops the keys whose records are read with an earlier one: those of a group that waits for
+    /// many locks would all be read for each of them.
+    pub(super) fn apart(&mut self, keys: impl IntoIterator<Item = Key>) -> Vec<Key> {
+        let mut covered = HashSet::new();
+        let mut apart: Vec<Key> = keys.into_iter().collect();
+        apart.retain(|key| {
+            let is_new = !covered.contains(key);
+            if is_new {
+                covered.extend(self.closure(vec![key.clone()], None));
+            }
+            is_new
+        });
+        apart
     }
 
     fn holds_until_ms(&self, keys: &[Key]) -> u64 {

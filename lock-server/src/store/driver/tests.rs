@@ -366,6 +366,29 @@ async fn a_driver_whose_journal_failed_rests() {
     tokio::time::timeout(Duration::from_secs(20), rest).await.expect("nothing looks any more");
 }
 
+/// Locks that one group waits for are read together, and so once.
+#[tokio::test]
+async fn a_group_that_waits_is_looked_at_once() {
+    let kit = Kit::new("lock-server");
+    let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
+    let driver = Driver::shared(records, ServerId(1), LIVENESS, Limits::default(), &kit);
+    let group = request("a", 60_000);
+    let part = |name| Acquire { lock: lock(name), ..group.clone() };
+    let parts: Vec<Acquire> = ["a", "b", "c"].map(part).into();
+    for name in ["a", "b", "c", "d"] {
+        driver.acquire(request(name, 0)).await.unwrap();
+    }
+    let waiting = driver.clone();
+    let all = spawn(async move { waiting.acquire_all(parts).await });
+    let waiting = driver.clone();
+    let one = spawn(async move { waiting.acquire(request("d", 60_000)).await });
+    until_queued(&driver, "c", 1).await;
+    until_queued(&driver, "d", 1).await;
+    assert_eq!(driver.inner.look_at_all().len(), 2);
+    all.abort();
+    one.abort();
+}
+
 /// The time to live in a reply is what remains after the commit.
 #[tokio::test]
 async fn the_time_of_a_commit_is_not_promised() {

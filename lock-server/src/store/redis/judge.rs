@@ -145,6 +145,15 @@ fn clock(facts: &Facts, findings: &mut Vec<Finding>) {
             ),
         });
     }
+    if facts.clock_offset_ms.is_none() {
+        findings.push(Finding {
+            severe: false,
+            about: "clock",
+            text: "the clock of Redis may not be read; allow TIME, or check by hand that NTP sets \
+                   it"
+            .to_owned(),
+        });
+    }
     if let Some(offset) = facts.clock_offset_ms
         && offset.unsigned_abs() > CLOCK_OFFSET_MS
     {
@@ -285,6 +294,7 @@ mod tests {
         let facts = Facts { clock_step_ms: Some(3_600_000), ..good() };
         assert_eq!(about(&facts), ["clock"]);
         assert_eq!(about(&Facts { appendonly: None, ..good() }), ["persistence"]);
+        assert_eq!(about(&Facts { clock_offset_ms: None, ..good() }), ["clock"]);
     }
 
     #[test]

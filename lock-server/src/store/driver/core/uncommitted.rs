@@ -15,7 +15,9 @@ impl Core {
             // here.
             let awaited = |lock: &LockName| self.waiters.wait_for(lock);
             let locks = decisions.keys.iter().filter_map(lock_of).filter(awaited);
-            self.pending.extend(locks.map(|lock| look_at(Key::Lock(lock)).0));
+            let locks: Vec<Key> = locks.map(Key::Lock).collect();
+            let looks = self.apart(locks).into_iter().map(|lock| look_at(lock).0);
+            self.pending.extend(looks);
         }
         for mut op in decisions.ops.into_iter().rev() {
             if op.lost() > RACES_MAX {
