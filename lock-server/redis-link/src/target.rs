@@ -231,11 +231,14 @@ impl RedisTarget {
         (self.access.login.username(), self.access.login.password())
     }
 
-    /// The same Redis without user and password.
-    #[must_use]
-    pub fn without_login(&self) -> Self {
-        let access = self.access.without_login().db(self.db());
-        Self { access, ..self.clone() }
+    /// The Redis that a connection made now would lead to, without user and password. Its role is
+    /// not verified, which takes a right.
+    ///
+    /// # Errors
+    /// As [`RedisTarget::tcp_address`].
+    pub async fn without_login(&self, timeout: Duration) -> Result<Self, String> {
+        let Reached { host, port, .. } = self.resolve(timeout).await?;
+        Ok(Self::at(host, port, self.access.without_login().db(self.db())))
     }
 
     /// The number of the database.

@@ -192,8 +192,9 @@ impl Seals {
         if !results.iter().all(is_sealed) {
             return Err(self.roll_back(grants, &results).await);
         }
-        let sealed = with(SealMode::Required).map(|each| self.decide(each, Decision::Sealed));
-        if sealed.fold(false, |is_any, decision| is_any | (decision == Decision::RolledBack)) {
+        if with(SealMode::Required).next().is_some()
+            && self.decide(grants, Decision::Sealed) == Decision::RolledBack
+        {
             return Err(NotSealed { reject: rolled_back(grants, &results), is_rolled_back: false });
         }
         for (lock, grant) in with(SealMode::Lazy) {
@@ -216,39 +217,47 @@ impl Seals {
         decisions.is_sealed(lock, grant.token)
     }
 
-    fn decide(&self, (lock, grant): &(LockName, Grant), decision: Decision) -> Decision {
+    fn decide(&self, grants: &[(LockName, Grant)], decision: Decision) -> Decision {
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        decisions.decide(lock, grant.token, decision)
+        decisions.decide(grants.iter().map(|(lock, grant)| (lock, grant.token)), decision)
     }
 
     /// Ends leases that no client has received. A tracked task retries those that the store does
     /// not confirm as ended. A lease that was there before stays: another server, or this one
     /// before it was started, may have sealed and acknowledged it.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
-        let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
-        let is_pending = |each: &&_| {
-            !is_repeat && self.decide(each, Decision::RolledBack) == Decision::RolledBack
-        };
-        let pending = grants.iter().filter(is_pending);
-        let pending: Vec<&(LockName, Grant)> = pending.collect();
-        let is_any = !pending.is_empty();
+        let is_kept = grants.iter().any(|(_, grant)| grant.is_repeat)
+            || self.decide(grants, Decision::RolledBack) == Decision::Sealed;
+        let pending = if is_kept { &[] } else { grants };
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
-        for ((lock, grant), result) in pending.into_iter().zip(&results) {
+        for ((lock, grant), result) in pending.iter().zip(&results) {
             if !is_ended(result) {
                 self.return_later(lock.clone(), grant);
             }
         }
-        let is_rolled_back = is_any && results.iter().all(is_ended);
+        let is_rolled_back = !is_kept && results.iter().all(is_ended);
         // A mark above the token of a lease that was live to the end: the counter is below an
         // issued token.
-        let was_live = is_repeat || is_rolled_back && results.iter().all(Result::is_ok);
+        let was_live = is_kept || is_rolled_back && results.iter().all(Result::is_ok);
         if let Some(mark) = higher_mark(seals).filter(|_| was_live)
             && let Err(error) = self.store.lift(mark).await
         {
             tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
         }
-        NotSealed { reject: problem(grants, seals, is_rolled_back), is_rolled_back }
+        let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
+        let then = match (is_kept, is_rolled_back) {
+            (_, true) => "the lease was rolled back".to_owned(),
+            (is_kept, false) => format!(
+                "{}; the lease expires within {} ms",
+                match is_kept {
+                    true => "the lease of an earlier request with this id stays",
+                    false => "the rollback of the lease is being retried",
+                },
+                longest_ms.unwrap_or_default()
+            ),
+        };
+        NotSealed { reject: problem(grants, seals, &then), is_rolled_back }
     }
 
     fn return_later(&self, lock: LockName, grant: &Grant) {
@@ -328,7 +337,7 @@ fn rolled_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
     Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)
 }
 
-fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: bool) -> Reject {
+fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], then: &str) -> Reject {
     let mut why: Vec<String> = Vec::new();
     let mut guards: Vec<GuardSeal> = Vec::new();
     for seal in seals {
@@ -344,18 +353,6 @@ fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], is_rolled_back: 
     }
     why.dedup();
     let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
-    let then = match is_rolled_back {
-        true => "the lease was rolled back".to_owned(),
-        false => {
-            let longest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).max();
-            let ms = longest_ms.unwrap_or_default();
-            let then = match grants.iter().any(|(_, grant)| grant.is_repeat) {
-                true => "the lease of an earlier request with this id stays",
-                false => "the rollback of the lease is being retried",
-            };
-            format!("{then}; the lease expires within {ms} ms")
-        }
-    };
     let locks = locks.join(", ");
     let why = why.join("; ");
     let detail =

@@ -27,16 +27,23 @@ pub(super) struct Decisions {
 }
 
 impl Decisions {
-    /// Decides unless that was done before; returns what is decided. Of two requests with one id
-    /// that seal at the same time, the first decides for both. The oldest decision is removed.
-    pub(super) fn decide(&mut self, lock: &LockName, token: Token, decision: Decision) -> Decision {
-        let grant = (lock.clone(), token);
-        if let Some(earlier) = self.known.get(&grant) {
-            return *earlier;
+    /// Decides on the grants of one request together, unless that was done before for one of them:
+    /// then they get its decision. Of two requests with one id that seal at the same time, the
+    /// first decides for both. The oldest decisions are removed.
+    pub(super) fn decide<'a>(
+        &mut self,
+        grants: impl Iterator<Item = (&'a LockName, Token)> + Clone,
+        decision: Decision,
+    ) -> Decision {
+        let earlier = grants.clone().find_map(|(lock, token)| self.known(lock, token));
+        let decision = earlier.unwrap_or(decision);
+        for (lock, token) in grants {
+            let grant = (lock.clone(), token);
+            if self.known.insert(grant.clone(), decision).is_none() {
+                self.by_age.push_back(grant);
+            }
         }
-        self.known.insert(grant.clone(), decision);
-        self.by_age.push_back(grant);
-        if self.by_age.len() > REMEMBERED
+        while self.by_age.len() > REMEMBERED
             && let Some(oldest) = self.by_age.pop_front()
         {
             self.known.remove(&oldest);
@@ -44,9 +51,13 @@ impl Decisions {
         decision
     }
 
+    fn known(&self, lock: &LockName, token: Token) -> Option<Decision> {
+        self.known.get(&(lock.clone(), token)).copied()
+    }
+
     /// `true` if every guard was sealed for this grant.
     pub(super) fn is_sealed(&self, lock: &LockName, token: Token) -> bool {
-        self.known.get(&(lock.clone(), token)) == Some(&Decision::Sealed)
+        self.known(lock, token) == Some(Decision::Sealed)
     }
 }
 
@@ -63,8 +74,9 @@ mod tests {
         let mut decisions = Decisions::default();
         let lock = LockName::new("a").unwrap();
         for number in 1..=REMEMBERED + 1 {
-            decisions.decide(&lock, token(number), Decision::Sealed);
-            decisions.decide(&lock, token(number), Decision::Sealed);
+            let grants = std::iter::repeat_n((&lock, token(number)), 2);
+            decisions.decide(grants.clone(), Decision::Sealed);
+            decisions.decide(grants, Decision::Sealed);
         }
         let is_sealed = |number| decisions.is_sealed(&lock, token(number));
         assert!(!is_sealed(1) && is_sealed(2) && is_sealed(REMEMBERED + 1));
@@ -74,13 +86,18 @@ mod tests {
 
     #[test]
     fn the_first_decision_holds_for_every_request() {
-        let lock = LockName::new("a").unwrap();
+        let [one, other] = ["a", "b"].map(|name| LockName::new(name).unwrap());
         for first in [Decision::Sealed, Decision::RolledBack] {
             let mut decisions = Decisions::default();
-            for decision in [first, Decision::Sealed, Decision::RolledBack] {
-                assert_eq!(decisions.decide(&lock, token(1), decision), first);
+            decisions.decide([(&one, token(1))].into_iter(), first);
+            for decision in [Decision::Sealed, Decision::RolledBack] {
+                // Together with a lock that is not sealed at all.
+                let grants = [(&other, token(2)), (&one, token(1))].into_iter();
+                assert_eq!(decisions.decide(grants, decision), first);
             }
-            assert_eq!(decisions.is_sealed(&lock, token(1)), first == Decision::Sealed);
+            for (lock, token) in [(&one, token(1)), (&other, token(2))] {
+                assert_eq!(decisions.is_sealed(lock, token), first == Decision::Sealed);
+            }
         }
     }
 }

@@ -41,7 +41,8 @@ pub(super) async fn check(target: &RedisTarget, key: Option<&str>) -> Vec<Check>
     let mut checks = vec![check_as(target, user.unwrap_or("default"), key).await];
     if password.is_some() && checks[0].verdict == Verdict::Ok {
         // A client whose credentials are refused can leave them out.
-        let mut check = check_as(&target.without_login(), "default", key).await;
+        let Ok(anonymous) = target.without_login(TIMEOUT).await else { return checks };
+        let mut check = check_as(&anonymous, "default", key).await;
         check.about.push_str(" without a login");
         checks.push(check);
     }
@@ -102,22 +103,22 @@ fn harmless(key: &str) -> [Cmd; 5] {
 /// SET is refused to the user; perhaps that alone.
 async fn others(connection: &mut Connection, key: &str, user: &str, is_scratch: bool) -> Check {
     let mut allowed = Vec::new();
+    let mut unlike = None;
     let mut tried = vec!["SET".to_owned()];
     for command in harmless(key) {
         tried.extend(name(&command));
         match attempt(connection, &command).await {
             Attempt::NoCommand(_) => {}
-            Attempt::Unclear(why) if !why.starts_with("ERR") => {
-                return verdict(Attempt::Unclear(why), user, is_scratch);
-            }
-            Attempt::Allowed | Attempt::Unclear(_) => allowed.extend(name(&command)),
+            Attempt::Allowed => allowed.extend(name(&command)),
+            Attempt::Unclear(why) if why.starts_with("ERR") => allowed.extend(name(&command)),
             // The command is allowed, and perhaps another key.
-            attempt => return verdict(attempt, user, is_scratch),
+            attempt => unlike = unlike.or(Some(attempt)),
         }
     }
     if allowed.is_empty() {
         let tried = tried.join(", ");
-        return Check::ok(ABOUT, format!("{tried}: refused, as they should be"));
+        let refused = || Check::ok(ABOUT, format!("{tried}: refused, as they should be"));
+        return unlike.map_or_else(refused, |attempt| verdict(attempt, user, is_scratch));
     }
     let text = format!(
         "SET is refused to the user \"{user}\", and {} {} not: the application can bypass the \

@@ -279,10 +279,12 @@ impl FenceStore for PostgresStore {
         let Operation::Get { key } = &operation else {
             return self.step(fence, Some(operation), once).await;
         };
-        // Never closed. Held until the body is read, not while it is sent.
-        let _reading = self.reading.acquire().await;
         for _ in 0..READ_TRIES {
-            if let Some(outcome) = self.read(fence.as_ref(), key.as_str()).await? {
+            // Never closed. Held until the body is read, not while it is sent, or a mark is raised.
+            let reading = self.reading.acquire().await;
+            let read = self.read(fence.as_ref(), key.as_str()).await?;
+            drop(reading);
+            if let Some(outcome) = read {
                 return Ok(outcome);
             }
             // The mark has to be raised first, or refuses.

@@ -134,15 +134,17 @@ async fn beat(weak: Weak<DriverInner>) {
 }
 
 async fn look_again(weak: Weak<DriverInner>) {
+    let mut looks = join_all(Vec::new());
     loop {
         tokio::time::sleep(LOOK_AGAIN).await;
         let Some(inner) = weak.upgrade() else { return };
-        let looks = inner.look_at_all();
+        // A slow store must not be asked for more than it can read between requests: one round
+        // follows the other.
+        if (&mut looks).now_or_never().is_some() {
+            looks = join_all(inner.look_at_all());
+        }
         inner.give_up_overdue();
         inner.withdraw_abandoned();
-        drop(inner);
-        // A slow store must not be asked for more than it can read between requests.
-        join_all(looks).await;
     }
 }
 

@@ -43,7 +43,7 @@ async fn every_grant_is_sealed(kind: Kind) {
     site.guards[0].process.kill();
     // Its holder has the reply already.
     assert_eq!(acquired(&locks, "handed/on", &body).await.lease().token, next.token);
-    unsealed(&acquired(&locks, "late", &json!({})).await);
+    unsealed(&acquired(&locks, "late", &self::body()).await);
     until_true("the lock to be free", || async {
         locks.show("late").await.state == LockState::Free
     })
@@ -63,7 +63,7 @@ async fn a_repeat_ends_no_lease(kind: Kind) {
     let body = body();
     let held = acquired(&locks, "job", &body).await.lease();
     // The other server works.
-    acquired(&others, "x", &json!({})).await.lease();
+    acquired(&others, "x", &self::body()).await.lease();
     site.guards[0].process.pause();
     let detail = unsealed(&acquired(&others, "job", &body).await);
     assert!(detail.contains("the lease of an earlier request with this id stays"), "{detail}");

@@ -3,10 +3,10 @@
 //! A lock whose raise has to end or await something is taken out: its operations wait aside until
 //! `fence.seal` on a session of its own has returned, and the batches of the others go on.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use fence_protocol::{LockName, Namespace};
 use postgres_link::{ConnectOptions, LinkError, PostgresLink, error_text};
@@ -33,13 +33,17 @@ pub(super) const REPLY_WITHIN: Duration = Duration::from_secs(15);
 /// Attempts of a transaction that the database rolled back because of another one, and of an
 /// operation whose lock has to be sealed first.
 const TRIES: usize = 8;
-/// Locks that are sealed aside at the same time; as many again whose seals are slow.
-const SEALS: usize = 8;
+/// Locks that are sealed aside at the same time, each on a session of its own.
+const SEALS: usize = 16;
+/// The same of locks whose seals are slow.
+const SLOW_SEALS: usize = 8;
 /// Longest wait for a seal, in which lower sessions and transactions end.
 const SEAL_WITHIN: Duration = Duration::from_secs(30);
 /// A seal that takes longer is slow: something does not end, and it is begun again among the slow
 /// ones, where it keeps no other lock waiting.
 const QUICK_SEAL: Duration = Duration::from_secs(5);
+/// Time after which a lock whose seal was slow is sealed beside the others again.
+const SLOW_FOR: Duration = Duration::from_secs(60);
 /// Time that lower transactions have to end by themselves, in milliseconds. One may be another
 /// guard's, which is only slow: ending it fails the operations of other locks in its batch.
 const SEAL_WAIT_MS: u64 = 3_000;
@@ -59,8 +63,8 @@ struct Waiting {
     jobs: VecDeque<Job>,
     /// Operations of locks that are being sealed.
     aside: BTreeMap<LockName, Vec<Job>>,
-    /// Locks whose last seal was slow, at most as many as operations wait.
-    slow: HashSet<LockName>,
+    /// Locks whose seal was slow, and when; at most as many as operations wait.
+    slow: HashMap<LockName, Instant>,
     is_running: bool,
 }
 
@@ -75,6 +79,21 @@ impl Waiting {
         let text =
             "too many operations wait for lower sessions or transactions of this lock to end";
         fail(vec![job], &StoreError::LimitReached(text.to_owned()));
+    }
+}
+
+impl Waiting {
+    fn is_slow(&self, lock: &LockName) -> bool {
+        self.slow.get(lock).is_some_and(|since| since.elapsed() < SLOW_FOR)
+    }
+
+    fn note_slow(&mut self, lock: &LockName) {
+        if self.slow.len() >= QUEUE {
+            self.slow.retain(|_, since| since.elapsed() < SLOW_FOR);
+        }
+        if self.slow.len() < QUEUE {
+            self.slow.insert(lock.clone(), Instant::now());
+        }
     }
 }
 
@@ -117,7 +136,7 @@ impl Queue {
     ) -> Arc<Self> {
         let waiting = Mutex::default();
         let room = Arc::new(Semaphore::new(QUEUE));
-        let [sealing, sealing_slowly] = [(); 2].map(|()| Semaphore::new(SEALS));
+        let [sealing, sealing_slowly] = [SEALS, SLOW_SEALS].map(Semaphore::new);
         Arc::new(Self { link, namespace, verifier, tasks, waiting, room, sealing, sealing_slowly })
     }
 
@@ -287,15 +306,10 @@ impl Queue {
     /// Seals a lock beside others, or among the slow ones.
     async fn seal(&self, lock: &LockName, mark: Mark) -> Result<(), String> {
         let closed = |error: tokio::sync::AcquireError| error.to_string();
-        if !self.lock().slow.contains(lock) {
+        if !self.lock().is_slow(lock) {
             let _permit = self.sealing.acquire().await.map_err(closed)?;
             match self.seal_within(QUICK_SEAL, lock, mark).await {
-                Err(refusal) if refusal.is_slow => {
-                    let mut waiting = self.lock();
-                    if waiting.slow.len() < QUEUE {
-                        waiting.slow.insert(lock.clone());
-                    }
-                }
+                Err(refusal) if refusal.is_slow => self.lock().note_slow(lock),
                 sealed => return sealed.map_err(|refusal| refusal.reason),
             }
         }

@@ -32,7 +32,8 @@ pub(super) const OTHER_DATABASE: &str = "it is another database than at the star
 /// better.
 const OWN_NAMES: &str = "SET search_path = pg_catalog, pg_temp";
 const FACTS: &str = "SELECT version, b.id::text || ' ' || b.tableoid::text, \
-    has_function_privilege('fence.admit_all(text, text[], bigint[], uuid[])', 'EXECUTE'), \
+    has_function_privilege('fence.admit_all(text, text[], bigint[], uuid[])', 'EXECUTE') \
+    AND has_function_privilege('fence.lock_objects(text, text[])', 'EXECUTE'), \
     current_setting('fsync'), current_setting('full_page_writes'), \
     current_setting('synchronous_standby_names') FROM fence.meta b";
 

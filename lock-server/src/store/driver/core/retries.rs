@@ -4,8 +4,8 @@ use super::*;
 
 impl Core {
     /// Returns what an operation asks for, unless its id is another caller's, whose waiter or lease
-    /// it does not get.
-    pub(super) fn retry<'a>(&self, op: &'a dyn Op) -> Option<&'a Acquire> {
+    /// it does not get. Where the record is not loaded, that is not known.
+    pub(in crate::store::driver) fn retry<'a>(&self, op: &'a dyn Op) -> Option<&'a Acquire> {
         let request = op.asked()?;
         let id = request.lease_id;
         let is_anothers = self.machine.record(&request.lock).is_some_and(|record| {

@@ -1,5 +1,7 @@
 //! Requests whose outcome is unknown, and what is withdrawn of them.
 
+use super::super::op::Asking;
+use super::super::waiters::Waiting;
 use super::*;
 
 /// Shared records, of which one commit ends without a reply.
@@ -64,17 +66,19 @@ async fn a_request_of_another_keeps_no_entry() {
     let kit = Kit::new("lock-server");
     let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
     let driver = Driver::shared(records, ServerId(1), LIVENESS, Limits::default(), &kit);
-    driver.acquire(request("a", 0)).await.unwrap();
-    let request = request("a", 60_000);
+    let held = request("a", 0);
+    driver.acquire(held.clone()).await.unwrap();
+    let waits = request("a", 60_000);
     let waiting = driver.clone();
-    let waits = request.clone();
-    let waiting = spawn(async move { waiting.acquire(waits).await });
+    let asked = waits.clone();
+    let waiting = spawn(async move { waiting.acquire(asked).await });
     until_queued(&driver, "a", 1).await;
-    let abandoned = (vec![lock("a")], request.lease_id);
-    driver.inner.state().core.abandoned.push(abandoned.clone());
-    let another = Acquire { owner: "another".parse().unwrap(), ..request };
-    let refused = driver.acquire(another).await;
-    assert!(matches!(refused, Err(StoreError::IdConflict { .. })), "{refused:?}");
-    assert_eq!(driver.inner.state().core.abandoned, [abandoned]);
+    for request in [held, waits] {
+        let another = Acquire { owner: "another".parse().unwrap(), ..request.clone() };
+        for (request, is_retry) in [(request, true), (another, false)] {
+            let op = Asking::boxed(Waiting::new(vec![request], false, 0).0);
+            assert_eq!(driver.inner.state().core.retry(&*op).is_some(), is_retry);
+        }
+    }
     waiting.abort();
 }
