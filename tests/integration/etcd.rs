@@ -21,15 +21,21 @@ mod sessions;
 mod split;
 mod tools;
 
-use fence_tests::api::Locks;
+use std::future::Future;
+
+use fence_protocol::LeaseId;
+use fence_protocol::wire::lock::LeaseReply;
+use fence_tests::api::{Locks, Reply};
 use fence_tests::etcd_server::Etcd;
+use fence_tests::key_file::lease_id;
 use fence_tests::load::{Load, Rig};
 use fence_tests::seed::Seed;
 use fence_tests::servers::{Server, Setup};
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until, until_true};
+use serde_json::json;
 
-/// A time to live that no test outlasts.
-const LONG_MS: u64 = 60_000;
+/// A time to live that no test outlasts, and the longest wait that a request may ask for.
+const LONG_MS: u64 = 300_000;
 const WORKERS: usize = 6;
 /// Prefix of the keys of locks: part of every commit of a lock, and of no sign of life.
 const LOCK_KEY: &str = "fencepost/default/l/";
@@ -46,6 +52,44 @@ async fn lock_server(etcd: &Etcd) -> Server {
 async fn until_ready(server: &Server) {
     let api = server.locks().0;
     until_true("readyz", || async { api.get("/readyz").await.status == 200 }).await;
+}
+
+/// The answer to a request that is repeated while etcd takes longer than the server's time-out: a
+/// busy machine may be that slow, also when the server is ready.
+async fn answered<F: Future<Output = Reply>>(mut ask: impl FnMut() -> F) -> Reply {
+    until("an answer", || {
+        let reply = ask();
+        async move { Some(reply.await).filter(|reply| !matches!(reply.status, 503 | 504)) }
+    })
+    .await
+}
+
+/// A grant that must be had, as soon as etcd answers in time.
+async fn granted_soon(locks: &Locks, lock: &str, ttl_ms: u64) -> LeaseReply {
+    let ask = json!({"ttl_ms": ttl_ms, "lease_id": lease_id()});
+    answered(|| locks.acquire(lock, ask.clone())).await.lease()
+}
+
+/// Releases a lease that lives, as soon as etcd answers in time.
+async fn released(locks: &Locks, lock: &str, lease: LeaseId) {
+    let mut asked = 0;
+    until("a release", || {
+        asked += 1;
+        let is_repeat = asked > 1;
+        async move {
+            let reply = locks.release(lock, lease).await;
+            match reply.status {
+                503 | 504 => None,
+                // The request before it was carried out, and its reply came too late.
+                410 if is_repeat => Some(()),
+                _ => {
+                    reply.expect(200);
+                    Some(())
+                }
+            }
+        }
+    })
+    .await;
 }
 
 /// Clients that compete for three locks at these servers.

@@ -319,6 +319,35 @@ impl Locks {
         .await
     }
 
+    /// A lease whose end is at most `ttl_ms` away when it is returned, or past. It is granted for
+    /// long and renewed for less: a reply that reports a brief grant may come too late for it. A
+    /// renewal is no event, so whatever goes by events still awaits the end of the long time.
+    ///
+    /// # Panics
+    /// If it is refused.
+    pub async fn brief(&self, lock: &str, ttl_ms: u64) -> LeaseReply {
+        let lease = self.grant(lock, 60_000).await;
+        let shorter = json!({"lease_id": lease.lease_id, "ttl_ms": ttl_ms});
+        crate::wait::until("a renewal of known outcome", || async {
+            let reply = self.0.post(&Self::path(lock, "renew"), &shorter).await;
+            match reply.status {
+                503 | 504 => None,
+                410 => {
+                    let problem = reply.problem(Code::LeaseLost);
+                    let reason = problem.extension::<String>("reason");
+                    assert_eq!(reason.as_deref(), Some("expired"), "{problem}");
+                    Some(())
+                }
+                _ => {
+                    reply.expect(200);
+                    Some(())
+                }
+            }
+        })
+        .await;
+        lease
+    }
+
     /// `POST …/renew`.
     pub async fn renew(&self, lock: &str, lease: LeaseId) -> Reply {
         self.0.post(&Self::path(lock, "renew"), &json!({ "lease_id": lease })).await

@@ -178,7 +178,7 @@ async fn colours_are_for_terminals() {
         let lock = format!("b/{count}");
         let watch = &watch;
         async move {
-            locks.grant(&lock, 100).await;
+            locks.grant(&lock, 60_000).await;
             watch.stdout().contains("\u{1b}[32mgranted")
         }
     })

@@ -28,7 +28,7 @@ async fn late_write(is_fenced: bool) -> (String, String) {
     let server = lock_server(&etcd).await;
     let locks = server.locks();
     let store = guard.guard();
-    let old = locks.grant("paused", 1_500).await;
+    let old = locks.grant("paused", 5_000).await;
     store.put("paused", &old.fencing_token, "old").await.expect(201);
     let mut stalled = holder(&guard, &old.fencing_token);
     stalled.stopped().await;

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::believers::{acquire_recorded, granted, the_guard_fences, two_believe};
-use super::{LONG_MS, lock_server, setup};
+use super::{LONG_MS, answered, lock_server, released, setup};
 
 pub(super) struct Backup(TempDir);
 
@@ -34,7 +34,7 @@ async fn issue(locks: &Locks, count: usize) -> u64 {
         let lease = locks.grant("busy", LONG_MS).await;
         assert!(lease.token.get() > highest, "{} after {highest}", lease.token);
         highest = lease.token.get();
-        locks.release("busy", lease.lease_id).await.expect(200);
+        released(locks, "busy", lease.lease_id).await;
     }
     highest
 }
@@ -72,7 +72,8 @@ async fn a_running_server_continues_above_the_tokens_it_issued() {
     assert!(next > highest.max(kept.token.get()), "{next} after {highest} and {}", kept.token);
     assert!(issue(&server.locks(), 3).await > next);
     // Its lease is gone, and no reply says that it lives.
-    let lost = server.locks().renew("kept", kept.lease_id).await;
+    let locks = server.locks();
+    let lost = answered(|| locks.renew("kept", kept.lease_id)).await;
     assert_eq!(lost.status, 410, "{lost:?}");
 }
 

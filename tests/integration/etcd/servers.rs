@@ -10,7 +10,7 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use super::{LONG_MS, load, setup, until_ready};
+use super::{LONG_MS, answered, load, setup, until_ready};
 
 /// A server whose waiters are passed over soon after it died.
 fn mortal(etcd: &Etcd) -> Setup {
@@ -217,7 +217,7 @@ async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
     const PAIRS: u64 = 100;
-    let etcd = Etcd::start().await;
+    let etcd = Etcd::with(&["--unsafe-no-fsync"]).await;
     let server = setup(&etcd.url()).args(&["--ended-retention", "1s"]).start().await;
     let locks = server.locks();
     locks.grant("warm", 1_000).await;
@@ -238,7 +238,7 @@ async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
 /// older etcd: the offset of the tokens is lifted at the start, and never again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_has_no_doubts_of_its_etcd() {
-    let etcd = Etcd::start().await;
+    let etcd = Etcd::with(&["--unsafe-no-fsync"]).await;
     let server = setup(&etcd.url()).start().await;
     let busy = (0..8).map(|number| {
         let locks = server.locks();
@@ -246,7 +246,7 @@ async fn a_busy_server_has_no_doubts_of_its_etcd() {
             let lock = format!("busy/{number}");
             let lease = locks.grant(&lock, LONG_MS).await;
             for _ in 0..rounds(300, 10_000) {
-                locks.renew(&lock, lease.lease_id).await.expect(200);
+                answered(|| locks.renew(&lock, lease.lease_id)).await.expect(200);
             }
         })
     });

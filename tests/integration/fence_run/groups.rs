@@ -70,11 +70,12 @@ async fn what_may_stay_continues_and_is_warned_of() {
 }
 
 /// A member that still writes the last output ends by itself, and is neither signalled nor
-/// reported.
+/// reported. It resumes when the command ends, which closes the FIFO.
 #[tokio::test]
 async fn a_member_that_ends_with_the_command_is_left_alone() {
     let site = Site::new().await;
-    let output = code(site.run(&[], "(sleep 0.05; echo last) & exit 4")).await;
+    let script = "mkfifo f; (read x; echo last) <f & exec 3>f; exit 4";
+    let output = code(site.run(&[], script)).await;
     assert_eq!((output.code, output.stdout.as_str()), (4, "last\n"), "{output:?}");
     assert_eq!(output.stderr, "");
 }

@@ -66,7 +66,7 @@ impl Lane {
 
 async fn start(upstream: &Upstream, state: &DataDir, lifetime: &str) -> (Server, Api) {
     // A test that gives a short lifetime wants answers in short time, too.
-    let (timeout, wait) = if lifetime == LONG { ("10s", "10s") } else { ("300ms", "100ms") };
+    let (timeout, wait) = if lifetime == LONG { ("10s", "10s") } else { ("2s", "100ms") };
     let mut server = Setup::bare("fenced-store")
         .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0"])
         .args(&["--upstream", upstream.base(), "--max-request-lifetime", lifetime])
@@ -285,7 +285,7 @@ async fn a_client_that_hangs_up_cancels_nothing() {
 /// land any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_of_unknown_outcome_quarantines_the_lane() {
-    let lane = Lane::new("2s").await;
+    let lane = Lane::new("4s").await;
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&token(33), "33");
     hold.arrived().await;
@@ -308,7 +308,7 @@ async fn a_write_of_unknown_outcome_quarantines_the_lane() {
 /// The guard dies with a write on the wire: its successor knows that the write may still land.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crash_with_a_write_in_flight_quarantines_the_lane() {
-    let mut lane = Lane::new("2s").await;
+    let mut lane = Lane::new("4s").await;
     let mut hold = lane.upstream.hold("33");
     let old = lane.put_later(&token(33), "33");
     hold.arrived().await;
@@ -351,7 +351,7 @@ async fn a_lane_at_rest_is_closed_for_good() {
 
 #[tokio::test]
 async fn marks_survive_a_crash() {
-    let mut lane = Lane::new("1s").await;
+    let mut lane = Lane::new("4s").await;
     lane.put("/doc", &token(34), "new").await.expect(204);
     lane.crash().await;
     lane.put("/doc", &token(33), "late").await.problem(Code::StaleToken);

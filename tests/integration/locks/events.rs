@@ -69,14 +69,14 @@ async fn every_end_is_an_event_on_memory() {
 async fn every_end_is_an_event_on_embedded() {
     let data = DataDir::new();
     let server = Setup::lock_server(&data.store()).in_process().await;
-    story(&server.locks(), 150).await;
+    story(&server.locks(), 2_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_end_is_an_event_on_redis() {
     let redis = Redis::start().await;
     let server = Setup::lock_server(&redis.url()).in_process().await;
-    story(&server.locks(), 150).await;
+    story(&server.locks(), 2_000).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -244,7 +244,7 @@ async fn servers_before_one_redis_send_the_same_events() {
     let granted = at_two.next().await;
     assert_eq!((granted.kind, granted.token), (Granted, Some(lease.token)));
     let after_grant = at_two.last_id.clone();
-    one.locks().grant("b", 200).await;
+    one.locks().grant("b", 2_000).await;
     assert_eq!(at_two.kinds(2).await, [Granted, Expired], "the repeat at two is no event");
     one.locks().release("a", id).await.expect(200);
     assert_eq!(at_two.next().await.kind, Released);
@@ -265,7 +265,7 @@ async fn a_dead_servers_expiries_are_sent_by_another() {
     let mut one = setup.start().await;
     let two = setup.start().await;
     let mut at_two = EventStream::open(&two.base, "", "").await;
-    one.locks().grant("a", 300).await;
+    one.locks().grant("a", 3_000).await;
     assert_eq!(at_two.next().await.kind, Granted);
     one.process.kill();
     assert_eq!(at_two.next().await.kind, Expired);

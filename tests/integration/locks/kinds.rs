@@ -62,14 +62,14 @@ macro_rules! on_every_store {
             async fn embedded() {
                 let data = DataDir::new();
                 let server = Setup::lock_server(&data.store()).in_process().await;
-                super::$story(&server.locks(), 400).await;
+                super::$story(&server.locks(), 3_000).await;
             }
 
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn redis() {
                 let redis = Redis::start().await;
                 let server = Setup::lock_server(&redis.url()).in_process().await;
-                super::$story(&server.locks(), 400).await;
+                super::$story(&server.locks(), 3_000).await;
             }
         })*
     };

@@ -92,7 +92,7 @@ async fn a_revocation_lifts_the_delay() {
 async fn a_delay_is_lifted_behind_a_seal() {
     let site = Site::new(Kind::Embedded, 1, &["--lock-delay", "*=5m"]).await;
     let locks = site.locks();
-    let first = locks.grant("job", 100).await;
+    let first = locks.brief("job", 100).await;
     until_true("the delay", || async { locks.show("job").await.state == LockState::Delayed }).await;
     let reply: RevokedReply = locks.revoke("job", "nothing is left").await.expect(200).read();
     let mark = reply.guards[0].mark.expect("a seal");

@@ -46,7 +46,7 @@ fn unsealed(reply: &Reply) -> String {
 async fn without_a_seal_a_stalled_holder_writes_until_the_next_one_does() {
     let site = Site::new(Kind::Embedded, 1, &["--seal", "other/=required"]).await;
     let locks = site.locks();
-    let first = locks.grant("job", 200).await;
+    let first = locks.brief("job", 200).await;
     expired(&locks, "job", first.lease_id).await;
     locks.grant("job", 60_000).await;
     site.writes(0, &first).await;
@@ -149,7 +149,7 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     let detail = unsealed(&locks.acquire("job", json!({})).await);
     assert!(detail.contains("no reply within 2000 ms"), "{detail}");
     // A lease that is shorter than the patience is not waited for longer than it lives.
-    let detail = unsealed(&locks.acquire("job", json!({"ttl_ms": 100})).await);
+    let detail = unsealed(&locks.acquire("job", json!({"ttl_ms": 1_000})).await);
     assert!(!detail.contains("2000 ms"), "{detail}");
     site.guards[0].process.resume();
     let lease = locks.grant("job", 60_000).await;
@@ -228,7 +228,7 @@ async fn lazy_replies_at_once_and_seals_behind() {
     let site = Site::new(Kind::Embedded, 1, LAZY).await;
     let locks = site.locks();
     let guard = site.guards[0].guard();
-    let first = locks.grant("job", 200).await;
+    let first = locks.brief("job", 200).await;
     expired(&locks, "job", first.lease_id).await;
     let next = locks.grant("job", 60_000).await;
     until_true("the seal", || async { mark(&guard, "job").await == Some(next.token.get()) }).await;

@@ -12,7 +12,8 @@ use serde_json::json;
 
 use crate::redis::kinds::servers_of;
 
-const LONG_MS: u64 = 60_000;
+/// A time to live that no test outlasts, and the longest wait that a request may ask for.
+const LONG_MS: u64 = 300_000;
 /// A server that is taken for dead soon after it is paused.
 const MORTAL: [&str; 2] = ["--liveness", "2s"];
 
@@ -121,7 +122,7 @@ async fn patience_that_ends_without_redis_is_an_unknown_outcome() {
     let second = Setup::lock_server(&redis.url()).args(&MORTAL).start().await;
     let other = second.locks();
     let held = other.grant("away", LONG_MS).await;
-    let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": 1_000});
+    let ask = json!({"lease_id": lease_id(), "owner": "me", "ttl_ms": LONG_MS, "wait_ms": 5_000});
     let locks = server.locks();
     let asked = ask.clone();
     let waiting = tokio::spawn(async move { locks.acquire("away", asked).await });

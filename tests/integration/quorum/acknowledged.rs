@@ -9,7 +9,9 @@ use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::wait::{soon, until, until_true};
 use lock_server::store::{Acquire, Grant, StoreError};
 
-use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
+use super::opening::{
+    LONG_MS, name, released, renewed, request, store_at, unless_late, until_all_vote,
+};
 
 const RECORD: &str = "{fence:default}:q:l:";
 /// Probes for something that is rolled back wrongly.
@@ -46,8 +48,7 @@ async fn stall(nodes: &QuorumNodes, ms: u64) {
 /// The grant is there, and stays.
 async fn it_stays(store: &Store, lock: &str, grant: &Grant) {
     for _ in 0..LOOKS {
-        let renewed = store.renew(&name(lock), grant.lease_id, None).await.unwrap();
-        assert_eq!(renewed.token, grant.token);
+        renewed(store, lock, grant).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -174,6 +175,12 @@ async fn an_undelivered_grant_is_rolled_back() {
     }
 }
 
+/// Waits for the lock, once more where the nodes took too long.
+async fn in_turn(store: &Store) -> Grant {
+    until("a turn", || async { unless_late(store.acquire(request("x", LONG_MS, LONG_MS)).await) })
+        .await
+}
+
 /// A client of one server takes the lock over and over, and so does another one there: one of them
 /// always waits. A waiter at another server gets its turn all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -185,17 +192,17 @@ async fn those_who_wait_at_another_server_get_their_turn() {
     until_all_vote(&kit_two).await;
     let busy = |store: Store| async move {
         loop {
-            let grant = store.acquire(request("x", LONG_MS, LONG_MS)).await.unwrap();
+            let grant = in_turn(&store).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
-            store.release(&name("x"), grant.lease_id).await.unwrap();
+            released(&store, "x", &grant).await;
         }
     };
     let clients: Vec<_> = (0..2).map(|_| tokio::spawn(busy(one.clone()))).collect();
     let queued = || async { one.show(&name("x")).await.unwrap().queue_length == 1 };
     until_true("a waiter", queued).await;
     for _ in 0..3 {
-        let grant = soon("its turn", two.acquire(request("x", LONG_MS, LONG_MS))).await.unwrap();
-        two.release(&name("x"), grant.lease_id).await.unwrap();
+        let grant = soon("its turn", in_turn(&two)).await;
+        released(&two, "x", &grant).await;
     }
     for client in clients {
         assert!(!client.is_finished(), "a client panicked");

@@ -4,7 +4,7 @@
 use fence_tests::history::History;
 use fence_tests::redis_clock::SteppedRedis;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until, until_true};
 
 use super::opening::LONG_MS;
 use super::program::{Client, Node, server_at, two_held, until_all_vote, until_line, url_of};
@@ -38,7 +38,11 @@ async fn the_clocks_of_a_majority_jump() {
     assert!(next.token > held.token);
     two_held(&history, "a");
     // The end is reported, and the holder learns it when it renews.
-    holder.locks.renew("a", held.lease_id).await.expect(410);
+    let ended = until("an answer", || async {
+        let reply = holder.locks.renew("a", held.lease_id).await;
+        (!matches!(reply.status, 503 | 504)).then_some(reply)
+    });
+    ended.await.expect(410);
     for node in [&one, &two] {
         until_line(&second, "[!]redis-quorum node", &node.url()).await;
     }

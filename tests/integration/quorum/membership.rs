@@ -1,12 +1,13 @@
 //! Nodes that lose their memory, and what becomes of tokens and leases.
 
-use fence_protocol::wire::lock::EndReason;
 use fence_tests::quorum_nodes::QuorumNodes;
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::until_true;
 use lock_server::store::StoreError;
 use service_kit::Kit;
 
-use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote};
+use super::opening::{
+    LONG_MS, granted, released, renewed, request, store_at, token_of, until_all_vote, until_held,
+};
 
 /// Value of a counter.
 pub(super) fn count(kit: &Kit, counter: &str) -> u64 {
@@ -49,11 +50,10 @@ async fn a_restarted_node_without_persistence_rejoins() {
     let mut nodes = QuorumNodes::with(3, &[("appendonly", "no")]).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_voting(&kit).await;
-    let held = store.acquire(request("held", 4_000, 0)).await.unwrap();
+    let held = granted(&store, "held", 12_000).await;
     nodes.node_mut(1).kill();
     nodes.node_mut(1).start_again().await;
-    let kept = store.renew(&name("held"), held.lease_id, None).await;
-    assert!(matches!(&kept, Ok(grant) if grant.token == held.token), "{kept:?}");
+    renewed(&store, "held", &held).await;
     super::opening::until_said(&kit, "it has rejoined, and votes within").await;
     until_true("the node to vote again", || async {
         let state: String = nodes.node(1).run(&["HGET", "{fence:default}:q:meta", "state"]).await;
@@ -119,23 +119,20 @@ async fn one_of_three_may_be_away() {
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
     nodes.node_mut(0).kill();
-    let held = store.acquire(request("a", LONG_MS, 5_000)).await.unwrap();
+    let held = granted(&store, "a", LONG_MS).await;
     assert!(kit.health.is_ready());
-    let other = store.acquire(request("a", LONG_MS, 0)).await.unwrap_err();
-    assert!(matches!(other, StoreError::Held { .. }), "{other:?}");
+    until_held(&store, "a", LONG_MS).await;
     nodes.node_mut(0).start_again().await;
     until_all_vote(&kit).await;
     until_true("the node to be topped up by a renewal", || async {
-        store.renew(&name("a"), held.lease_id, None).await.unwrap();
+        renewed(&store, "a", &held).await;
         let record: Option<String> = nodes.node(0).run(&["GET", "{fence:default}:q:l:a"]).await;
         record.is_some_and(|record| record.contains(&held.lease_id.to_string()))
     })
     .await;
     // The two that granted it first need not be the two that are asked last.
     nodes.node_mut(1).kill();
-    let ended = store.release(&name("a"), held.lease_id).await.unwrap();
-    assert_eq!((ended.token, ended.reason), (held.token, EndReason::Released));
+    released(&store, "a", &held).await;
     assert!(token_of(&store, "a").await > held.token);
-    let waiting = soon("a grant", store.acquire(request("a", LONG_MS, 5_000))).await.unwrap();
-    assert!(waiting.token > held.token);
+    assert!(granted(&store, "a", LONG_MS).await.token > held.token);
 }

@@ -9,11 +9,11 @@ use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
 use lock_server::store::quorum::{QuorumUrl, init_fresh};
 use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{Acquire, Limits, OpenError, StoreError, StoreOptions, open};
+use lock_server::store::{Acquire, Grant, Limits, OpenError, StoreError, StoreOptions, open};
 use service_kit::Kit;
 
-/// Time enough for every test.
-pub(super) const LONG_MS: u64 = 60_000;
+/// Time enough for every test, and the longest wait that a request may ask for.
+pub(super) const LONG_MS: u64 = 300_000;
 /// Wait of a node that forgot, if no lease is longer.
 const BRIEF_MS: u64 = 800;
 
@@ -37,7 +37,78 @@ pub(super) async fn store_at(url: &str) -> Result<(Store, Kit), OpenError> {
     Ok((store, kit))
 }
 
-/// Grants and releases a lock; the token. Tries again while the store says that nothing was done.
+/// The value, or `None` where the nodes took too long: the request is to be repeated.
+pub(super) fn unless_late<T>(outcome: Result<T, StoreError>) -> Option<T> {
+    match outcome {
+        Ok(value) => Some(value),
+        Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => None,
+        Err(error) => panic!("{error:?}"),
+    }
+}
+
+/// A lease of a lock that no other client holds, as soon as the nodes answer in time, with a new id
+/// each time. A vote of a request before that could not be rolled back yet may stand in the way.
+pub(super) async fn granted(store: &Store, lock: &str, ttl_ms: u64) -> Grant {
+    let mut asked = 0;
+    until("a grant", || {
+        asked += 1;
+        let is_repeat = asked > 1;
+        async move {
+            match store.acquire(request(lock, ttl_ms, 1_000)).await {
+                Err(
+                    StoreError::Held { .. } | StoreError::Lost { reason: EndReason::Expired, .. },
+                ) if is_repeat => None,
+                outcome => unless_late(outcome),
+            }
+        }
+    })
+    .await
+}
+
+/// Waits until a request is refused because another client holds the lock.
+pub(super) async fn until_held(store: &Store, lock: &str, ttl_ms: u64) {
+    until("a refusal", || async {
+        match store.acquire(request(lock, ttl_ms, 0)).await {
+            Err(StoreError::Held { .. }) => Some(()),
+            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => None,
+            other => panic!("{other:?}"),
+        }
+    })
+    .await;
+}
+
+/// Renews a lease that lives, as soon as the nodes answer in time.
+pub(super) async fn renewed(store: &Store, lock: &str, grant: &Grant) {
+    let renewed = until("a renewal", || async {
+        unless_late(store.renew(&name(lock), grant.lease_id, None).await)
+    })
+    .await;
+    assert_eq!(renewed.token, grant.token);
+}
+
+/// Releases a lease that lives, as soon as the nodes answer in time.
+pub(super) async fn released(store: &Store, lock: &str, grant: &Grant) {
+    let mut asked = 0;
+    until("a release", || {
+        asked += 1;
+        let is_repeat = asked > 1;
+        async move {
+            match store.release(&name(lock), grant.lease_id).await {
+                // The request before it was carried out, and its reply came too late.
+                Err(StoreError::Lost { .. }) if is_repeat => Some(()),
+                outcome => {
+                    let ended = unless_late(outcome)?;
+                    assert_eq!((ended.token, ended.reason), (grant.token, EndReason::Released));
+                    Some(())
+                }
+            }
+        }
+    })
+    .await;
+}
+
+/// Grants and releases a lock; the token. Tries again while nothing was granted: the lease of a
+/// request of unknown outcome may live until it ends by its time.
 pub(super) async fn token_of(store: &Store, lock: &str) -> Token {
     until("a grant", || async {
         match store.acquire(request(lock, BRIEF_MS, 1_000)).await {
@@ -45,8 +116,10 @@ pub(super) async fn token_of(store: &Store, lock: &str) -> Token {
                 release(store, lock, grant.lease_id).await;
                 Some(grant.token)
             }
-            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => None,
-            Err(error) => panic!("{error:?}"),
+            Err(StoreError::Held { .. } | StoreError::Lost { reason: EndReason::Expired, .. }) => {
+                None
+            }
+            outcome => unless_late(outcome).map(|grant| grant.token),
         }
     })
     .await
@@ -55,7 +128,12 @@ pub(super) async fn token_of(store: &Store, lock: &str) -> Token {
 async fn release(store: &Store, lock: &str, lease: LeaseId) {
     match store.release(&name(lock), lease).await {
         Ok(ended) => assert_eq!(ended.reason, EndReason::Released),
-        Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => {}
+        // A busy machine may take longer for this than the lease lives.
+        Err(
+            StoreError::Unknown(_)
+            | StoreError::Unavailable(_)
+            | StoreError::Lost { reason: EndReason::Expired, .. },
+        ) => {}
         Err(error) => panic!("{error:?}"),
     }
 }

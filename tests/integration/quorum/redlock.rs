@@ -17,7 +17,10 @@ use fence_tests::wait::{soon, until, until_true};
 use lock_server::store::{Acquire, Grant, StoreError};
 use serde_json::json;
 
-use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote, until_said};
+use super::opening::{
+    LONG_MS, name, released, renewed, request, store_at, token_of, until_all_vote, until_held,
+    until_said,
+};
 
 /// The record of a lock at a node, as any client of Redis sees it.
 const RECORD: &str = "{fence:default}:q:l:";
@@ -167,18 +170,16 @@ async fn the_clock_of_a_node_jumps() {
     let record = format!("{RECORD}x");
     until_true("the node that jumps to know of the lease", || async {
         // A renewal tops up who missed the grant.
-        store.renew(&name("x"), held.lease_id, None).await.unwrap();
+        renewed(&store, "x", &held).await;
         let record: Option<String> = jumps.run(&["GET", &record]).await;
         record.is_some_and(|record| record.contains(&held.lease_id.to_string()))
     })
     .await;
     jumps.step(600);
     for _ in 0..20 {
-        let refused = second.acquire(request("x", LONG_MS, 0)).await.unwrap_err();
-        assert!(matches!(refused, StoreError::Held { .. }), "{refused:?}");
+        until_held(&fresh, "x", LONG_MS).await;
     }
-    let kept = store.renew(&name("x"), held.lease_id, None).await.unwrap();
-    assert_eq!(kept.token, held.token);
+    renewed(&store, "x", &held).await;
     // The node with the wrong clock is needed for every majority from now on.
     others.node_mut(1).kill();
     jumps.step(1_200);
@@ -191,17 +192,9 @@ async fn the_clock_of_a_node_jumps() {
         assert!(nothing, "{refused:?}");
     }
     others.node_mut(1).start_again().await;
-    let kept = until("the lease to be renewed", || async {
-        match store.renew(&name("x"), held.lease_id, None).await {
-            Ok(kept) => Some(kept),
-            Err(StoreError::Unavailable(_) | StoreError::Unknown(_)) => None,
-            Err(error) => panic!("{error:?}"),
-        }
-    })
-    .await;
-    assert_eq!(kept.token, held.token);
+    renewed(&store, "x", &held).await;
     history.releasing(held.lease_id);
-    store.release(&name("x"), held.lease_id).await.unwrap();
+    released(&store, "x", &held).await;
     assert!(second.acquire_in_the_end("x", LONG_MS).await.token > held.token);
     judge(&history);
 }

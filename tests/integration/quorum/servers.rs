@@ -6,11 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use fence_tests::checks;
 use fence_tests::conformance::lock_store::Store;
 use fence_tests::history::{Granted, History};
+use fence_tests::key_file::lease_id;
 use fence_tests::quorum_nodes::QuorumNodes;
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until, until_true};
+use lock_server::store::{Grant, StoreError};
 use service_kit::Kit;
 
-use super::opening::{LONG_MS, name, request, store_at, until_all_vote};
+use super::opening::{
+    LONG_MS, granted, name, released, renewed, request, store_at, unless_late, until_all_vote,
+};
 
 async fn servers(nodes: &QuorumNodes, n: usize) -> Vec<(Store, Kit)> {
     let mut all = Vec::new();
@@ -36,8 +40,12 @@ async fn servers_share_a_lock() {
         let busy = busy.clone();
         tokio::spawn(async move {
             for _ in 0..6 {
-                let invoked_ns = history.now_ns();
-                let grant = store.acquire(request("shared", LONG_MS, LONG_MS)).await.unwrap();
+                let (grant, invoked_ns) = until("a turn", || async {
+                    let invoked_ns = history.now_ns();
+                    let asked = store.acquire(request("shared", LONG_MS, LONG_MS));
+                    unless_late(asked.await).map(|grant| (grant, invoked_ns))
+                })
+                .await;
                 history.granted(Granted {
                     lock: "shared".to_owned(),
                     lease: grant.lease_id,
@@ -51,7 +59,7 @@ async fn servers_share_a_lock() {
                 tokio::task::yield_now().await;
                 assert!(busy.swap(false, Ordering::SeqCst));
                 history.releasing(grant.lease_id);
-                store.release(&name("shared"), grant.lease_id).await.unwrap();
+                released(&store, "shared", &grant).await;
             }
         })
     });
@@ -70,15 +78,15 @@ async fn a_release_elsewhere_wakes() {
     let servers = servers(&nodes, 2).await;
     let one = servers[0].0.clone();
     let two = servers[1].0.clone();
-    let mut held = one.acquire(request("w", LONG_MS, 0)).await.unwrap();
+    let mut held = granted(&one, "w", LONG_MS).await;
     for round in 0..6 {
         let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
         let own = other.clone();
         let waiting =
             tokio::spawn(async move { own.acquire(request("w", LONG_MS, LONG_MS)).await });
         let queued = || async { other.show(&name("w")).await.unwrap().queue_length == 1 };
-        fence_tests::wait::until_true("a place in the queue", queued).await;
-        holder.release(&name("w"), held.lease_id).await.unwrap();
+        until_true("a place in the queue", queued).await;
+        released(holder, "w", &held).await;
         let next = soon("the other server's waiter", waiting).await.unwrap().unwrap();
         assert!(next.token > held.token);
         held = next;
@@ -93,9 +101,14 @@ async fn a_mark_lifts_all_servers() {
     let mark = fence_protocol::Token::new(800_000_000_000_000).unwrap();
     servers[0].0.lift(mark).await.unwrap();
     for lock in ["a", "b", "c"] {
-        let grant = servers[1].0.acquire(request(lock, LONG_MS, 0)).await.unwrap();
+        let grant = granted(&servers[1].0, lock, LONG_MS).await;
         assert!(grant.token > mark, "{} at {lock}", grant.token);
     }
+}
+
+/// `true` if the nodes took too long for a request.
+fn is_late(outcome: &Result<Grant, StoreError>) -> bool {
+    matches!(outcome, Err(StoreError::Unavailable(_) | StoreError::Unknown(_)))
 }
 
 /// The same request at two servers at once, as from a client that lost patience: one grant.
@@ -104,14 +117,20 @@ async fn one_id_at_two_servers_is_one_grant() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 2).await;
     for round in 0..20 {
-        let lock = format!("twice/{round}");
-        let asked = request(&lock, LONG_MS, LONG_MS);
-        let (one, two) =
-            tokio::join!(servers[0].0.acquire(asked.clone()), servers[1].0.acquire(asked.clone()));
-        let one = one.unwrap();
-        let two = two.unwrap();
-        assert_eq!(one.token, two.token, "round {round}");
-        let renewed = servers[0].0.renew(&name(&lock), asked.lease_id, None).await.unwrap();
-        assert_eq!(renewed.token, one.token);
+        // Where the nodes took too long for one of the two, nothing is said of the other.
+        let (lock, one, two) = until("two replies", || async {
+            let lock = format!("twice/{round}/{}", lease_id());
+            let asked = request(&lock, LONG_MS, LONG_MS);
+            let first = servers[0].0.acquire(asked.clone());
+            let second = servers[1].0.acquire(asked);
+            let (one, two) = tokio::join!(first, second);
+            if is_late(&one) || is_late(&two) {
+                return None;
+            }
+            Some((lock, one.unwrap(), two.unwrap()))
+        })
+        .await;
+        assert_eq!((one.token, one.lease_id), (two.token, two.lease_id), "round {round}");
+        renewed(&servers[0].0, &lock, &one).await;
     }
 }

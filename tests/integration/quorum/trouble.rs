@@ -8,7 +8,7 @@ use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
-use lock_server::store::{ListQuery, StoreError};
+use lock_server::store::ListQuery;
 use service_kit::Kit;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,7 +16,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::membership::count;
-use super::opening::{LONG_MS, name, request, store_at, token_of, until_all_vote, until_said};
+use super::opening::{
+    LONG_MS, granted, released, request, store_at, token_of, until_all_vote, until_held, until_said,
+};
 
 const META: &str = "{fence:default}:q:meta";
 const HOUR_MS: u64 = 3_600_000;
@@ -31,10 +33,9 @@ async fn a_request_that_was_refused_keeps_no_node_away() {
     let nodes = QuorumNodes::start(3).await;
     let (store, kit) = store_at(&nodes.url()).await.unwrap();
     until_all_vote(&kit).await;
-    let held = store.acquire(request("a", 1_500, 0)).await.unwrap();
-    let refused = store.acquire(request("a", HOUR_MS, 0)).await;
-    assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
-    store.release(&name("a"), held.lease_id).await.unwrap();
+    let held = granted(&store, "a", 10_000).await;
+    until_held(&store, "a", HOUR_MS).await;
+    released(&store, "a", &held).await;
     nodes.node(2).run::<()>(&["FLUSHALL"]).await;
     until_said(&kit, "it has rejoined, and votes within").await;
     until_all_vote(&kit).await;
@@ -59,8 +60,8 @@ async fn a_full_node_that_forgot_costs_the_others_one_view() {
     // Time enough for some more attempts, while the others continue.
     let began = std::time::Instant::now();
     while began.elapsed() < Duration::from_secs(1) {
-        let grant = store.acquire(request("a", LONG_MS, 0)).await.unwrap();
-        store.release(&name("a"), grant.lease_id).await.unwrap();
+        let grant = granted(&store, "a", LONG_MS).await;
+        released(&store, "a", &grant).await;
     }
     assert_eq!(count(&kit, "fencepost_lock_quorum_view_bumps"), 1);
     let view: String = nodes.node(0).run(&["HGET", META, "view"]).await;

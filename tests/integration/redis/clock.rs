@@ -109,7 +109,7 @@ async fn a_jump_where_nothing_lives_stops_no_grant() {
     let redis = SteppedRedis::start().await;
     let server = server(&redis.url()).await;
     redis.step(HOUR);
-    server.locks().grant("a", 300).await;
+    server.locks().grant("a", 3_000).await;
     assert_eq!(jumps(&server).await, 1);
     let left: Option<String> = redis.run(&["GET", "{fence:default}:paused-for"]).await;
     assert_eq!(left, None);

@@ -7,7 +7,7 @@ use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError};
 
 use super::kinds::{BRIEF, name, queue_of, request, server, server_with};
 
-const LONG_MS: u64 = 60_000;
+const LONG_MS: u64 = 600_000;
 
 fn shared(ttl_ms: u64) -> Acquire {
     Acquire { mode: Mode::Shared, ..request("many", ttl_ms, 0) }
@@ -31,8 +31,8 @@ async fn many_leases_do_not_disturb_each_other() {
     for _ in 0..30 {
         kept.push(store.acquire(shared(LONG_MS)).await.unwrap());
     }
-    let short = Acquire { lock_delay_ms: 1, ..shared(300) };
-    let closing = Acquire { lock_delay_ms: LONG_MS, ..shared(300) };
+    let short = Acquire { lock_delay_ms: 1, ..shared(3_000) };
+    let closing = Acquire { lock_delay_ms: LONG_MS, ..shared(3_000) };
     store.acquire(short).await.unwrap();
     store.acquire(closing).await.unwrap();
     for at in [29, 0, 14, 3, 3] {
@@ -65,7 +65,7 @@ async fn nothing_remains_of_idle_locks() {
     let store = server_with(&redis, BRIEF).await;
     let permit = |ttl_ms| Acquire { mode: Mode::Permit { size: 2 }, ..request("p", ttl_ms, 0) };
     let held = store.acquire(permit(LONG_MS)).await.unwrap();
-    store.acquire(Acquire { lock_delay_ms: 50, ..permit(100) }).await.unwrap();
+    store.acquire(Acquire { lock_delay_ms: 500, ..permit(2_000) }).await.unwrap();
     let lease_id = fence_tests::key_file::lease_id();
     let part = |lock| Acquire { lease_id, ..request(lock, LONG_MS, 50) };
     let impatient = vec![part("free"), Acquire { mode: Mode::Permit { size: 2 }, ..part("p") }];
@@ -105,7 +105,7 @@ async fn what_cannot_be_read_is_refused() {
     refused(store.show(&name("theirs")).await.map(drop));
     assert_eq!(digest().await, before);
     // Other locks are not held up by it.
-    store.acquire(request("short", 100, 0)).await.unwrap();
+    store.acquire(request("short", 2_000, 0)).await.unwrap();
     soon("the lock", store.acquire(request("short", LONG_MS, LONG_MS))).await.unwrap();
     let _: u64 = redis.run(&["DEL", KEY]).await;
     let next = store.acquire(request("theirs", LONG_MS, 0)).await.unwrap();

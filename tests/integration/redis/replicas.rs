@@ -260,7 +260,7 @@ async fn a_forged_word_takes_nothing_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_reply_reports_a_grant_that_is_to_be_rolled_back() {
     let redis = Replicated::start(1).await;
-    let servers = [redis.server(1, "3s").await, redis.server(1, "1s").await];
+    let servers = [redis.server(1, "10s").await, redis.server(1, "1s").await];
     let [locks, others] = [servers[0].locks(), servers[1].locks()];
     let warm = granted(&locks, "warm", lease_id()).await;
     redis.stop().await;

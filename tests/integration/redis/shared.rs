@@ -41,7 +41,7 @@ async fn expiry_at_one_server_wakes_the_waiter_of_another() {
     let redis = Redis::start().await;
     let one = lock_server(&redis).await;
     let two = lock_server(&redis).await;
-    let first = one.locks().grant("wakes", 500).await;
+    let first = one.locks().grant("wakes", 3_000).await;
     let ask = json!({"ttl_ms": 60_000, "wait_ms": 60_000});
     let next = soon("the grant after expiry", two.locks().acquire("wakes", ask)).await.lease();
     assert!(next.token > first.token);

@@ -12,7 +12,9 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{Acquire, ListQuery, LockStore, NewSession, StoreError};
+use lock_server::store::{
+    Acquire, Limits, ListQuery, LockStore, NewSession, StoreError, StoreOptions,
+};
 use service_kit::Kit;
 use tokio::task::JoinSet;
 
@@ -27,11 +29,12 @@ const AT_ONCE: usize = 64;
 
 type Store = Arc<dyn LockStore>;
 
+/// The ends of leases are remembered for as long as a busy machine needs to end them all.
 async fn store_at(url: &str) -> Store {
     let kit = Kit::new("large sessions");
-    lock_server::store::open(&url.parse().unwrap(), &fence_tests::store_options::patient(), &kit)
-        .await
-        .unwrap()
+    let limits = Limits { ended_retention_ms: 300_000, ..Limits::default() };
+    let options = StoreOptions { limits, ..fence_tests::store_options::patient() };
+    lock_server::store::open(&url.parse().unwrap(), &options, &kit).await.unwrap()
 }
 
 fn name(number: usize) -> LockName {

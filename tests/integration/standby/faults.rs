@@ -7,7 +7,7 @@ use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::json;
 
-use super::{LONG_TTL, Member, Pair};
+use super::{LONG_TTL, Member, Pair, is_problem};
 
 /// Neither guard reaches the lock server: the leader stops at the end of its lease, and nothing is
 /// forwarded until one is granted again.
@@ -20,9 +20,10 @@ async fn a_leader_without_lock_server_stops_in_time() {
         member.to_locks.set(Fault::Blackhole);
     }
     let old = &pair.members[leader];
-    until("the leader to stop", || async {
+    until_true("the leader to stop", || async {
         let reply = old.put("doc", 33, "more").await.unwrap();
-        (reply.status == 503).then(|| reply.problem(Code::NotLeader))
+        assert!(matches!(reply.status, 204 | 503 | 504), "{reply:?}");
+        is_problem(&reply, Code::NotLeader)
     })
     .await;
     let applied = pair.applied("doc").len();
@@ -41,7 +42,7 @@ async fn a_leader_without_lock_server_stops_in_time() {
 /// Only the leader loses its way to the lock server. It stops before the standby starts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_leader_that_is_cut_off_is_replaced() {
-    let pair = Pair::start().await;
+    let pair = Pair::with_ttl(LONG_TTL).await;
     let leader = pair.leader().await;
     let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
     let mut token = 33;
@@ -137,7 +138,10 @@ async fn an_emptied_redis_lowers_no_mark() {
         let reply = pair.members[leader].put("doc", token, "stale").await.unwrap();
         reply.problem(Code::StaleToken);
     }
-    let values: Vec<String> = pair.applied("doc").into_iter().map(|(.., value)| value).collect();
+    let applied = pair.applied("doc");
+    let mut values: Vec<String> = applied.into_iter().map(|(.., value)| value).collect();
+    // Repeated where its outcome was unknown.
+    values.dedup();
     assert_eq!(values, ["one", "above"]);
 }
 

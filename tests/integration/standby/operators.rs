@@ -6,7 +6,7 @@ use fence_tests::api::{Api, Reply};
 use fence_tests::wait::until;
 use serde_json::{Value, json};
 
-use super::{LONG_TTL, Member, Pair};
+use super::{LASTING_TTL, Member, Pair};
 
 async fn quarantine(member: &Member) -> Option<Quarantine> {
     let reply = Api::new(&member.server.base).get("/v1/lanes").await;
@@ -28,7 +28,7 @@ fn resolve(id: &str) -> Value {
 /// all that it has.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_operator_ends_the_wait_for_the_guard_before() {
-    let mut pair = Pair::with_ttl(LONG_TTL).await;
+    let mut pair = Pair::with_ttl(LASTING_TTL).await;
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 33, "one").await;
     pair.members[leader].server.process.kill();

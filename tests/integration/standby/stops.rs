@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use super::load::Load;
-use super::{Member, Pair, TTL, put};
+use super::{LONG_TTL, Member, Pair, is_problem, put};
 
 /// Requests that are sent to a stopped guard.
 const BURST: usize = 12;
@@ -38,13 +38,14 @@ async fn a_killed_leader_is_replaced_and_nothing_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stopped_leader_that_resumes_forwards_nothing() {
     let mut seed = Seed::of_run("standby::a_stopped_leader_that_resumes_forwards_nothing");
-    let pair = Pair::start().await;
+    let pair = Pair::with_ttl(LONG_TTL).await;
     let mut token = 10;
     for round in 0..rounds(2, 40) {
         let leader = pair.leader().await;
         let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
         token += 1;
         pair.written_through(leader, "doc", token, &format!("warm {round}")).await;
+        let terms = old.terms().await;
         let mut requests = JoinSet::new();
         for write in 0..BURST {
             later(&mut requests, old, token, format!("before {round}.{write}"));
@@ -60,34 +61,63 @@ async fn a_stopped_leader_that_resumes_forwards_nothing() {
         pair.written_through(1 - leader, "doc", token, &format!("next {round}")).await;
         let applied = pair.applied("doc").len();
         old.server.process.resume();
-        let mut refused = 0;
+        let refused = Refused::from_requests(&mut requests).await;
+        // On a busy machine its successor loses the lead, and it may lead again.
+        let led_again = old.terms().await > terms;
+        assert!(refused.quarantined == 0 || led_again, "a lane waits, and it did not lead again");
+        let is_enough = refused.by_a_standby > 0 || led_again;
+        assert!(is_enough, "nothing of {BURST} requests was refused, {before} were before");
+        pair.tokens_never_fell("doc");
+        let mut late = pair.applied("doc").split_off(applied);
+        late.retain(|(_, through, _)| through == old.name);
+        assert_eq!(late, [], "the old leader forwarded after its successor: {late:?}");
+        is_a_standby(old, new, token + 1).await;
+    }
+}
+
+/// Refusals among the replies of a leader that was stopped.
+#[derive(Default)]
+struct Refused {
+    by_a_standby: usize,
+    quarantined: usize,
+}
+
+impl Refused {
+    async fn from_requests(requests: &mut Replies) -> Self {
+        let mut refused = Self::default();
         while let Some(reply) = soon("the replies of the old leader", requests.join_next()).await {
             let Ok(reply) = reply.unwrap() else { continue };
             match reply.status {
+                503 if is_problem(&reply, Code::Quarantined) => refused.quarantined += 1,
                 503 => {
                     reply.problem(Code::NotLeader);
-                    refused += 1;
+                    refused.by_a_standby += 1;
                 }
                 // Acknowledged, or cut, before the stop; of unknown outcome, or refused, after it.
                 204 | 412 | 504 => {}
                 _ => panic!("{reply:?}"),
             }
         }
-        assert!(refused > 0, "nothing of {BURST} requests was refused, {before} were before");
-        pair.tokens_never_fell("doc");
-        let late = pair.applied("doc").split_off(applied);
-        assert_eq!(late, [], "the old leader forwarded after its successor: {late:?}");
-        // It is a standby now, without a restart.
-        let problem = old.put("doc", token + 1, "late").await.unwrap().problem(Code::NotLeader);
-        assert!(problem.retryable);
-        assert!(new.leads().await || !old.leads().await);
+        refused
+    }
+}
+
+/// The old leader is a standby now, without a restart; unless its successor has lost the lead
+/// meanwhile.
+async fn is_a_standby(old: &Member, new: &Member, token: u64) {
+    let term = new.term().await;
+    let reply = old.put("doc", token, "late").await.unwrap();
+    let leads = old.leads().await;
+    if term.is_some() && new.term().await == term {
+        assert!(reply.problem(Code::NotLeader).retryable);
+        assert!(!leads, "both lead");
     }
 }
 
 /// A write of the killed leader is still at the datastore: the standby waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_at_the_datastore_is_waited_for() {
-    let mut pair = Pair::start().await;
+    let mut pair = Pair::with(LONG_TTL, "3s").await;
     let leader = pair.leader().await;
     let mut hold = pair.setting.upstream.hold("33");
     let mut requests = JoinSet::new();
@@ -97,14 +127,16 @@ async fn a_write_at_the_datastore_is_waited_for() {
     let next = &pair.members[1 - leader];
     let first = until("the standby to lead", || async {
         let reply = next.put("doc", 34, "34").await.unwrap();
-        let code = reply.json()["code"].clone();
-        (code != "not-leader").then_some(reply)
+        (!is_problem(&reply, Code::NotLeader)).then_some(reply)
     })
     .await;
     first.problem(Code::Quarantined);
     hold.release();
     pair.written_through(1 - leader, "doc", 34, "34").await;
-    assert_eq!(pair.setting.upstream.values(), ["33", "34"]);
+    let mut values = pair.setting.upstream.values();
+    // Repeated where its outcome was unknown.
+    values.dedup();
+    assert_eq!(values, ["33", "34"]);
 }
 
 type Replies = JoinSet<Result<fence_tests::api::Reply, String>>;
@@ -126,7 +158,7 @@ const REST_BYTES: usize = 1000;
 /// it from the upstream.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_rest_of_a_body_stays_behind() {
-    let pair = Pair::with(TTL, "3s").await;
+    let pair = Pair::with(LONG_TTL, "20s").await;
     let leader = pair.leader().await;
     let [old, new] = [&pair.members[leader], &pair.members[1 - leader]];
     let address = old.api.base().trim_start_matches("http://").to_owned();

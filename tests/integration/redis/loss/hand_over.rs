@@ -34,14 +34,14 @@ async fn no_lock_passes_on_in_a_pause() {
     let released = hold(&store, request("release", 60_000, 0)).await;
     hold(&store, request("revoke", 60_000, 0)).await;
     hold(&store, Acquire { session: Some(session), ..request("session", 100, 0) }).await;
-    hold(&store, request("expiry", 3_000, 0)).await;
-    hold(&store, Acquire { lock_delay_ms: 200, ..request("delay", 3_000, 0) }).await;
+    hold(&store, request("expiry", 6_000, 0)).await;
+    hold(&store, Acquire { lock_delay_ms: 200, ..request("delay", 6_000, 0) }).await;
     let mut waiting = Vec::new();
     for lock in ["release", "revoke", "session", "expiry", "delay"] {
         waiting.push((lock, wait_for(&store, lock).await));
     }
     // What is in use is an hour too long for a test: the waiters asked for it.
-    begin_pause(&redis, 3_500).await;
+    begin_pause(&redis, 7_000).await;
     let (until, _) = pause(&redis).await;
 
     store.release(&name("release"), released).await.unwrap();

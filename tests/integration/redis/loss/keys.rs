@@ -69,10 +69,10 @@ async fn a_queue_of_another_type_holds_up_no_other_lock() {
     let store = server_at(&redis.url(), AfterLoss::Grant).await;
     let mut waiting = Vec::new();
     for lock in ["a", "b"] {
-        store.acquire(request(lock, 1_000, 0)).await.unwrap();
+        store.acquire(request(lock, 5_000, 0)).await.unwrap();
         let own = store.clone();
         waiting
-            .push(tokio::spawn(async move { own.acquire(request(lock, 200, PATIENT_MS)).await }));
+            .push(tokio::spawn(async move { own.acquire(request(lock, 5_000, PATIENT_MS)).await }));
         super::super::kinds::queue_of(&store, lock, 1).await;
     }
     let queue = "{fence:default}:lock:a#";

@@ -17,7 +17,7 @@ async fn tokens_rise_where_an_old_master_is_chosen_again() {
     let args = ["--after-loss", "grant"];
     let ttl = json!({"ttl_ms": 60_000});
     let server = Setup::lock_server(&group.url()).args(&args).start().await;
-    let at_first = server.locks().acquire("orders/1", ttl.clone()).await.lease();
+    let at_first = super::granted(&server.locks(), "orders/1").await;
     group.isolate(first);
     let second = group.another_master(first).await;
     let locks = server.locks();
@@ -35,7 +35,7 @@ async fn tokens_rise_where_an_old_master_is_chosen_again() {
     group.heal();
     assert_eq!(group.another_master(second).await, first);
     let server = Setup::lock_server(&group.url()).args(&args).start().await;
-    let later = server.locks().acquire("orders/2", ttl).await.lease();
+    let later = super::granted(&server.locks(), "orders/2").await;
     assert!(later.token > at_second.token, "{later:?} after {at_second:?}");
 }
 

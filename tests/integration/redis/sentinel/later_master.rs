@@ -22,7 +22,7 @@ async fn an_old_master_whose_replica_came_back_grants_nothing() {
     let args = ["--wait-replicas", "1", "--after-loss", "grant"];
     let here = Setup::lock_server(&group.url_here()).args(&args).start().await;
     let there = Setup::lock_server(&group.url_there()).args(&args).start().await;
-    let before = here.locks().acquire("orders/1", json!({"ttl_ms": 60_000})).await.lease();
+    let before = super::granted(&here.locks(), "orders/1").await;
     group.split(old);
     let new = group.another_master(old).await;
     follows(&group, 3 - old - new, new).await;

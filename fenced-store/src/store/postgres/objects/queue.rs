@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use fence_protocol::{LockName, Namespace};
 use postgres_link::{ConnectOptions, LinkError, PostgresLink, error_text};
+use service_kit::clock;
 use service_kit::tasks::Tasks;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::error::SqlState;
@@ -92,7 +93,7 @@ impl Waiting {
             self.slow.retain(|_, since| since.elapsed() < SLOW_FOR);
         }
         if self.slow.len() < QUEUE {
-            self.slow.insert(lock.clone(), Instant::now());
+            self.slow.insert(lock.clone(), clock::now());
         }
     }
 }
