@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use fence_protocol::LeaseId;
 use fence_protocol::wire::lock::LeaseReply;
 use http::Method;
 use serde_json::json;
@@ -149,7 +148,7 @@ impl Worker {
             self.write(name, &lease).await;
         }
         if self.seed.below(4) == 0 {
-            self.acquire_again(name, lease.lease_id).await;
+            self.acquire_again(name, &lease).await;
         }
     }
 
@@ -193,22 +192,34 @@ impl Worker {
         if answer.reply.status == 410 {
             // Only an earlier try whose reply was lost can have ended the lease. Its record has
             // forgotten that after as many others.
-            let grants = self.history.grants();
-            let is_later = |grant: &&Granted| grant.lock == name && grant.token > lease.token.get();
-            let later = grants.iter().filter(is_later).count();
+            let later = self.granted_between(name, lease.token.get(), u64::MAX);
             let is_known = answer.reply.json()["reason"] == "released" || later >= ENDED_KEPT;
             let text = format!("an acknowledged lease was forgotten ({later} later): {answer:?}");
             assert!(answer.is_repeat && is_known, "{text}");
         }
     }
 
-    /// L3: an id that ended is not granted again, whichever process was killed since.
-    async fn acquire_again(&self, name: &str, lease: LeaseId) {
-        let ask = json!({"lease_id": lease, "owner": format!("worker {}", self.number)});
-        if let Ok(reply) = self.locks.try_acquire(name, ask).await {
-            let text = format!("an ended id was granted again: {reply:?}");
-            assert!(matches!(reply.status, 410 | 503 | 504), "{text}");
+    /// L3: an id that ended is not granted again, whichever process was killed since. Its record
+    /// has forgotten it after as many others: the request may have been held up for that long.
+    async fn acquire_again(&self, name: &str, lease: &LeaseReply) {
+        let lease_id = lease.lease_id;
+        let ask = json!({"lease_id": lease_id, "owner": format!("worker {}", self.number)});
+        let Ok(reply) = self.locks.try_acquire(name, ask).await else { return };
+        if reply.status != 200 {
+            return assert!(matches!(reply.status, 410 | 503 | 504), "{reply:?}");
         }
+        let again = reply.lease().token.get();
+        until_true("as many later leases: an ended id was granted again", || async {
+            self.granted_between(name, lease.token.get(), again) >= ENDED_KEPT
+        })
+        .await;
+        let _ = self.locks.try_post(name, "release", json!({"lease_id": lease_id})).await;
+    }
+
+    /// Number of grants of a lock with tokens between these, of those that clients know.
+    fn granted_between(&self, name: &str, after: u64, before: u64) -> usize {
+        let is_between = |grant: &&Granted| grant.token > after && grant.token < before;
+        self.history.grants().iter().filter(|grant| grant.lock == name).filter(is_between).count()
     }
 
     /// Repeats a request until it gets one of these statuses.
