@@ -142,9 +142,7 @@ async fn a_client_that_reads_nothing_at_the_limit_gets_an_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_reads_nothing_holds_up_no_other() {
     let redis = Redis::with(&[("appendonly", "no")]).await;
-    // A share that the replies do not fill while a busy machine begins to read them.
-    let limit = ["--max-redis-buffer-bytes", "33554432"];
-    let guard = port(&setup(&redis.url()).args(&limit)).await;
+    let guard = port(&setup(&redis.url()).args(&SMALL[..4])).await;
     let grant = Grant::new(1, "1");
     let key = grant.key("a");
     let client = RespClient::fenced(&guard.address, &grant.credential).await;
