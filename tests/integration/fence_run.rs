@@ -197,14 +197,12 @@ async fn signals_reach_the_whole_group() {
                   echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&[], script);
     site.job_pid().await;
-    until_true("the inner process", || async { site.file("inner").exists() }).await;
-    let inner = std::fs::read_to_string(site.file("inner")).unwrap();
+    let inner = site.pid_in("inner").await;
     process.terminate();
     let output = process.ended().await;
     assert_eq!(output.code, 3, "{output:?}");
     assert!(output.stdout.contains("outer") && output.stdout.contains("inner"), "{output:?}");
-    let inner: i32 = inner.trim().parse().unwrap();
-    until_dead(Pid::from_raw(inner).unwrap()).await;
+    until_dead(inner).await;
     assert_eq!(site.locks.show("job").await.state, LockState::Free);
 }
 

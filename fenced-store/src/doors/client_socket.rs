@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 use postgres_link::PostgresSocket;
 use rustls::Connection;
 use service_kit::socket;
@@ -52,6 +52,10 @@ impl Sink for OwnedWriteHalf {
         OwnedWriteHalf::try_write_vectored(self, slices)
     }
 }
+
+/// Most bytes that one read brings, however large the buffer: what is held of a client grows by no
+/// more beyond a limit.
+pub(in crate::doors) const READ_MAX: usize = 64 * 1024;
 
 /// Pause of accepting when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -155,13 +159,14 @@ pub(in crate::doors) enum ClientReader {
 }
 
 impl ClientReader {
-    /// Appends what has arrived; 0 when the client sends no more. Cancel-safe.
+    /// Appends what has arrived, at most [`READ_MAX`] bytes; 0 when the client sends no more.
+    /// Cancel-safe.
     ///
     /// # Errors
     /// The socket's, and bytes that are no TLS: the connection must not be used again.
     pub(in crate::doors) async fn read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         match self {
-            Self::Plain(reader) => reader.read_buf(buf).await,
+            Self::Plain(reader) => reader.read_buf(&mut buf.limit(READ_MAX)).await,
             Self::Tls(reader) => reader.read_buf(buf).await,
         }
     }
@@ -182,13 +187,13 @@ impl ClientReader {
         }
     }
 
-    /// Appends what has arrived by now.
+    /// Appends what has arrived by now, at most [`READ_MAX`] bytes.
     ///
     /// # Errors
     /// `WouldBlock` if there is nothing, and those of [`ClientReader::read_buf`].
     pub(in crate::doors) fn try_read_buf(&mut self, buf: &mut BytesMut) -> io::Result<usize> {
         match self {
-            Self::Plain(reader) => reader.try_read_buf(buf),
+            Self::Plain(reader) => reader.try_read_buf(&mut buf.limit(READ_MAX)),
             Self::Tls(reader) => reader.try_read_buf(buf),
         }
     }

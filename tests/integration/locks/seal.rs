@@ -12,10 +12,11 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 
 use super::guards::{FAR, raise, readiness, with_guards};
 use super::site::{Kind, Site, waiting};
-use super::witness::Witness;
+use super::witness::{Seal, Witness};
 
 const REQUIRED: &[&str] = &["--seal", "*=required"];
 const LAZY: &[&str] = &["--seal", "*=lazy"];
@@ -152,6 +153,7 @@ async fn a_stalled_guard_holds_up_the_grant_and_not_the_lock() {
     let detail = unsealed(&locks.acquire("job", json!({"ttl_ms": 1_000})).await);
     assert!(!detail.contains("2000 ms"), "{detail}");
     site.guards[0].process.resume();
+    site.guards[0].guard().0.get("/livez").await.expect(200);
     let lease = locks.grant("job", 60_000).await;
     site.writes(0, &lease).await;
     until_true("the check to be well", || async {
@@ -175,6 +177,50 @@ async fn a_repeat_gets_the_same_though_the_guard_is_gone() {
     let late = site.locks().acquire("job", body).await.lease();
     assert_eq!(late.token, first.token);
     assert_eq!(site.locks().show("job").await.state, LockState::Held);
+}
+
+/// A request and its retry, whose seals are both under way: with the seal and reply of each.
+async fn with_retry(guard: &Witness, locks: &Locks) -> [(Seal, JoinHandle<Reply>); 2] {
+    guard.hold();
+    let body = json!({"lease_id": lease_id(), "ttl_ms": 600_000});
+    let ask = || async {
+        let locks = locks.clone();
+        let body = body.clone();
+        let reply = tokio::spawn(async move { locks.acquire("job", body).await });
+        (guard.seal().await, reply)
+    };
+    [ask().await, ask().await]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_seal_ends_no_lease_that_a_retry_has_received() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let locks = server.locks();
+    let [(seal, request), (retried, retry)] = with_retry(&guard, &locks).await;
+    retried.take();
+    let lease = soon("the grant", retry).await.unwrap().lease();
+    seal.fail();
+    let detail = unsealed(&soon("the refusal", request).await.unwrap());
+    assert!(detail.contains("an earlier request with this id stays"), "{detail}");
+    let shown = locks.show("job").await;
+    let holder = shown.holder.expect("a holder");
+    assert_eq!((holder.lease_id, holder.info.token), (lease.lease_id, lease.token));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_receives_no_lease_that_a_failed_seal_has_ended() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let locks = server.locks();
+    let [(seal, request), (retried, retry)] = with_retry(&guard, &locks).await;
+    seal.fail();
+    let detail = unsealed(&soon("the refusal", request).await.unwrap());
+    assert!(detail.contains("was rolled back"), "{detail}");
+    retried.take();
+    let detail = unsealed(&soon("the reply", retry).await.unwrap());
+    assert!(detail.contains("found a guard that was not sealed"), "{detail}");
+    assert_eq!(locks.show("job").await.state, LockState::Free);
 }
 
 /// The store cannot be used at the moment when an unsealed grant is to be returned: it is returned

@@ -96,6 +96,9 @@ const SMALL: [&str; 6] = [
     "2s",
 ];
 
+/// Most bytes that one read of the guard brings.
+const READ_MAX: usize = 64 * 1024;
+
 /// Sends more than the guard may hold, and only then reads: earlier replies, the error, the end.
 /// Returns the number of these replies, and the error.
 async fn exceed(client: &mut RespClient, key: &str) -> (usize, String) {
@@ -115,6 +118,9 @@ fn assert_reported(guard: &Port, error: &str) {
     {
         assert!(error.contains(part), "{error}");
     }
+    let (held, _) = error.split_once(" bytes of commands wait").expect("the bytes of commands");
+    let held: usize = held.rsplit(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    assert!(held < 2_097_152 + READ_MAX, "{error}");
     let log = guard.server.process.stderr();
     assert!(log.contains("a client of the Redis port is disconnected"), "{log}");
     assert!(log.contains("no reply was read for 2000 ms"), "{log}");

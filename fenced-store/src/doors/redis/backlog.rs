@@ -19,8 +19,10 @@ pub(super) const REPLIES_FULL: &str = "the client has left more replies unread t
                                        the buffers holds, or other clients need their memory";
 
 /// Returns the number of bytes of commands from which on nothing more is received while the client
-/// leaves replies unread. The last read may have brought as many: a buffer grows by doubling. As
-/// many bytes of replies may wait before them.
+/// leaves replies unread. The last read may have brought [`READ_MAX`] beyond it, and as many bytes
+/// of replies may wait before them: together half of what one buffer may hold.
+///
+/// [`READ_MAX`]: crate::doors::client_socket::READ_MAX
 pub(super) fn limit(identity: &Identity, budget: &Budget) -> usize {
     match identity.is_stranger() {
         true => FREE,

@@ -26,7 +26,7 @@ impl Machine {
     /// Returns the highest token of the live leases of an id that may not be confirmed yet.
     pub fn unconfirmed(&self, locks: &[LockName], lease_id: LeaseId) -> Option<Token> {
         let confirmed = self.sharing.as_ref()?.confirmed?;
-        let live = locks.iter().filter_map(|lock| self.records.get(lock)?.holders.get(lease_id));
+        let live = locks.iter().filter_map(|lock| self.holder(lock, lease_id));
         let new = live.filter(|holder| holder.deliverer.is_some());
         new.map(|holder| holder.token).filter(|token| token.get() > confirmed).max()
     }
@@ -40,7 +40,7 @@ impl Machine {
         lease_id: LeaseId,
     ) -> Option<Vec<Grant>> {
         let own = Some(self.server());
-        let held = |lock: &LockName| self.records.get(lock)?.holders.get(lease_id);
+        let held = |lock: &LockName| self.holder(lock, lease_id);
         if !locks.iter().all(|lock| held(lock).is_some_and(|holder| holder.deliverer == own)) {
             return None;
         }

@@ -6,7 +6,7 @@ use fence_protocol::{LeaseId, LockName};
 use super::Machine;
 use super::groups::Group;
 use crate::StoreError;
-use crate::record::Waiter;
+use crate::record::{Holder, Waiter};
 
 /// A request that has left its queue, or all of its queues.
 pub(super) struct Left {
@@ -84,12 +84,15 @@ impl Machine {
     }
 
     /// Rolls back grants that were never acknowledged, like [`withdraw_all`](Self::withdraw_all),
-    /// but without remembering the id as ended, so that it may be retried. Returns whether no lease
-    /// of it lives.
+    /// but without remembering the id as ended, so that it may be retried; one that its client has
+    /// released meanwhile stays ended. Returns whether no lease of it lives.
     pub fn roll_back(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
+        self.tick(now_ms);
+        let lives = |lock: &&LockName| self.holder(lock, lease_id).is_some();
+        let live: Vec<&LockName> = locks.iter().filter(lives).collect();
         let is_rolled_back = self.roll_back_own(now_ms, locks, lease_id);
         if is_rolled_back {
-            for lock in locks {
+            for lock in live {
                 let Some(mut record) = self.take_out(lock) else { continue };
                 record.ended.retain(|ended| ended.lease_id != lease_id);
                 self.put_back(lock.clone(), record);
@@ -98,11 +101,15 @@ impl Machine {
         is_rolled_back
     }
 
+    pub(super) fn holder(&self, lock: &LockName, lease_id: LeaseId) -> Option<&Holder> {
+        self.records.get(lock)?.holders.get(lease_id)
+    }
+
     fn roll_back_own(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
         self.tick(now_ms);
         let own = Some(self.server());
-        let live = |lock: &LockName| self.records.get(lock)?.holders.get(lease_id);
-        let is_own = locks.iter().filter_map(live).all(|holder| holder.deliverer == own);
+        let mut live = locks.iter().filter_map(|lock| self.holder(lock, lease_id));
+        let is_own = live.all(|holder| holder.deliverer == own);
         if is_own {
             for lock in locks {
                 self.roll_back_one(now_ms, lock, lease_id);

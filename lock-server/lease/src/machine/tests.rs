@@ -144,6 +144,30 @@ fn a_grant_that_no_client_received_is_rolled_back_and_handed_on() {
     assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
 }
 
+/// Nothing was acknowledged, so the id may be asked with again; not so once its client has released
+/// it.
+#[test]
+fn an_unacknowledged_grant_is_forgotten_unless_it_was_released() {
+    for is_released in [false, true] {
+        let mut machine = machine();
+        granted(machine.acquire(0, request("a", 1, 0)));
+        machine.acquire(1, request("a", 2, 500));
+        machine.release(2, &lock("a"), id(1)).unwrap();
+        if is_released {
+            machine.release(3, &lock("a"), id(2)).unwrap();
+        }
+        assert!(machine.roll_back(4, &[lock("a")], id(2)));
+        match machine.acquire(5, request("a", 2, 0)) {
+            Reply::Done(Ok(_)) => assert!(!is_released),
+            again => {
+                let error = refused(again);
+                assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+                assert!(is_released);
+            }
+        }
+    }
+}
+
 /// The connection broke, the retry has the lock: the late withdrawal of the first connection must
 /// not take the lock away.
 #[test]

@@ -6,7 +6,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 use tokio::io::AsyncWrite as _;
 use tokio_util::io::poll_read_buf;
 
@@ -14,6 +14,7 @@ use super::super::super::backlog::{self, BUFFERS_FULL};
 use super::super::super::resp::encode;
 use super::super::super::session::Flow;
 use super::{ClusterSession, ClusterSocket, FLUSH, READ};
+use crate::doors::client_socket::READ_MAX;
 
 /// Result of one step.
 enum Moved {
@@ -101,7 +102,7 @@ async fn step(socket: &mut ClusterSocket, bytes: &[u8], mut into: Option<&mut By
         };
         let (Poll::Pending, Some(buf)) = (&moved, &mut into) else { return moved };
         buf.reserve(READ);
-        poll_read_buf(Pin::new(&mut *socket), cx, *buf).map(Moved::Received)
+        poll_read_buf(Pin::new(&mut *socket), cx, &mut buf.limit(READ_MAX)).map(Moved::Received)
     })
     .await
 }
