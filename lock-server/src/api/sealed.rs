@@ -2,6 +2,7 @@
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LockName, SessionId};
+use futures_util::future::join_all;
 use service_kit::problem::Reject;
 
 use super::Service;
@@ -54,19 +55,29 @@ impl Refused {
 /// Returns the grant once it may be acknowledged.
 ///
 /// # Cancel safety
-/// If dropped, the lease stays as it is: the caller rolls it back if no client can retry.
+/// If dropped, guards are sealed or the lease rolled back all the same; a sealed lease stays as it
+/// is: the caller rolls it back if no client can retry.
 pub(super) async fn one(
     service: &Service,
     lock: &LockName,
     session: Option<SessionId>,
     result: Result<Grant, StoreError>,
 ) -> Result<Grant, Refused> {
-    let grant = result.map_err(Refused::Store)?;
-    let grant = service.seals.after_grant(lock, grant).await.map_err(Refused::Unsealed)?;
-    if is_over(&grant, session) { Err(Refused::Store(expired())) } else { Ok(grant) }
+    let mut grants = [(lock.clone(), result.map_err(Refused::Store)?)];
+    let is_new = service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
+    match over(service, session, &grants, is_new).await {
+        None => {
+            let [(_, grant)] = grants;
+            Ok(grant)
+        }
+        Some((_, refusal)) => Err(Refused::Store(refusal)),
+    }
 }
 
 /// Returns the grants of one step once all may be acknowledged, or none of them.
+///
+/// # Cancel safety
+/// As [`one`].
 pub(super) async fn all(
     service: &Service,
     locks: &[LockName],
@@ -75,22 +86,47 @@ pub(super) async fn all(
 ) -> Result<Vec<Grant>, Refused> {
     let grants = result.map_err(Refused::Store)?;
     let mut grants: Vec<_> = locks.iter().cloned().zip(grants).collect();
-    service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
-    match grants.iter().find(|(_, grant)| is_over(grant, session)) {
+    let is_new = service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
+    match over(service, session, &grants, is_new).await {
         None => Ok(grants.into_iter().map(|(_, grant)| grant).collect()),
-        Some((lock, _)) => {
-            let refusal = Box::new(expired());
-            Err(Refused::Store(StoreError::Part { lock: lock.clone(), refusal }))
+        Some((lock, refusal)) => {
+            let refusal = Box::new(refusal);
+            Err(Refused::Store(StoreError::Part { lock, refusal }))
         }
     }
+}
+
+/// Returns a lock whose lease has ended before the reply could be sent. Where guards were sealed
+/// meanwhile, the store is asked: a release, another server's rollback or the end of a session may
+/// have come first.
+async fn over(
+    service: &Service,
+    session: Option<SessionId>,
+    grants: &[(LockName, Grant)],
+    is_sealed_now: bool,
+) -> Option<(LockName, StoreError)> {
+    if let Some((lock, _)) = grants.iter().find(|(_, grant)| is_over(grant, session)) {
+        let reason = EndReason::Expired;
+        return Some((lock.clone(), StoreError::Lost { reason, why: None }));
+    }
+    let asked = grants.iter().filter(|_| is_sealed_now);
+    let ended = join_all(asked.map(|(lock, grant)| ended(service, lock, grant))).await;
+    ended.into_iter().flatten().next()
+}
+
+/// Returns why a lease has ended, if the store knows that it has.
+async fn ended(
+    service: &Service,
+    lock: &LockName,
+    grant: &Grant,
+) -> Option<(LockName, StoreError)> {
+    let shown = service.store.show(lock).await.ok()?;
+    let ended = shown.history.iter().find(|ended| ended.lease_id == grant.lease_id)?;
+    Some((lock.clone(), StoreError::Lost { reason: ended.reason, why: None }))
 }
 
 /// `true` if the lease expired before the reply could be sent. A lease of a session has no time of
 /// its own: a heartbeat may have extended it since.
 fn is_over(grant: &Grant, session: Option<SessionId>) -> bool {
     session.is_none() && grant.remaining_ms == 0
-}
-
-fn expired() -> StoreError {
-    StoreError::Lost { reason: EndReason::Expired, why: None }
 }

@@ -144,47 +144,58 @@ impl Seals {
         });
     }
 
-    /// Seals the guards as `--seal` requires for a grant that is not acknowledged yet. Returns the
-    /// grant with its remaining time.
+    /// Seals the guards as `--seal` requires for locks that were granted in one step and are not
+    /// acknowledged yet: they are rolled back together. Takes the time that it took from what
+    /// remains of them. Returns `true` if guards were sealed now, and not for an earlier request.
     ///
     /// # Errors
-    /// [`NotSealed`] if a guard that has to be sealed was not. The lease was rolled back, or will
-    /// expire; one that was there before the request stays.
+    /// [`NotSealed`] if a guard that has to be sealed was not. The leases were rolled back, or will
+    /// expire; those that were there before the request stay.
     ///
     /// # Cancel safety
-    /// If dropped, the lease stays live and guards may be sealed or not. A retry of the acquire
-    /// with the same id seals again.
-    pub(crate) async fn after_grant(
-        &self,
-        lock: &LockName,
-        grant: Grant,
-    ) -> Result<Grant, NotSealed> {
-        let mut grants = [(lock.clone(), grant)];
-        self.after_grants(&mut grants).await?;
-        let [(_, grant)] = grants;
-        Ok(grant)
-    }
-
-    /// Like [`after_grant`](Self::after_grant) for locks that were granted in one step: they are
-    /// rolled back together.
-    ///
-    /// # Errors
-    /// [`NotSealed`].
+    /// Dropped, it is completed all the same: guards are sealed, or the leases rolled back. A retry
+    /// of the acquire with the same id gets what was sealed.
     pub(crate) async fn after_grants(
         &self,
         grants: &mut [(LockName, Grant)],
-    ) -> Result<(), NotSealed> {
-        let with = |wanted| {
-            let is_wanted = move |(lock, grant): &&(LockName, Grant)| {
-                grant.mode == Mode::Exclusive && self.modes.value_for(lock) == Some(wanted)
-            };
-            grants.iter().filter(is_wanted)
-        };
+    ) -> Result<bool, NotSealed> {
         let begun_ms = self.kit.clock.monotonic_ms();
+        let is_required = self.with(SealMode::Required, grants).next().is_some();
+        let is_new = if is_required {
+            let seals = self.clone();
+            let grants = grants.to_vec();
+            self.kit.tasks.finish(async move { seals.required(&grants).await }).await?
+        } else {
+            false
+        };
+        for (lock, grant) in self.with(SealMode::Lazy, grants) {
+            self.seal_later(lock, grant);
+        }
+        let took_ms = self.kit.clock.monotonic_ms().saturating_sub(begun_ms);
+        for (_, grant) in grants {
+            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
+        }
+        Ok(is_new)
+    }
+
+    /// Those of the grants whose guards are sealed in this mode.
+    fn with<'a>(
+        &self,
+        wanted: SealMode,
+        grants: &'a [(LockName, Grant)],
+    ) -> impl Iterator<Item = &'a (LockName, Grant)> {
+        grants.iter().filter(move |(lock, grant)| {
+            grant.mode == Mode::Exclusive && self.modes.value_for(lock) == Some(wanted)
+        })
+    }
+
+    /// Seals the guards for those grants that require it, or rolls all of them back.
+    async fn required(&self, grants: &[(LockName, Grant)]) -> Result<bool, NotSealed> {
         let shortest_ms = grants.iter().map(|(_, grant)| grant.remaining_ms).min();
         let patience = GUARD_TIMEOUT.min(Duration::from_millis(shortest_ms.unwrap_or_default()));
         let unsealed_yet = |each: &&(LockName, Grant)| !self.is_sealed(each);
-        let seals = with(SealMode::Required).filter(unsealed_yet).map(|(lock, grant)| {
+        let seals = self.with(SealMode::Required, grants).filter(unsealed_yet);
+        let seals = seals.map(|(lock, grant)| {
             self.sealer.seal(Cause::Required, (lock, grant.token, grant.lease_id), patience)
         });
         let results: Vec<GuardSealed> = join_all(seals).await.into_iter().flatten().collect();
@@ -192,19 +203,10 @@ impl Seals {
         if !results.iter().all(is_sealed) {
             return Err(self.roll_back(grants, &results).await);
         }
-        if with(SealMode::Required).next().is_some()
-            && self.decide(grants, Decision::Sealed) == Decision::RolledBack
-        {
-            return Err(NotSealed { reject: rolled_back(grants, &results), is_rolled_back: false });
+        match self.decide(grants, Decision::Sealed) {
+            Decision::Sealed => Ok(!results.is_empty()),
+            Decision::RolledBack => Err(rolled_back(grants, &results)),
         }
-        for (lock, grant) in with(SealMode::Lazy) {
-            self.seal_later(lock, grant);
-        }
-        let took_ms = self.kit.clock.monotonic_ms().saturating_sub(begun_ms);
-        for (_, grant) in grants {
-            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
-        }
-        Ok(())
     }
 
     /// Returns `true` if grants of `lock` are acknowledged only after guards were sealed.
@@ -219,15 +221,28 @@ impl Seals {
 
     fn decide(&self, grants: &[(LockName, Grant)], decision: Decision) -> Decision {
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-        decisions.decide(grants.iter().map(|(lock, grant)| (lock, grant.token)), decision)
+        decisions.decide(tokens(grants), decision)
+    }
+
+    /// Returns the decision for grants of which one was there before: they are rolled back by the
+    /// request that began them, or not at all.
+    fn decided(&self, grants: &[(LockName, Grant)]) -> Decision {
+        let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        decisions.earlier(tokens(grants)).unwrap_or(Decision::Sealed)
     }
 
     /// Ends leases that no client has received. A tracked task retries those that the store does
     /// not confirm as ended. A lease that was there before stays: another server, or this one
     /// before it was started, may have sealed and acknowledged it.
     async fn roll_back(&self, grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
-        let is_kept = grants.iter().any(|(_, grant)| grant.is_repeat)
-            || self.decide(grants, Decision::RolledBack) == Decision::Sealed;
+        let is_repeat = grants.iter().any(|(_, grant)| grant.is_repeat);
+        let is_kept = match is_repeat {
+            true if self.decided(grants) == Decision::RolledBack => {
+                return rolled_back(grants, seals);
+            }
+            true => true,
+            false => self.decide(grants, Decision::RolledBack) == Decision::Sealed,
+        };
         let pending = if is_kept { &[] } else { grants };
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));
         let results = join_all(releases).await;
@@ -324,9 +339,12 @@ fn is_sealed(result: &GuardSealed) -> bool {
     matches!(result.outcome, Ok(SealedMark::At(_)))
 }
 
-/// Refuses a request whose guards were sealed, while an earlier one with its id rolls the lease
-/// back.
-fn rolled_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
+fn tokens(grants: &[(LockName, Grant)]) -> impl Iterator<Item = (&LockName, Token)> + Clone {
+    grants.iter().map(|(lock, grant)| (lock, grant.token))
+}
+
+/// Refuses a request while an earlier one with its id rolls the lease back.
+fn rolled_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> NotSealed {
     let guards: Vec<GuardSeal> = seals.iter().map(GuardSealed::wire).collect();
     let locks: Vec<&str> = grants.iter().map(|(lock, _)| lock.as_str()).collect();
     let detail = format!(
@@ -334,7 +352,8 @@ fn rolled_back(grants: &[(LockName, Grant)], seals: &[GuardSealed]) -> Reject {
          sealed, and rolls the lease back",
         locks.join(", ")
     );
-    Reject::new(Code::GuardUnsealed, detail).with("guards", guards).retry_after(RETRY_AFTER_SECS)
+    let reject = Reject::new(Code::GuardUnsealed, detail).with("guards", guards);
+    NotSealed { reject: reject.retry_after(RETRY_AFTER_SECS), is_rolled_back: false }
 }
 
 fn problem(grants: &[(LockName, Grant)], seals: &[GuardSealed], then: &str) -> Reject {

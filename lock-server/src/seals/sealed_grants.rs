@@ -35,8 +35,7 @@ impl Decisions {
         grants: impl Iterator<Item = (&'a LockName, Token)> + Clone,
         decision: Decision,
     ) -> Decision {
-        let earlier = grants.clone().find_map(|(lock, token)| self.known(lock, token));
-        let decision = earlier.unwrap_or(decision);
+        let decision = self.earlier(grants.clone()).unwrap_or(decision);
         for (lock, token) in grants {
             let grant = (lock.clone(), token);
             if self.known.insert(grant.clone(), decision).is_none() {
@@ -49,6 +48,14 @@ impl Decisions {
             self.known.remove(&oldest);
         }
         decision
+    }
+
+    /// Returns the decision that was made for one of these grants.
+    pub(super) fn earlier<'a>(
+        &self,
+        mut grants: impl Iterator<Item = (&'a LockName, Token)>,
+    ) -> Option<Decision> {
+        grants.find_map(|(lock, token)| self.known(lock, token))
     }
 
     fn known(&self, lock: &LockName, token: Token) -> Option<Decision> {

@@ -348,7 +348,7 @@ async fn bytes_that_are_no_http() {
 async fn a_sender_that_trickles_is_cut() {
     // Longer than the pause of a busy machine before the first byte: without one there is no reply.
     let server = Setup::lock_server("memory:")
-        .args(&["--header-timeout", "2s", "--body-timeout", "2s"])
+        .args(&["--header-timeout", "5s", "--body-timeout", "2s"])
         .start()
         .await;
     let head = "POST /v1/locks/slow/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 2000\r\n\r\n{";

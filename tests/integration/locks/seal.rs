@@ -223,6 +223,83 @@ async fn a_retry_receives_no_lease_that_a_failed_seal_has_ended() {
     assert_eq!(locks.show("job").await.state, LockState::Free);
 }
 
+/// The retry is answered by what became of its request.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_retry_that_fails_too_learns_of_the_rollback() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let [(seal, request), (retried, retry)] = with_retry(&guard, &server.locks()).await;
+    seal.fail();
+    unsealed(&soon("the refusal", request).await.unwrap());
+    retried.fail();
+    let detail = unsealed(&soon("the reply", retry).await.unwrap());
+    assert!(detail.contains("rolls the lease back"), "{detail}");
+}
+
+/// A lock whose client hangs up while its guard is sealed is no lock that is held and not sealed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_during_the_seal_leaves_no_unsealed_lease() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let locks = server.locks();
+    let before = locks.grant("job", 600_000).await;
+    guard.asked().await;
+    guard.hold();
+    for waits in [true, false] {
+        let body = json!({"lease_id": lease_id(), "ttl_ms": 600_000, "wait_ms": 60_000});
+        let asking = locks.clone();
+        let asked = body.clone();
+        let request = tokio::spawn(async move { asking.acquire("job", asked).await });
+        if waits {
+            locks.queue_of("job", 1).await;
+            locks.release("job", before.lease_id).await.expect(200);
+        }
+        let seal = guard.seal().await;
+        request.abort();
+        let _ = request.await;
+        seal.fail();
+        until_true("the lock to be free", || async {
+            locks.show("job").await.state == LockState::Free
+        })
+        .await;
+    }
+    // A sealed one stays for its retry.
+    let body = json!({"lease_id": lease_id(), "ttl_ms": 600_000});
+    let asking = locks.clone();
+    let asked = body.clone();
+    let request = tokio::spawn(async move { asking.acquire("job", asked).await });
+    let seal = guard.seal().await;
+    request.abort();
+    let _ = request.await;
+    let token = seal.fence.token;
+    seal.take();
+    guard.answer();
+    let again = soon("the grant", locks.acquire("job", body)).await;
+    assert_eq!(again.lease().token, token);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_was_released_during_its_seal_is_not_acknowledged() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let locks = server.locks();
+    guard.hold();
+    for path in ["/v1/locks/job/acquire", "/v1/acquire"] {
+        let lease = lease_id();
+        let mut body = json!({"lease_id": lease, "ttl_ms": 600_000});
+        if path == "/v1/acquire" {
+            body["locks"] = json!([{"lock": "job"}]);
+        }
+        let asking = locks.clone();
+        let request = tokio::spawn(async move { asking.0.post(path, &body).await });
+        let seal = guard.seal().await;
+        locks.release("job", lease).await.expect(200);
+        seal.take();
+        let problem = soon("the reply", request).await.unwrap().problem(Code::LeaseLost);
+        assert_eq!(problem.extension("reason"), Some("released".to_owned()), "{path}");
+    }
+}
+
 /// The store cannot be used at the moment when an unsealed grant is to be returned: it is returned
 /// later.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -13,7 +13,7 @@ use fence_tests::api::{Api, Reply};
 use fence_tests::in_process::InProcess;
 use fence_tests::key_file::{KeyFile, lease_id, text};
 use fence_tests::servers::{DataDir, Server, Setup};
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until, until_true};
 use http::Method;
 use lock_server::store::LockStore;
 use serde_json::{Value, json};
@@ -147,9 +147,13 @@ async fn a_state_is_pushed_under_the_lock_of_its_run() {
 async fn a_lock_that_passed_on_takes_no_state_of_the_run_before() {
     let backend = Backend::start(SEALED).await;
     let slow = backend.run("slow");
-    let next = backend.run("next");
     slow.change("LOCK", "?ttl_ms=3000", &slow.info().to_string()).await.expect(200);
-    until_true("the end of a lease", || async { next.lock().await.status == 200 }).await;
+    // An id whose guard was not sealed in time is used up.
+    let next = until("the end of a lease", || async {
+        let next = backend.run("next");
+        (next.lock().await.status == 200).then_some(next)
+    })
+    .await;
     // Nothing was written by the next one yet.
     slow.push("{\"of\":\"slow\"}").await.problem(Code::StaleToken);
     slow.unlock().await.problem(Code::LeaseLost);

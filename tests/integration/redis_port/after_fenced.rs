@@ -161,7 +161,7 @@ async fn what_was_answered_before_is_delivered() {
     let large = "x".repeat(6 << 20);
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
-    assert!(client.receives_within(10_000).await, "no reply began");
+    assert!(client.receive_some().await, "no reply began");
     receive_until_guard_has_all(&mut client, &redis).await;
     RespClient::fenced(&guards[1].address, &new.credential).await;
     client.send(&["SET", &old.key("b"), "late"]).await;

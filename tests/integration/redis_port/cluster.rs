@@ -307,7 +307,7 @@ async fn a_connection_presents_its_tokens_in_every_way() {
 #[tokio::test]
 async fn clients_have_the_limits_of_the_other_port() {
     let cluster = RedisCluster::start().await;
-    let limits = ["--body-timeout", "2s", "--redis-idle-timeout", "15s"];
+    let limits = ["--body-timeout", "5s", "--redis-idle-timeout", "15s"];
     let budget = ["--max-redis-buffer-bytes", "8388608", "--max-command-bytes", "8388608"];
     let port = port(&keeping_setup(&cluster.url()).args(&limits).args(&budget)).await;
     let grant = Grant::new(34, "1");
@@ -330,7 +330,7 @@ async fn clients_have_the_limits_of_the_other_port() {
     let mut client = RespClient::fenced(&port.address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &key, &large]).await, Resp::simple("OK"));
     let said = silent[15].until_closed().await;
-    assert!(said[0].expect_error("ERR").contains("did not arrive within 2000 ms"), "{said:?}");
+    assert!(said[0].expect_error("ERR").contains("did not arrive within 5000 ms"), "{said:?}");
     let said = client.until_closed().await;
     assert!(said[0].expect_error("ERR").contains("no command was sent for 15000 ms"), "{said:?}");
 }

@@ -5,7 +5,7 @@ use fence_tests::resp_client::{Resp, RespClient, request};
 use fence_tests::seed::{Seed, rounds};
 use fence_tests::wait::{soon, until_true};
 
-const FLOOD: i64 = 200_000;
+const FLOOD: i64 = 500_000;
 
 async fn counter(client: &mut RespClient) -> i64 {
     match client.call(&["GET", "n"]).await {

@@ -141,7 +141,7 @@ async fn flooded(redis: &Redis, first: &str, second: &str, id: &str) {
     let old = Grant::new(10, id);
     let new = Grant::new(20, id);
     let client = RespClient::fenced(first, &old.credential).await;
-    let flood = Flood::start(client, &old, 400_000);
+    let flood = Flood::start(client, &old, 1_000_000);
     flood.answered(2_000).await;
     RespClient::fenced(second, &new.credential).await;
     let seal = Seal { token: 20, length: length(&redis.address(), id).await };
@@ -178,7 +178,7 @@ async fn a_flood_that_was_hung_up_on_stops_before_it_is_forgotten() {
         let mut client = RespClient::fenced(&guards[0].address, &old.credential).await;
         // A connection of its own, which ends with its client.
         assert_eq!(client.call(&["WATCH", &old.key("a")]).await, Resp::simple("OK"));
-        client.call(&["SETRANGE", &old.key("slow"), "30000000", "x"]).await;
+        client.call(&["SETRANGE", &old.key("slow"), "90000000", "x"]).await;
         // Redis reads 16 KiB at a time, then looks after others.
         let entry = format!("10 {}", "flood".repeat(2_000));
         let slow = request(&["BITCOUNT", &old.key("slow")]);
@@ -198,6 +198,7 @@ async fn a_flood_that_was_hung_up_on_stops_before_it_is_forgotten() {
         for _ in 0..50 {
             assert_eq!(length(&redis.address(), &id).await, at_seal, "a write after the seal");
         }
+        let _: u64 = redis.run(&["DEL", &old.key("slow")]).await;
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_tests::redis_server::Redis;
+use fence_tests::store_options::patient_link;
 use fence_tests::wait::until;
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, Value, cmd};
-use redis_link::{LinkError, LinkOptions, RedisLink, Verifier};
+use redis_link::{LinkError, RedisLink, Verifier};
 use service_kit::tasks::Tasks;
 
 struct Anything;
@@ -22,7 +23,7 @@ impl Verifier for Anything {
 async fn link(redis: &Redis) -> (RedisLink, Tasks) {
     let target = redis.url().parse().unwrap();
     let tasks = Tasks::new();
-    let link = RedisLink::start(target, LinkOptions::default(), Arc::new(Anything), &tasks).await;
+    let link = RedisLink::start(target, patient_link(), Arc::new(Anything), &tasks).await;
     (link.unwrap(), tasks)
 }
 

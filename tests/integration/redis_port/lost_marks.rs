@@ -74,7 +74,8 @@ async fn repaired(guard: &Port, damage: &[&[&str]]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_server_on_a_quorum_states_the_floor() {
     let nodes = QuorumNodes::start(3).await;
-    let locks = Setup::lock_server(&nodes.url()).start().await;
+    let patient = ["--store-timeout", "30s"];
+    let locks = Setup::lock_server(&nodes.url()).args(&patient).start().await;
     let mut issued = locks.locks().grant("orders/1", 60_000).await.token;
     for number in 0..20 {
         let wish = json!({"min_token": issued});

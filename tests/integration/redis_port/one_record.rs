@@ -32,7 +32,7 @@ async fn one_step_with_a_higher_token_ends_lower_connections_before_it_answers()
                 let old = Grant::new(10, &id);
                 let new = Grant::new(20, &id);
                 let client = RespClient::fenced(&guards[0].address, &old.credential).await;
-                let flood = Flood::start(client, &old, 400_000);
+                let flood = Flood::start(client, &old, 1_000_000);
                 flood.answered(1_000).await;
                 let api = guard.server.guard();
                 let key = format!("orders/{id}");

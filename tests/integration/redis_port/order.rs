@@ -124,7 +124,7 @@ async fn a_client_that_hangs_up_in_a_full_pipeline_delays_no_other() {
         let get = request(&["GET", &grant.key("a")]);
         let script = request(&["EVAL", INCR, "1", &grant.key("late")]);
         leaving.send_raw(&[get.repeat(3), script].concat()).await;
-        assert!(leaving.receives_within(10_000).await, "no reply began");
+        assert!(leaving.receive_some().await, "no reply began");
         drop(leaving);
         assert_eq!(witness.call(&["INCR", &grant.key("n")]).await, Resp::Integer(round));
     }

@@ -25,6 +25,12 @@ async fn the_guard_follows_a_failover() {
     let mut client = RespClient::fenced(&port.address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &key, "1"]).await, Resp::simple("OK"));
     for to in [1, 0] {
+        until_true("the replica to have it", || async {
+            let at = async |at: usize| group.redis(at).try_run::<i64>(&["GET", &key]).await.ok();
+            let found = at(to).await;
+            found.is_some() && found == at(1 - to).await
+        })
+        .await;
         group.fail_over(to).await;
         until_true("the guard to follow", || async {
             let reply = guard.put("a", &old, "late").await;
@@ -34,9 +40,9 @@ async fn the_guard_follows_a_failover() {
         .await;
         until_true("the port to follow", || async {
             let mut client = RespClient::connect(&port.address).await;
-            let replies =
-                client.pipeline(&[&["AUTH", "fence", &grant.credential], &["INCR", &key]]).await;
-            matches!(replies[1], Resp::Integer(_))
+            let admitted = client.try_call(&["AUTH", "fence", &grant.credential]).await;
+            let reply = client.try_call(&["INCR", &key]).await;
+            admitted.is_ok() && matches!(reply, Ok(Resp::Integer(_)))
         })
         .await;
         let mut client = RespClient::connect(&port.address).await;
@@ -56,7 +62,13 @@ async fn the_guard_follows_when_the_master_dies() {
     let old = unsigned(33, "a", lease_id());
     let new = unsigned(34, "a", lease_id());
     guard.put("a", &new, "new").await.expect(201);
-    group.redis_mut(0).kill();
+    until_true("the replica to have it", || async {
+        let size = async |at: usize| group.redis(at).try_run::<u64>(&["DBSIZE"]).await.ok();
+        let found = size(1).await;
+        found.is_some() && found == size(0).await
+    })
+    .await;
+    group.kill(0).await;
     group.is_master(1).await;
     until_true("the guard to follow", || async { guard.fenced_get("a", &new).await.status == 200 })
         .await;

@@ -18,6 +18,10 @@ pub(super) const BUFFERS_FULL: &str = "UNAVAILABLE the guard's buffers are full 
 pub(super) const REPLIES_FULL: &str = "the client has left more replies unread than its share of \
                                        the buffers holds, or other clients need their memory";
 
+/// Why no error reaches a client that left.
+pub(super) const LEFT_FULL: &str = "the client left while it read no replies, with as many \
+                                    commands as may wait behind these";
+
 /// Returns the number of bytes of commands from which on nothing more is received while the client
 /// leaves replies unread. The last read may have brought [`READ_MAX`] beyond it, and as many bytes
 /// of replies may wait before them: together half of what one buffer may hold.

@@ -12,6 +12,9 @@ use tokio::sync::Notify;
 /// Size of a buffer that does not count, in bytes.
 pub(super) const FREE: usize = 64 * 1024;
 
+/// Most unread bytes of replies before their client counts as one that does not read.
+const HIGH_WATER_MAX: usize = 1 << 20;
+
 /// Number of bytes that count as progress.
 const STEP: usize = 16 * 1024;
 
@@ -49,6 +52,11 @@ impl Budget {
     /// Maximum for one buffer, in bytes.
     pub(super) fn share(&self) -> usize {
         self.share
+    }
+
+    /// Unread bytes of replies from which on a client counts as one that does not read.
+    pub(super) fn high_water(&self) -> usize {
+        (self.share / 4).clamp(FREE, HIGH_WATER_MAX)
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

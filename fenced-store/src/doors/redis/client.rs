@@ -9,7 +9,7 @@ use bytes::{Buf, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
-use super::backlog::REPLIES_FULL;
+use super::backlog::{LEFT_FULL, REPLIES_FULL};
 use super::budget::{Charge, FREE};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
@@ -18,7 +18,7 @@ use super::hub::Hub;
 use super::out::Out;
 use super::outbox::{End, Outbox};
 use super::own_clients::OwnClientEntry;
-use super::patience::Patience;
+use super::patience::{Awaited, Patience};
 use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
@@ -178,6 +178,8 @@ impl Client {
         self.outbox.flush();
         if self.outbox.end() == Some(End::TooSlow) && !self.ends {
             self.record_cut(REPLIES_FULL);
+        } else if !self.ends && matches!(self.receipt(), Awaited::Receipt(_)) {
+            self.record_cut(LEFT_FULL);
         }
         if self.ends {
             self.deliver(&stop).await;

@@ -17,10 +17,6 @@ use super::out::Out;
 use super::resp::encode;
 use crate::doors::client_socket::ClientWriter;
 
-/// Unread bytes from which on a client is not served until it reads, or until more bytes of its
-/// commands wait.
-const HIGH_WATER: usize = 1 << 20;
-
 /// Most replies due to one client; commands beyond that wait unread.
 const QUEUED_MAX: u64 = 512;
 /// Memory of a queued reply by the guard beside its bytes.
@@ -45,6 +41,9 @@ impl InFlight {
 pub(super) struct Outbox {
     socket: ClientWriter,
     in_flight: InFlight,
+    /// Unread bytes from which on the client is not served until it reads, or until more bytes of
+    /// its commands wait.
+    high_water: usize,
     inner: RefCell<OutboxState>,
     /// Bytes of the client's commands that wait to be served.
     backlog: Cell<usize>,
@@ -97,6 +96,7 @@ impl Outbox {
         Rc::new(Self {
             socket,
             in_flight,
+            high_water: budget.high_water(),
             inner: RefCell::new(OutboxState {
                 out: Out::default(),
                 charge: Charge::new(budget, &wake),
@@ -137,13 +137,13 @@ impl Outbox {
 
     /// `true` if no more commands of the client are served until replies are complete and read.
     ///
-    /// A client may write all of its commands before it reads a reply. So beyond [`HIGH_WATER`] as
-    /// many bytes of replies may wait as bytes of its commands, `backlog`: whichever of both is
-    /// smaller bounds the other.
+    /// A client may write all of its commands before it reads a reply. So beyond the high water
+    /// mark as many bytes of replies may wait as bytes of its commands, `backlog`: whichever of both
+    /// is smaller bounds the other.
     pub(super) fn is_full(&self, backlog: usize) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;
-        queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= HIGH_WATER.max(backlog)
+        queued >= QUEUED_MAX || inner.out.len() + inner.local_bytes >= self.high_water.max(backlog)
     }
 
     /// Records how many bytes of the client's commands wait, by which an own upstream connection
@@ -156,13 +156,13 @@ impl Outbox {
 
     /// `true` if an own upstream connection delivers nothing more until the client reads.
     pub(super) fn holds_up(&self) -> bool {
-        self.unread() > HIGH_WATER.max(self.backlog.get())
+        self.unread() > self.high_water.max(self.backlog.get())
     }
 
     /// `true` if the client leaves many replies unread: it may have to send all of its commands
     /// before it reads.
     pub(super) fn is_unread(&self) -> bool {
-        self.unread() >= HIGH_WATER
+        self.unread() >= self.high_water
     }
 
     /// Bytes that the client has not read yet.
@@ -355,7 +355,7 @@ impl Outbox {
             inner.charge.progress(taken);
         }
         self.settle(inner);
-        if inner.out.len() < HIGH_WATER || written.is_err() {
+        if inner.out.len() < self.high_water || written.is_err() {
             self.drained.notify_one();
         }
         matches!(written, Ok(true))

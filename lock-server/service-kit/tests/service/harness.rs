@@ -30,7 +30,7 @@ pub(crate) const THREADS: usize = 2;
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
 /// Short enough to wait for, and longer than a busy machine lets most heads wait.
-pub(crate) const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(2);
 
 pub(crate) const OPTIONS: HttpOptions = HttpOptions {
     max_body_bytes: 200_000,

@@ -55,7 +55,9 @@ fn in_memory() -> Driver {
 fn two() -> [Driver; 2] {
     let kit = Kit::new("lock-server");
     let records = Arc::new(MemoryRecords::new(kit.clock.clone(), 0));
-    [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), LIVENESS, Limits::default(), &kit))
+    // Neither is taken for dead by the other, however slow the machine is.
+    let liveness = 20 * LIVENESS;
+    [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), liveness, Limits::default(), &kit))
 }
 
 async fn until_queued(driver: &Driver, name: &str, length: usize) {

@@ -18,7 +18,7 @@ async fn a_refused_token_gets_its_error_in_full() {
     let large = "x".repeat(6 << 20);
     client.call(&["SET", &old.key("a"), &large]).await;
     client.send(&["GET", &old.key("a")]).await;
-    assert!(client.receives_within(10_000).await, "no reply began");
+    assert!(client.receive_some().await, "no reply began");
     receive_until_guard_has_all(&mut client, &port.redis).await;
     let new = Grant::new(20, "1");
     let mut owner = RespClient::try_tls(&second.address, &port.tls).await.expect("a connection");

@@ -14,6 +14,11 @@ pub(super) struct Redis {
 
 impl Redis {
     pub(super) fn start() -> Self {
+        // Another process may take the port before Redis does.
+        (0..20).find_map(|_| Self::try_start()).expect("redis-server did not start")
+    }
+
+    fn try_start() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
@@ -27,10 +32,13 @@ impl Redis {
             .expect("redis-server is needed; tests/run installs it");
         let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines();
         let ready = lines.map_while(Result::ok).any(|line| line.contains("Ready to accept"));
-        assert!(ready, "redis-server did not start");
+        if !ready {
+            child.wait().unwrap();
+            return None;
+        }
         let url = format!("redis://127.0.0.1:{port}");
         let connection = redis::Client::open(&*url).unwrap().get_connection().unwrap();
-        Self { child, url, connection, _folder: folder }
+        Some(Self { child, url, connection, _folder: folder })
     }
 
     /// Opens another connection.

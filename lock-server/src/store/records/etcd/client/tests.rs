@@ -11,6 +11,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpListener;
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::*;
@@ -53,13 +54,24 @@ async fn member(said: Said) -> Fake {
             count.fetch_add(1, Ordering::Relaxed);
             tokio::spawn(async move {
                 let server = http2::Builder::new(TokioExecutor::new());
-                let replying = service_fn(move |_| reply(said));
+                let replied = Arc::new(Notify::new());
+                let notify = replied.clone();
+                let replying = service_fn(move |_| {
+                    let notify = notify.clone();
+                    async move {
+                        let reply = reply(said).await;
+                        notify.notify_one();
+                        reply
+                    }
+                });
                 let mut serving =
                     std::pin::pin!(server.serve_connection(TokioIo::new(stream), replying));
                 if matches!(said, Said::Once) {
                     // It closes once the request that it has is replied to.
-                    let _ =
-                        tokio::time::timeout(Duration::from_millis(100), serving.as_mut()).await;
+                    tokio::select! {
+                        _ = serving.as_mut() => return,
+                        () = replied.notified() => {}
+                    }
                     serving.as_mut().graceful_shutdown();
                 }
                 let _ = serving.await;
@@ -94,7 +106,7 @@ fn client(members: &[&Fake]) -> EtcdClient {
     let addresses: Vec<&str> = members.iter().map(|member| &*member.address).collect();
     let target = format!("etcd://{}", addresses.join(",")).parse().unwrap();
     let connect = Duration::from_secs(5);
-    let reply = Duration::from_millis(300);
+    let reply = Duration::from_secs(2);
     EtcdClient::new(&target, &StoreLogin::default(), connect, reply).unwrap()
 }
 
