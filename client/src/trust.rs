@@ -294,12 +294,12 @@ mod tests {
     async fn an_end_that_moved_is_warned_of_again() {
         let now = clock::reading();
         let limits = Limits { warn_before: Some(Duration::from_secs(60)), ..Limits::default() };
-        let old = Window::new(now.at, 1_000);
+        let old = Window::new(now.at, 10_000);
         let trust = Trust::new("a", old, Hold::new(limits, now));
         let mut warned = WarnedEnds::default();
         warned.record(Warning { ends_at: old.deadline(), reason: LostReason::Deadline });
         // Sent so long ago that its end is near, but still seconds ahead.
-        let renewed = Window::new(now.at.minus_ms(40_000), 60_000);
+        let renewed = Window::new(now.at.minus_ms(40_000), 120_000);
         let near = tokio::time::timeout(Duration::from_secs(20), trust.when_near(&warned));
         let renewal = async { assert!(trust.extend(renewed, clock::reading())) };
         // The wait begins before the renewal.

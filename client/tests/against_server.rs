@@ -206,7 +206,7 @@ async fn a_grant_that_waited_for_long_is_live_when_it_arrives() {
 #[tokio::test(flavor = "multi_thread")]
 async fn renewal_keeps_a_lease_and_survives_lost_replies() {
     let network = Network::start().await;
-    let lease = network.client().lock("a").ttl(TTL).acquire().await.unwrap();
+    let lease = network.client().lock("a").ttl(TTL * 2).acquire().await.unwrap();
     network.lose("/renew", Loss::Reply, 1);
     let first_deadline = lease.deadline();
     clock::sleep_until(first_deadline.plus_ms(1000)).await;

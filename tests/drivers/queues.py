@@ -192,7 +192,7 @@ def django_redis():
     assert cache.get_many(["b", "c"]) == {"b": 1, "c": 2}
     assert cache.incr("b") == 2
     assert cache.touch("b", 30)
-    with cache.lock("locked", timeout=5):
+    with cache.lock("locked", timeout=60):
         assert cache.ttl("a") > 0
     assert sorted(cache.keys("*"))[:3] == ["a", "b", "c"]
     assert cache.delete_pattern("*") >= 3
@@ -204,11 +204,11 @@ def redis_lock():
     import redis_lock as library
 
     connection = redis.Redis.from_url(URL)
-    lock = library.Lock(connection, "python-redis-lock", expire=5, auto_renewal=True)
+    lock = library.Lock(connection, "python-redis-lock", expire=60, auto_renewal=True)
     assert lock.acquire(blocking=False)
-    other = library.Lock(connection, "python-redis-lock", expire=5)
+    other = library.Lock(connection, "python-redis-lock", expire=60)
     assert not other.acquire(blocking=False)
-    waits = threading.Thread(target=lambda: other.acquire(blocking=True, timeout=4))
+    waits = threading.Thread(target=lambda: other.acquire(blocking=True, timeout=20))
     waits.start()
     lock.release()
     waits.join()

@@ -19,6 +19,7 @@ use fence_protocol::{Code, SessionId};
 use fence_tests::api::{Api, Endpoint, Reply, encode};
 use fence_tests::in_process::InProcess;
 use fence_tests::key_file::text;
+use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use http::Method;
 use serde_json::{Value, json};
@@ -74,9 +75,11 @@ impl Site {
         self.folder.path().join("audit.jsonl")
     }
 
+    /// The lines of the audit log, without one that is being written.
     pub(crate) fn audit(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(self.audit_path()).unwrap_or_default();
-        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
     pub(crate) fn arm(&self, setup: Setup) -> Setup {
@@ -122,7 +125,7 @@ impl As {
         self.send(Method::GET, path, "").await
     }
 
-    async fn lock(&self, lock: &str, verb: &str, body: &Value) -> Reply {
+    pub(crate) async fn lock(&self, lock: &str, verb: &str, body: &Value) -> Reply {
         let path = format!("/v1/locks/{}/{verb}", encode(lock));
         self.send(Method::POST, &path, &body.to_string()).await
     }
@@ -148,6 +151,11 @@ impl As {
     pub(crate) async fn acquire(&self, lock: &str) -> Reply {
         self.lock(lock, "acquire", &json!({"ttl_ms": 60_000})).await
     }
+}
+
+/// A lock server over a Redis that may be slow to reply.
+fn on_redis(redis: &Redis) -> Setup {
+    Setup::lock_server(&redis.url()).args(&["--store-timeout", "20s"])
 }
 
 fn exists(path: &Path) -> bool {

@@ -4,6 +4,7 @@ mod waits;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use fence_protocol::Namespace;
 use fence_simulation::SimRecords;
@@ -26,15 +27,17 @@ use lock_server::store::records::postgres::PostgresRecords;
 use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::store::records::{MemoryRecords, ServerId};
 use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{AfterLoss, LossOptions, StoreOptions, StoreUrl};
+use lock_server::store::{AfterLoss, Limits, LossOptions, StoreOptions, StoreUrl};
 use service_kit::Kit;
 use service_kit::clock::SystemClock;
 use tokio::sync::Mutex;
 
-/// Options for the promises of every store; `redis::loss` tests the pause after a loss.
+/// Options for the promises of every store; `redis::loss` tests the pause after a loss. However
+/// slow the machine is, the ends of leases are remembered and no server is taken for dead.
 fn options() -> StoreOptions {
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
-    StoreOptions { loss, ..patient() }
+    let limits = Limits { ended_retention_ms: 600_000, ..Limits::default() };
+    StoreOptions { loss, limits, liveness: Duration::from_secs(60), ..patient() }
 }
 
 /// A lock store of its own for one case; the guard keeps what is behind it alive.

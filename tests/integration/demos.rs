@@ -3,6 +3,7 @@
 
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Output, Process, command};
@@ -33,7 +34,7 @@ async fn demo(args: &[&str]) -> Output {
 async fn demo_with(args: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = command(fence_tests::binaries::path("fence"));
     command.arg("demo").args(args).envs(variables.iter().copied());
-    Process::spawn("fence demo", command).ended().await
+    Process::spawn("fence demo", command).ended_within(Duration::from_secs(180)).await
 }
 
 fn number(facts: &Value, name: &str) -> u64 {
@@ -214,12 +215,12 @@ async fn without_redis_server_it_says_how_to_get_one() {
 async fn a_redis_that_the_demo_did_not_start_is_left_alone() {
     let folder = TempDir::new().unwrap();
     let fake = folder.path().join("redis-server");
-    // Another process listens at the port: a child of the program that the demo has started.
+    // Another process listens at the port: a child of the program that the demo has started. It
+    // writes its id down before it does so.
     let pid = folder.path().join("pid");
-    let script = format!(
-        "#!/bin/sh\nPATH=/usr/bin:/usr/local/bin redis-server \"$@\" & echo $! > {}\nwait\n",
-        pid.display()
-    );
+    let programs = "PATH=/usr/bin:/usr/local/bin";
+    let child = format!("echo $$ > {}; {programs}; exec redis-server", pid.display());
+    let script = format!("#!/bin/sh\n/bin/sh -c '{child} \"$@\"' sh \"$@\" &\nwait\n");
     std::fs::write(&fake, script).unwrap();
     std::fs::set_permissions(&fake, Permissions::from_mode(0o755)).unwrap();
     let path = [("PATH", fence_tests::key_file::text(folder.path()))];

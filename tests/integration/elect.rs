@@ -83,9 +83,9 @@ async fn a_shells_command_line_leads() {
 #[tokio::test]
 async fn a_leader_that_dies_is_followed_by_the_next() {
     let site = Site::new().await;
-    let mut first = site.candidate("a", &["--ttl", "4s"], LEADS);
+    let mut first = site.candidate("a", &["--ttl", "8s"], LEADS);
     let (old, old_token) = site.term("a", 1).await;
-    let _second = site.candidate("b", &["--ttl", "4s"], LEADS);
+    let _second = site.candidate("b", &["--ttl", "8s"], LEADS);
     site.locks.queue_of("office", 1).await;
     assert!(!site.file("b").exists(), "two lead");
     first.kill();
@@ -100,9 +100,9 @@ async fn a_leader_that_dies_is_followed_by_the_next() {
 #[tokio::test]
 async fn a_leader_that_slept_ends_its_command_and_stands_again() {
     let site = Site::new().await;
-    let mut first = site.candidate("a", &["--ttl", "4s"], LEADS);
+    let mut first = site.candidate("a", &["--ttl", "8s"], LEADS);
     let (old, old_token) = site.term("a", 1).await;
-    let second = site.candidate("b", &["--ttl", "4s"], LEADS);
+    let second = site.candidate("b", &["--ttl", "8s"], LEADS);
     site.locks.queue_of("office", 1).await;
     first.pause();
     let (_, token) = site.term("b", 1).await;
@@ -141,7 +141,7 @@ async fn a_command_that_ends_resigns() {
 #[tokio::test]
 async fn a_deposed_leader_stands_again_by_itself() {
     let site = Site::new().await;
-    let _first = site.candidate("a", &["--ttl", "1s"], LEADS);
+    let _first = site.candidate("a", &["--ttl", "6s"], LEADS);
     let (old, old_token) = site.term("a", 1).await;
     site.locks.revoke("office", "by the test").await.expect(200);
     let (_, token) = site.term("a", 2).await;

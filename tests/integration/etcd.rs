@@ -45,8 +45,14 @@ fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&["--store-timeout", "3s"])
 }
 
+/// A lock server on an etcd to which nothing is done, or that is killed: a busy machine may be slow
+/// to reply.
+fn patient(url: &str) -> Setup {
+    Setup::lock_server(url).args(&["--store-timeout", "20s"])
+}
+
 async fn lock_server(etcd: &Etcd) -> Server {
-    setup(&etcd.url()).start().await
+    patient(&etcd.url()).start().await
 }
 
 async fn until_ready(server: &Server) {

@@ -176,7 +176,7 @@ async fn ending_it_while_it_waits_leaves_the_queue() {
 async fn the_lease_is_renewed_while_the_command_runs() {
     let site = Site::new().await;
     let script = "echo $$ > pid; while [ ! -e go ]; do sleep 0.02; done; echo done";
-    let mut process = site.run(&["--ttl", "4s"], script);
+    let mut process = site.run(&["--ttl", "9s"], script);
     site.job_pid().await;
     until_true("two renewals", || async {
         let holder = site.locks.show("job").await.holder.expect("the lease lives");
@@ -211,7 +211,7 @@ async fn signals_reach_the_whole_group() {
 #[tokio::test]
 async fn stopped_past_the_lease_it_ends_the_command_on_waking() {
     let site = Site::new().await;
-    let mut process = site.run(&["--ttl", "3s"], LIVES_ON);
+    let mut process = site.run(&["--ttl", "5s"], LIVES_ON);
     let job = site.job_pid().await;
     process.pause();
     site.until_free().await;
@@ -226,7 +226,7 @@ async fn stopped_past_the_lease_it_ends_the_command_on_waking() {
 #[tokio::test]
 async fn a_stopped_group_is_killed_too() {
     let site = Site::new().await;
-    let mut process = site.run(&["--ttl", "3s"], LIVES_ON);
+    let mut process = site.run(&["--ttl", "5s"], LIVES_ON);
     let job = site.job_pid().await;
     process.pause();
     kill_process(job, Signal::STOP).unwrap();
@@ -252,8 +252,8 @@ async fn revoked_while_running_is_76() {
 #[tokio::test]
 async fn an_unreachable_server_means_lost_in_time() {
     let mut site = Site::new().await;
-    let script = "trap 'touch asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
-    let mut process = site.run(&["--ttl", "4s"], script);
+    let script = "trap ': > asked; exit 0' TERM; echo $$ > pid; while :; do sleep 0.02; done";
+    let mut process = site.run(&["--ttl", "12s"], script);
     let job = site.job_pid().await;
     site.server.process.kill();
     let output = process.ended().await;
@@ -275,7 +275,7 @@ async fn the_next_holder_never_meets_the_old_command() {
         tokio::spawn(
             async move { proxy_free.acquire("job", json!({"wait_ms": 60_000})).await.lease() },
         );
-    site.locks.queue_of("job", 1).await;
+    site.locks.queued("job", &waiting).await;
     // kill -9 of the supervisor: no process renews, and the kernel ends the command.
     process.kill();
     fence_tests::wait::soon("the next holder", waiting).await.unwrap();
@@ -333,11 +333,11 @@ async fn wrong_usage_is_64() {
 
 #[tokio::test]
 async fn no_server_is_69() {
-    let mut site = Site::new().await;
-    site.server.process.kill();
-    let output = code(site.run(&[], "touch ran")).await;
+    let site = Site::new().await;
+    let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let output = code(site.run(&["--server", &absent], "touch ran")).await;
     assert_eq!(output.code, 69, "{output:?}");
-    assert!(output.stderr.contains(&site.server.address()), "{}", output.stderr);
+    assert!(output.stderr.contains(&absent), "{}", output.stderr);
     assert!(!site.file("ran").exists());
 }
 

@@ -31,6 +31,8 @@ use fence_tests::servers::{Server, Setup};
 /// in Redis is ahead by a second, and by the time that a commit is on its way.
 const LATE_MS: u64 = 5_000;
 
+/// A server that waits for a Redis that is slow, and that others do not soon take for dead.
 pub(crate) async fn lock_server(redis: &Redis) -> Server {
-    Setup::lock_server(&redis.url()).start().await
+    let patient = ["--store-timeout", "30s", "--liveness", "60s"];
+    Setup::lock_server(&redis.url()).args(&patient).start().await
 }

@@ -60,7 +60,11 @@ async fn overtaken(locks: &Locks, guard: &Guard, lock: &str) -> (LeaseReply, Lea
         let ask = json!({"owner": owner, "ttl_ms": ttl_ms, "wait_ms": 20_000});
         locks.acquire(lock, ask).await.lease()
     };
-    let old = acquire("stalled", 200).await;
+    // So late may the reply to a brief grant come that its time has passed.
+    let old = acquire("stalled", 60_000).await;
+    let shorter = json!({"lease_id": old.lease_id, "ttl_ms": 200});
+    let renewed = locks.try_post(lock, "renew", shorter).await.expect("an answer");
+    assert!(matches!(renewed.status, 200 | 410), "{renewed:?}");
     let new = acquire("next", 60_000).await;
     guard.put(lock, &new.fencing_token, "new").await.expect(201);
     let headers = [("fencing-token", old.fencing_token.as_str()), ("fence-owner", "stalled")];
@@ -86,7 +90,8 @@ async fn a_stalled_holders_write_is_shown_where_one_asks_about_the_lock() {
         kinds.push(stream.next().await.kind);
     }
     assert_eq!(kinds.iter().filter(|kind| **kind == EventKind::Granted).count(), 2, "{kinds:?}");
-    assert_eq!(guard.metric("fencepost_fence_refusals_reported_total").await, 1);
+    let reported = || guard.metric("fencepost_fence_refusals_reported_total");
+    until_true("the report to be counted", || async { reported().await == 1 }).await;
     until_ready(&guard, "[+]refusal-reports ok").await;
     // The asker's own, and nothing of others.
     let path = format!("/v1/locks/orders%2F42?lease_id={}", new.lease_id);

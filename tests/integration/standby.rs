@@ -24,13 +24,13 @@ use self::load::lease_of;
 
 /// Time to live of the leader's lease. Long enough for a busy machine, so that a lead is rarely
 /// lost by itself; the tests allow for it.
-const TTL: &str = "1500ms";
+const TTL: &str = "3s";
 /// The same for a test that acts within it.
-const LONG_TTL: &str = "3s";
+const LONG_TTL: &str = "5s";
 /// The same for a test in which no lead runs out. A guard leads after as long at the earliest.
 const LASTING_TTL: &str = "8s";
 /// Time limit of a reply of the upstream.
-const TIMEOUT: &str = "500ms";
+const TIMEOUT: &str = "2s";
 const LOCK: &str = "guards/http";
 
 /// A guard of the pair.

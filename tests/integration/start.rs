@@ -116,7 +116,7 @@ async fn a_flag_beats_a_variable_beats_a_file() {
         (setup().env("LOCK_SERVER_NAMESPACE", "variable").args(&["--namespace", "flag"]), "flag"),
     ] {
         let server = setup.start().await;
-        let header = server.locks().grant("a", 1_000).await.fencing_token;
+        let header = server.locks().grant("a", 60_000).await.fencing_token;
         assert!(header.contains(&format!("ns=\"{expected}\"")), "{header}");
     }
 }
@@ -198,7 +198,8 @@ fn files_under(folder: &std::path::Path) -> Vec<std::path::PathBuf> {
 async fn embedded_stores_remember() {
     let locks_data = DataDir::new();
     let guard_data = DataDir::new();
-    let setup = Setup::lock_server(&locks_data.store());
+    let remembers = ["--ended-retention", "10m"];
+    let setup = Setup::lock_server(&locks_data.store()).args(&remembers);
     let mut server = setup.start().await;
     let held = server.locks().grant("held", 60_000).await;
     let ended = server.locks().grant("ended", 60_000).await;
@@ -208,7 +209,7 @@ async fn embedded_stores_remember() {
     assert_eq!(server.locks().renew("held", held.lease_id).await.lease().token, held.token);
     let again = serde_json::json!({"lease_id": ended.lease_id});
     assert_eq!(server.locks().acquire("ended", again).await.status, 410);
-    assert!(server.locks().grant("next", 1_000).await.token > ended.token);
+    assert!(server.locks().grant("next", 60_000).await.token > ended.token);
 
     let setup = Setup::fenced_store(&guard_data.store());
     let mut server = setup.start().await;

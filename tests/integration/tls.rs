@@ -229,7 +229,7 @@ async fn limits_and_drain_are_those_of_plain_listeners() {
     let body = guard.fenced_get("a", &unsigned(2, "a", lease_id())).await.expect(200).body;
     assert!(body == large.as_bytes(), "{} bytes came back", body.len());
 
-    let server = lock_server(&made).arg("--header-timeout=2s").start().await;
+    let server = lock_server(&made).arg("--header-timeout=5s").start().await;
     let mut late = connect(&server, &made).await;
     late.write_all(b"GET /livez HTTP/1.1\r\n").await.unwrap();
     let mut reply = String::new();

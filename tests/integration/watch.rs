@@ -50,7 +50,7 @@ async fn a_stalled_holder_learns_what_became_of_it() {
         echo late | \"$FENCE_PROGRAM\" object put orders/42 2> said; echo $? > new; mv new code";
     let program = fence_tests::binaries::path("fence");
     let mut command = command(&program);
-    command.args(["run", "--lock", "orders/42", "--ttl", "2s", "--", "sh", "-c", script]);
+    command.args(["run", "--lock", "orders/42", "--ttl", "6s", "--", "sh", "-c", script]);
     command.env("FENCE_SERVER", &server.base).env("FENCE_GUARD", &guard.base);
     command.env("FENCE_OWNER", "stalled").env("FENCE_PROGRAM", &program);
     command.current_dir(folder.path());
@@ -289,7 +289,7 @@ async fn the_sdks_stream_loses_nothing_to_impatience_and_cuts() {
     let all = async {
         while seen.len() < 200 {
             // A connection takes longer than the hurry allows.
-            let hurry = std::time::Duration::from_micros(if is_cut { 1_000_000 } else { 300 });
+            let hurry = std::time::Duration::from_micros(if is_cut { 10_000_000 } else { 300 });
             let Ok(next) = tokio::time::timeout(hurry, stream.next()).await else {
                 tokio::task::yield_now().await;
                 continue;

@@ -67,6 +67,19 @@ impl Reply {
         self.expect(200).read()
     }
 
+    /// `true` if the store was too slow for the request, or for one before it. A store in which
+    /// grants are paused, or that has no tokens left, is not.
+    fn is_of_a_slow_store(&self) -> bool {
+        if self.status != 503 {
+            return self.status == 504;
+        }
+        let problem: Problem = self.read();
+        let is_paused = problem.extension::<u64>("paused_ms").is_some();
+        problem.code == Code::StoreUnavailable
+            && !is_paused
+            && !self.header("retry-after").is_empty()
+    }
+
     /// The problem body of an error, after checking everything that every problem must have.
     ///
     /// # Panics
@@ -306,7 +319,8 @@ impl Locks {
     }
 
     /// A grant for `ttl_ms` that must be had at once. Where the store took so long to reply that
-    /// the outcome is unknown, the request is retried with its id.
+    /// the outcome is unknown, or that its connection was given up, the request is retried with
+    /// its id.
     ///
     /// # Panics
     /// If it is refused.
@@ -314,7 +328,7 @@ impl Locks {
         let ask = json!({"ttl_ms": ttl_ms, "lease_id": crate::key_file::lease_id()});
         crate::wait::until("a grant of known outcome", || async {
             let reply = self.acquire(lock, ask.clone()).await;
-            (reply.status != 504).then(|| reply.lease())
+            (!reply.is_of_a_slow_store()).then(|| reply.lease())
         })
         .await
     }
@@ -363,9 +377,14 @@ impl Locks {
         self.0.post(&Self::path(lock, "revoke"), &json!({ "reason": reason })).await
     }
 
-    /// `GET /v1/locks/{lock}`.
+    /// `GET /v1/locks/{lock}`, again where the store took too long to reply.
     pub async fn show(&self, lock: &str) -> LockReply {
-        self.0.get(&format!("/v1/locks/{}", encode(lock))).await.expect(200).read()
+        let path = format!("/v1/locks/{}", encode(lock));
+        crate::wait::until("the state of a lock", || async {
+            let reply = self.0.get(&path).await;
+            (!matches!(reply.status, 503 | 504)).then(|| reply.expect(200).read())
+        })
+        .await
     }
 
     /// Waits until one waits for the lock: the request `waiting`, unless it has its reply already,

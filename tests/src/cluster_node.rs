@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use crate::fault_proxy::{Fault, FaultProxy};
 use crate::ports;
+use crate::redis_cluster::CALM;
 use crate::redis_server::Redis;
 
 /// Clock and addresses with which a node is started.
@@ -44,7 +45,7 @@ impl Node {
         let mut options = vec![
             ("cluster-enabled", "yes".to_owned()),
             ("cluster-port", bus_port.to_string()),
-            ("cluster-node-timeout", "1500".to_owned()),
+            ("cluster-node-timeout", CALM.to_owned()),
             ("cluster-require-full-coverage", "no".to_owned()),
             ("cluster-replica-validity-factor", "0".to_owned()),
             // A full copy begins at once: the default waits five seconds for more replicas.

@@ -171,13 +171,19 @@ impl Etcd {
         serde_json::from_str(&text).map_err(|error| format!("{error}: {text}"))
     }
 
-    /// Asks its gateway.
+    /// Asks its gateway, once more where etcd took too long for what may be repeated.
     ///
     /// # Panics
     /// If it refuses or does not answer.
     pub async fn call(&self, path: &str, body: &Value) -> Value {
-        let outcome = self.try_call(path, body).await;
-        outcome.unwrap_or_else(|error| panic!("{path} {body}: {error}"))
+        until("an answer of etcd", || async {
+            match self.try_call(path, body).await {
+                Ok(reply) => Some(reply),
+                Err(error) if REPEATABLE.contains(&path) && is_late(&error) => None,
+                Err(error) => panic!("{path} {body}: {error}"),
+            }
+        })
+        .await
     }
 
     /// The keys that begin with `prefix` and their values, in the order of the keys.
@@ -290,6 +296,15 @@ impl Etcd {
         })
         .await;
     }
+}
+
+/// A command that changes nothing, or the same when it is asked for again.
+const REPEATABLE: [&str; 4] =
+    ["/v3/kv/range", "/v3/kv/put", "/v3/maintenance/status", "/v3/lease/leases"];
+
+/// `true` if etcd or its disk was too slow, or its leader changed.
+fn is_late(error: &str) -> bool {
+    error.starts_with("503 ") || error.contains("TimedOut")
 }
 
 /// Token of every cluster of the tests: their ports distinguish them.

@@ -6,9 +6,9 @@
 
 mod request;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,6 +21,11 @@ use crate::seed::Seed;
 /// Longest time from the arrival of a write to its effect. A guard that states twice of it has as
 /// much left to notice a broken connection.
 pub const EFFECT_MAX: Duration = Duration::from_millis(500);
+
+/// Between two marks of the time at which the thread looks for what has arrived.
+const LOOK: Duration = Duration::from_millis(5);
+/// Anything found was there after as many marks at the latest.
+const LOOKS: usize = 3;
 
 /// Longest pause before an effect.
 const PAUSE_MAX_MS: u64 = 350;
@@ -101,6 +106,8 @@ struct Records {
     journals: Mutex<HashMap<String, Vec<Entry>>>,
     /// Number of writes by fate.
     fates: Mutex<HashMap<Fate, usize>>,
+    /// The last times at which the thread looked for what has arrived.
+    looks: Mutex<VecDeque<Instant>>,
 }
 
 /// Treatment of a connection after a reply.
@@ -156,6 +163,7 @@ impl Drop for Origin {
 }
 
 async fn serve(listener: std::net::TcpListener, records: Arc<Records>, stop: CancellationToken) {
+    tokio::spawn(Arc::clone(&records).mark_time());
     listener.set_nonblocking(true).expect("a socket");
     let listener = TcpListener::from_std(listener).expect("a socket");
     loop {
@@ -174,9 +182,30 @@ impl Records {
         self.journals.lock().unwrap()
     }
 
+    async fn mark_time(self: Arc<Self>) {
+        loop {
+            self.note_look();
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    fn note_look(&self) {
+        let mut looks = self.looks.lock().unwrap();
+        looks.push_back(Instant::now());
+        let surplus = looks.len().saturating_sub(LOOKS);
+        looks.drain(..surplus);
+    }
+
+    /// A request that is read now was not there before. On a busy machine the thread may stand
+    /// still between its arrival and that.
+    fn earliest_arrival(&self) -> Instant {
+        self.looks.lock().unwrap().front().copied().unwrap_or_else(Instant::now)
+    }
+
     async fn talk(self: Arc<Self>, mut stream: TcpStream) {
         let mut buffer = Vec::new();
-        while let Some(request) = OriginRequest::read(&mut stream, &mut buffer).await {
+        while let Some(mut request) = OriginRequest::read(&mut stream, &mut buffer).await {
+            request.arrived = request.arrived.min(self.earliest_arrival());
             let (reply, after) = Arc::clone(&self).carry_out(request).await;
             if stream.write_all(reply.as_bytes()).await.is_err() {
                 return;

@@ -16,7 +16,7 @@ use crate::api::{Guard, Locks, Reply};
 use crate::history::{Action, Granted, History, Operation, OperationResult};
 use crate::key_file::lease_id;
 use crate::seed::Seed;
-use crate::wait::{patience, soon, until_true};
+use crate::wait::{patience, soon, until, until_true};
 
 /// Longer than any run: whatever is lost was lost by a server, not by time.
 const TTL_MS: u64 = 60_000;
@@ -96,7 +96,11 @@ impl Load {
         let mut finally = BTreeMap::new();
         for name in &self.rig.names {
             let lease = self.rig.locks[0].grant(name, TTL_MS).await;
-            let reply = self.rig.guards[0].fenced_get(name, &lease.fencing_token).await;
+            let reply = until("what a key holds", || async {
+                let reply = self.rig.guards[0].fenced_get(name, &lease.fencing_token).await;
+                (!matches!(reply.status, 503 | 504)).then_some(reply)
+            })
+            .await;
             let found = (reply.status != 404)
                 .then(|| String::from_utf8_lossy(&reply.expect(200).body).into_owned());
             finally.insert(name.clone(), found);

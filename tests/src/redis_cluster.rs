@@ -1,12 +1,23 @@
 //! A real Redis Cluster for one test.
 
+use std::time::Duration;
+
 use redis::{FromRedisValue, Value};
 use redis_link::{SLOTS, slot_of};
 
 use crate::cluster_node::{Kind, Node};
 use crate::redis_server::Redis;
 use crate::resp_client::{Resp, RespClient};
-use crate::wait::until_true;
+use crate::wait::{until, until_true};
+
+/// Time for which a node may say nothing before the others take it for down. Nothing is lost by
+/// waiting where none is killed.
+pub(crate) const CALM: &str = "60000";
+/// The same where there is a replica, which is to take over.
+const QUICK: &str = "1500";
+
+/// A little more than Redis tries to carry out a failover that is asked for.
+const FAILOVER_MAX: Duration = Duration::from_secs(6);
 
 /// Masters that share the slots evenly, without replicas; gone when dropped.
 #[derive(Debug)]
@@ -46,8 +57,10 @@ impl RedisCluster {
             let _: () = node.redis.run(&["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]]).await;
         }
         let cluster = Self { nodes, is_apart };
-        for node in &cluster.nodes[1..] {
-            cluster.nodes[0].meet(node).await;
+        for (index, node) in cluster.nodes.iter().enumerate() {
+            for other in &cluster.nodes[index + 1..] {
+                node.meet(other).await;
+            }
         }
         cluster.settled().await;
         cluster
@@ -87,6 +100,7 @@ impl RedisCluster {
     }
 
     async fn add(&mut self, of: usize, kind: Kind) -> usize {
+        self.give_up_after(CALM).await;
         let node = Node::start(kind).await;
         self.nodes[of].meet(&node).await;
         let id = self.nodes[of].id.clone();
@@ -111,7 +125,30 @@ impl RedisCluster {
             true
         })
         .await;
+        self.give_up_after(QUICK).await;
         replica
+    }
+
+    /// Sets after how many milliseconds of silence a node is taken for down.
+    async fn give_up_after(&mut self, ms: &str) {
+        for node in &mut self.nodes {
+            node.redis.set("cluster-node-timeout", ms).await;
+        }
+    }
+
+    /// Has a replica take the place of its master, and waits until it owns the slot.
+    pub async fn fail_over(&self, to: usize, slot: u16) {
+        let is_done = async || {
+            while !self.claims(to, slot).await {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        until_true("the replica to own the slot", || async {
+            // Refused where it has become a master by now.
+            let _ = self.nodes[to].redis.try_run::<String>(&["CLUSTER", "FAILOVER"]).await;
+            tokio::time::timeout(FAILOVER_MAX, is_done()).await.is_ok()
+        })
+        .await;
     }
 
     /// Index of the node that owns a slot, as the nodes say themselves.
@@ -119,10 +156,7 @@ impl RedisCluster {
     /// # Panics
     /// If none says that it does.
     pub async fn owner(&self, slot: u16) -> usize {
-        match self.try_owner(slot).await {
-            Some(index) => index,
-            None => panic!("no node owns slot {slot}"),
-        }
+        until(&format!("a node to own slot {slot}"), || self.try_owner(slot)).await
     }
 
     /// The same; `None` where none of those that answer says that it does.
@@ -197,7 +231,7 @@ impl RedisCluster {
         };
         let address = self.nodes[to].redis.address();
         let (host, port) = address.split_once(':').expect("host:port");
-        let _: String = source.run(&["MIGRATE", host, port, &key, "0", "5000"]).await;
+        let _: String = source.run(&["MIGRATE", host, port, &key, "0", "40000"]).await;
         true
     }
 

@@ -1,5 +1,7 @@
 //! A Redis with a replica and a sentinel that watches both, for one test.
 
+use std::time::Duration;
+
 use tempfile::TempDir;
 
 use crate::ports;
@@ -12,6 +14,14 @@ pub const MASTER: &str = "orders-redis";
 
 /// A full copy begins at once: the default waits five seconds for more replicas.
 const QUICK: &[(&str, &str)] = &[("repl-diskless-sync-delay", "0")];
+
+/// The sentinel takes no Redis for down that is only slow.
+const CALM: [&str; 2] = ["60000", "60000"];
+/// It soon does, and tries again soon where a failover comes to nothing.
+const QUICK_DOWN: [&str; 2] = ["1000", "5000"];
+
+/// A failover that takes longer came to nothing.
+const FAILOVER_MAX: Duration = Duration::from_secs(20);
 
 /// Part of a master's INFO about a replica that has its copy, and has not said so yet.
 pub(crate) const NOT_ACKNOWLEDGED: &str = ",offset=0,";
@@ -61,9 +71,11 @@ impl SentinelGroup {
         let folder = crate::folder::new();
         let config = format!(
             "port {port}\nbind 127.0.0.1\ndir {dir}\nsentinel monitor {MASTER} {host} {master_port} 1\n\
-             sentinel down-after-milliseconds {MASTER} 1000\n\
-             sentinel failover-timeout {MASTER} 5000\n",
-            dir = folder.path().display()
+             sentinel down-after-milliseconds {MASTER} {down}\n\
+             sentinel failover-timeout {MASTER} {timeout}\n",
+            dir = folder.path().display(),
+            down = CALM[0],
+            timeout = CALM[1]
         );
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a configuration");
@@ -71,6 +83,8 @@ impl SentinelGroup {
         command.arg(&file).arg("--sentinel");
         let process = Process::spawn("redis-sentinel", command);
         let group = Self { redis, port, _folder: folder, _process: process };
+        // After a pause of the whole machine it would do nothing for half a minute.
+        group.instruct(&["SENTINEL", "DEBUG", "TILT-PERIOD", "1000"]).await;
         group.replicates(1).await;
         until_true("the sentinel to know both", || async {
             let Some(text) = group.command(&["SENTINEL", "REPLICAS", MASTER]).await else {
@@ -107,6 +121,20 @@ impl SentinelGroup {
         &mut self.redis[index]
     }
 
+    /// kill -9 of one Redis, which the sentinel then soon takes for down.
+    pub async fn kill(&mut self, index: usize) {
+        let [down, timeout] = QUICK_DOWN;
+        let down = ["down-after-milliseconds", down, "failover-timeout", timeout];
+        self.instruct(&[&["SENTINEL", "SET", MASTER][..], &down].concat()).await;
+        self.redis[index].kill();
+    }
+
+    /// Waits until the sentinel has carried out a command.
+    async fn instruct(&self, words: &[&str]) {
+        until_true("the sentinel to answer", || async { self.command(words).await.is_some() })
+            .await;
+    }
+
     /// Waits until the Redis of this number is in step with its master, and has said so to it: only
     /// then it is sent what is written, up to a second after it has its copy.
     pub async fn replicates(&self, index: usize) {
@@ -123,11 +151,11 @@ impl SentinelGroup {
 
     /// Has the sentinel make the replica the master, and waits until both have their new roles.
     pub async fn fail_over(&self, to: usize) {
-        until_true("the sentinel to begin a failover", || async {
+        until_true("the sentinel to carry out a failover", || async {
             begins_failover(&self.address()).await
+                && tokio::time::timeout(FAILOVER_MAX, self.is_master(to)).await.is_ok()
         })
         .await;
-        self.is_master(to).await;
         self.replicates(1 - to).await;
     }
 

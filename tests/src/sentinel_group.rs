@@ -22,6 +22,15 @@ const SIZE: u8 = 3;
 /// machine.
 const LONG: Duration = Duration::from_secs(120);
 
+/// A failover by command that takes longer came to nothing.
+const FAILOVER_MAX: Duration = Duration::from_secs(20);
+
+/// Milliseconds after which a silent process is taken for down: only one that is meant to be.
+const CALM: &str = "60000";
+/// The same while another master is to be chosen. The default is half of the time above: a run
+/// would be waiting most of the time.
+const QUICK: &str = "500";
+
 /// Three Redis and three sentinels; gone when dropped.
 #[derive(Debug)]
 pub struct WholeGroup {
@@ -131,23 +140,50 @@ impl WholeGroup {
         self.info(at).await.contains("role:master").then_some(at)
     }
 
-    /// Waits until another than `old` is the master, and returns its number.
+    /// That of the group, once there is one.
+    pub async fn one_master(&self) -> usize {
+        until_within(LONG, "a master", || self.master()).await
+    }
+
+    /// Waits until another than `old`, which is out of reach, is the master, and returns its
+    /// number. Only meanwhile the sentinels soon take a process for down.
     pub async fn another_master(&self, old: usize) -> usize {
+        self.soon_give_up().await;
+        let new = self.other_than(old).await;
+        self.down_after(CALM).await;
+        new
+    }
+
+    async fn other_than(&self, old: usize) -> usize {
         let what = "the sentinels to name another master";
         until_within(LONG, what, || async { self.master().await.filter(|at| *at != old) }).await
+    }
+
+    /// From now on the sentinels soon take a process for down.
+    pub async fn soon_give_up(&self) {
+        self.down_after(QUICK).await;
+    }
+
+    async fn down_after(&self, ms: &str) {
+        for sentinel in &self.sentinels {
+            sentinel.instruct(&["SET", MASTER, "down-after-milliseconds", ms]).await;
+        }
     }
 
     /// Has the sentinels choose another master, and returns its number.
     ///
     /// # Panics
-    /// If there is no master now.
+    /// If there is no master, or stays the same.
     pub async fn fail_over(&self) -> usize {
-        let old = self.master().await.expect("a master");
-        until_true("a sentinel to begin a failover", || async {
-            begins_failover(&format!("127.0.0.1:{}", self.sentinels[0].port)).await
+        let old = self.one_master().await;
+        let sentinel = format!("127.0.0.1:{}", self.sentinels[0].port);
+        until_within(LONG, "a sentinel to carry out a failover", || async {
+            if !begins_failover(&sentinel).await {
+                return None;
+            }
+            tokio::time::timeout(FAILOVER_MAX, self.other_than(old)).await.ok()
         })
-        .await;
-        self.another_master(old).await
+        .await
     }
 
     /// From now on nothing passes between this Redis and any other process.
@@ -271,8 +307,6 @@ impl Node {
 }
 
 impl Sentinel {
-    /// It takes a master for down after half a second, where the default is thirty: a run would be
-    /// waiting most of the time.
     async fn start(number: u8, host: &str, master_port: &str) -> Self {
         let source = IpAddr::V4(Ipv4Addr::new(127, 0, 1, number + 1));
         let port = ports::unused();
@@ -284,7 +318,7 @@ impl Sentinel {
              dir {dir}\n\
              sentinel announce-ip {own_host}\nsentinel announce-port {own_port}\n\
              sentinel monitor {MASTER} {host} {master_port} 2\n\
-             sentinel down-after-milliseconds {MASTER} 500\n\
+             sentinel down-after-milliseconds {MASTER} {CALM}\n\
              sentinel failover-timeout {MASTER} 2000\n\
              sentinel parallel-syncs {MASTER} 2\n",
             dir = folder.path().display()
@@ -300,11 +334,14 @@ impl Sentinel {
         // second. After a pause of the whole machine it would do nothing for half a minute.
         let rhythm = "DEBUG INFO-PERIOD 500 PUBLISH-PERIOD 250 PING-PERIOD 300 TILT-PERIOD 1000";
         let rhythm: Vec<&str> = rhythm.split(' ').collect();
-        until_true("the sentinel to answer", || async {
-            sentinel.command(&rhythm).await.is_some()
-        })
-        .await;
+        sentinel.instruct(&rhythm).await;
         sentinel
+    }
+
+    /// Waits until it has carried out `SENTINEL …`.
+    async fn instruct(&self, words: &[&str]) {
+        until_true("the sentinel to answer", || async { self.command(words).await.is_some() })
+            .await;
     }
 
     /// Reply to `SENTINEL …`; `None` for an error.

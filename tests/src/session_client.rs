@@ -20,13 +20,19 @@ impl Sessions {
         self.attempt(Method::POST, "/v1/sessions", body.to_string()).await
     }
 
-    /// A session that must be had at once.
+    /// A session that must be had at once. Where the store was too slow, the request is retried
+    /// with its id.
     ///
     /// # Panics
     /// If it is refused or not answered.
     pub async fn begin(&self, owner: &str, ttl_ms: u64) -> SessionReply {
-        let ask = json!({"owner": owner, "ttl_ms": ttl_ms});
-        self.try_create(&ask).await.expect("an answer").expect(200).read()
+        let session = crate::key_file::session_id();
+        let ask = json!({"session_id": session, "owner": owner, "ttl_ms": ttl_ms});
+        crate::wait::until("a session", || async {
+            let reply = self.try_create(&ask).await.expect("an answer");
+            (!matches!(reply.status, 503 | 504)).then(|| reply.expect(200).read())
+        })
+        .await
     }
 
     /// `POST …/heartbeat`, or an error where no complete reply came back.

@@ -105,6 +105,8 @@ impl TlsProxy {
             let (connection, request) = line.split_once(' ')?;
             Some((connection.parse().ok()?, request.to_owned()))
         };
-        text.lines().filter_map(request).collect()
+        // Without one that is being written.
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        whole.lines().filter_map(request).collect()
     }
 }

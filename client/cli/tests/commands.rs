@@ -187,7 +187,7 @@ fn a_command_that_ignores_term_is_killed_in_time() {
     let dir = tempfile::tempdir().unwrap();
     let script = "trap '' TERM; touch started; while :; do sleep 0.02; done";
     let run = Command::new(FENCE)
-        .args(["run", "--lock", "a", "--ttl", "2s", "--grace", "1h", "--", "sh", "-c", script])
+        .args(["run", "--lock", "a", "--ttl", "6s", "--grace", "1h", "--", "sh", "-c", script])
         .env("FENCE_SERVER", &served.server)
         .current_dir(dir.path())
         .spawn()

@@ -11,10 +11,7 @@ use crate::ids;
 use crate::limits::Limits;
 
 /// An address on which no process listens.
-fn nowhere() -> String {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    format!("http://{}", listener.local_addr().unwrap())
-}
+const NOWHERE: &str = "http://127.0.0.1:1";
 
 /// A lease whose server has become unreachable.
 fn orphaned(ttl_ms: u64, store: &str) -> Lease {
@@ -22,7 +19,7 @@ fn orphaned(ttl_ms: u64, store: &str) -> Lease {
 }
 
 fn orphaned_under(ttl_ms: u64, store: &str, limits: Limits) -> Lease {
-    let client = Client::builder().lock_server(nowhere()).fenced_store(store).build().unwrap();
+    let client = Client::builder().lock_server(NOWHERE).fenced_store(store).build().unwrap();
     let lock = LockName::new("a").unwrap();
     let lease_id = ids::lease_id();
     let header = format!("7;lock=\"a\";lease=\"{lease_id}\"");
@@ -55,7 +52,7 @@ async fn an_unreachable_server_means_lost_at_the_deadline_and_the_work_is_droppe
         }
     }
     let dropped = AtomicBool::new(false);
-    let lease = orphaned(200, &nowhere());
+    let lease = orphaned(3_000, NOWHERE);
     let deadline = lease.deadline();
     let outcome = lease
         .run(async |_| {
@@ -84,7 +81,7 @@ async fn next_step() {
 #[tokio::test]
 async fn work_that_slept_through_the_deadline_takes_no_further_step() {
     let resumed = Arc::new(AtomicBool::new(false));
-    let lease = orphaned(100, &nowhere());
+    let lease = orphaned(100, NOWHERE);
     let seen = Arc::clone(&resumed);
     // Simulates a stopped process: no timer and no other task runs meanwhile.
     let work = lease.run(async move |lease| {
@@ -101,7 +98,7 @@ async fn work_that_slept_through_the_deadline_takes_no_further_step() {
 
 #[tokio::test]
 async fn work_that_ended_after_the_deadline_is_not_called_a_success() {
-    let outcome = orphaned(100, &nowhere())
+    let outcome = orphaned(100, NOWHERE)
         .run(async |lease| {
             while clock::now() < lease.deadline() {
                 std::hint::spin_loop();
@@ -144,7 +141,7 @@ async fn work_that_reports_continues_and_work_that_hangs_is_dropped() {
         warn_before: Some(Duration::from_millis(2900)),
         max_hold: None,
     };
-    let lease = orphaned_under(60_000, &nowhere(), limits);
+    let lease = orphaned_under(60_000, NOWHERE, limits);
     let mut warnings = lease.warnings();
     let mut warned = Vec::new();
     for _ in 0..3 {
@@ -163,7 +160,7 @@ async fn work_that_reports_continues_and_work_that_hangs_is_dropped() {
 async fn nothing_is_held_for_longer_than_allowed() {
     let max = Duration::from_millis(50);
     let limits = Limits { max_hold: Some(max), ..Limits::default() };
-    let lease = orphaned_under(60_000, &nowhere(), limits);
+    let lease = orphaned_under(60_000, NOWHERE, limits);
     assert_eq!(lease.lost().await, LostReason::HeldTooLong { max });
     let refused = lease.report_progress().unwrap_err();
     assert_eq!(*refused.kind(), ErrorKind::LeaseLost { reason: LostReason::HeldTooLong { max } });
@@ -173,9 +170,9 @@ async fn nothing_is_held_for_longer_than_allowed() {
 #[test]
 fn dropping_outside_of_the_runtime_does_not_panic_or_block() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let lease = runtime.block_on(async { orphaned(60_000, &nowhere()) });
+    let lease = runtime.block_on(async { orphaned(60_000, NOWHERE) });
     drop(lease);
-    let late = runtime.block_on(async { orphaned(60_000, &nowhere()) });
+    let late = runtime.block_on(async { orphaned(60_000, NOWHERE) });
     drop(runtime);
     drop(late);
 }

@@ -177,11 +177,11 @@ test("node redlock: acquire, extend, release", async () => {
   opened.push({ close: () => client.disconnect() });
   const once = { retryCount: 0 };
   const redlock = new Redlock([client], once);
-  const lock = await redlock.lock("redlock:invoices", 5000);
-  await assert.rejects(new Redlock([client], once).lock("redlock:invoices", 5000), /LockError/);
-  await lock.extend(10_000);
-  assert.ok((await client.pttl("redlock:invoices")) > 5000);
-  const waits = new Redlock([client], { retryCount: 100, retryDelay: 20 }).lock("redlock:invoices", 5000);
+  const lock = await redlock.lock("redlock:invoices", 60_000);
+  await assert.rejects(new Redlock([client], once).lock("redlock:invoices", 60_000), /LockError/);
+  await lock.extend(200_000);
+  assert.ok((await client.pttl("redlock:invoices")) > 60_000);
+  const waits = new Redlock([client], { retryCount: 1000, retryDelay: 20 }).lock("redlock:invoices", 60_000);
   await lock.unlock();
   await (await waits).unlock();
   assert.equal(await client.exists("redlock:invoices"), 0);

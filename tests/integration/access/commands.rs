@@ -74,8 +74,11 @@ async fn serve_asks_who_it_is_and_its_tour_says_so() {
     .await;
     get("/v1/locks").await.problem(Code::Forbidden);
     // The guard knows who seals, and the lock server has asked it for its marks.
-    let ready = get("/readyz?verbose").await;
-    assert!(String::from_utf8_lossy(&ready.body).contains("[+]guards ok"), "{ready:?}");
+    until_true("the guard's marks", || async {
+        let ready = get("/readyz?verbose").await;
+        String::from_utf8_lossy(&ready.body).contains("[+]guards ok")
+    })
+    .await;
     let who: Vec<_> = site.audit().iter().map(|line| line["principal"].clone()).collect();
     assert!(who.contains(&"me".into()) && !who.contains(&"(guard)".into()), "{who:?}");
 }

@@ -8,7 +8,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Setup};
 use serde_json::{Value, json};
 
-use super::{As, Site};
+use super::{As, Site, on_redis};
 
 const LOCK: &str = "team/held";
 
@@ -217,13 +217,13 @@ async fn only_its_principal_uses_a_lease_on_embedded() {
 async fn only_its_principal_uses_a_lease_on_redis() {
     let site = site();
     let redis = Redis::start().await;
-    let setup = site.arm(Setup::lock_server(&redis.url()));
+    let setup = site.arm(on_redis(&redis));
     let one = setup.in_process().await;
     let two = setup.in_process().await;
     let lease = held(&As::new(&one, "team")).await;
     meddle(&As::new(&two, "rival"), &lease).await;
     kept(&As::new(&two, "team"), &lease).await;
-    let open = Setup::lock_server(&redis.url()).in_process().await;
+    let open = on_redis(&redis).in_process().await;
     open.locks().release(LOCK, lease.lease_id).await.expect(200);
     let plain = open.locks().grant(LOCK, 60_000).await;
     let rival = As::new(&one, "rival");

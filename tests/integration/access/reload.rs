@@ -78,15 +78,17 @@ async fn a_change_needs_no_restart_and_a_bad_file_changes_nothing() {
     assert!(readiness(&eye).await.contains("[+]access-file ok"));
     assert!(metric(&eye, "fencepost_access_file_usable 1").await);
     assert!(metric(&eye, "fencepost_access_file_loads_total 2").await);
-    let phases: Vec<String> = site
-        .audit()
-        .iter()
-        .filter(|line| line["event"] == "access-file")
-        .map(|line| line["phase"].as_str().unwrap().to_owned())
-        .collect();
     let expected: Vec<&str> =
         ["loaded"].into_iter().chain(["rejected"; 7]).chain(["loaded"]).collect();
-    assert_eq!(phases, expected);
+    // A file is in force before the log says so.
+    until_true("a line for each file", || async { phases(&site).len() >= expected.len() }).await;
+    assert_eq!(phases(&site), expected);
+}
+
+/// Outcome of each file, by the audit log.
+fn phases(site: &Site) -> Vec<String> {
+    let lines = site.audit().into_iter().filter(|line| line["event"] == "access-file");
+    lines.map(|line| line["phase"].as_str().unwrap().to_owned()).collect()
 }
 
 /// Why files were rejected, by the audit log.

@@ -1,7 +1,9 @@
 //! Rights of principals.
 
 use fence_protocol::Code;
+use fence_tests::api::Api;
 use fence_tests::servers::Setup;
+use fence_tests::wait::until_true;
 use http::Method;
 use serde_json::json;
 
@@ -109,11 +111,17 @@ async fn a_lock_server_asks_its_guards_with_its_own_bearer_token() {
     let eye = site.secret_file("eye");
     let setup = || Setup::lock_server("memory:").args(&["--guard", &guard.base]);
     let known = setup().args(&["--guard-auth-file", eye.to_str().unwrap()]).start().await;
-    let ready = known.api().get("/readyz?verbose").await;
-    let text = String::from_utf8_lossy(&ready.body).into_owned();
-    assert!(text.contains("[+]guards ok"), "{text}");
+    ready_says(&known.api(), &["[+]guards ok"]).await;
     let unknown = setup().in_process().await;
-    let ready = unknown.api().get("/readyz?verbose").await;
-    let text = String::from_utf8_lossy(&ready.body).into_owned();
-    assert!(text.contains("[!]guards") && text.contains("--guard-auth-file"), "{text}");
+    ready_says(&unknown.api(), &["[!]guards", "--guard-auth-file"]).await;
+}
+
+/// Waits until readiness says all of this: a guard that answers late is retried.
+async fn ready_says(api: &Api, parts: &[&str]) {
+    until_true(&format!("readiness with {parts:?}"), || async {
+        let ready = api.get("/readyz?verbose").await;
+        let text = String::from_utf8_lossy(&ready.body);
+        parts.iter().all(|part| text.contains(part))
+    })
+    .await;
 }

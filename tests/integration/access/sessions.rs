@@ -10,7 +10,7 @@ use fence_tests::wait::until_true;
 use http::Method;
 use serde_json::{Value, json};
 
-use super::{As, Site};
+use super::{As, Site, on_redis};
 
 /// Refused without a word of whose it is or what it is called.
 fn assert_foreign(reply: &Reply, session: SessionId) {
@@ -154,7 +154,7 @@ async fn only_its_principal_uses_a_session_on_embedded() {
 async fn only_its_principal_uses_a_session_on_redis() {
     let site = Site::new();
     let redis = Redis::start().await;
-    let setup = site.arm(Setup::lock_server(&redis.url()));
+    let setup = site.arm(on_redis(&redis));
     let one = setup.in_process().await;
     let two = setup.in_process().await;
     only_its_principal(&one).await;
@@ -175,8 +175,8 @@ async fn only_its_principal_uses_a_session_on_redis() {
 async fn a_session_without_a_principal_has_no_owner() {
     let site = Site::new();
     let redis = Redis::start().await;
-    let open = Setup::lock_server(&redis.url()).in_process().await;
-    let closed = site.arm(Setup::lock_server(&redis.url())).in_process().await;
+    let open = on_redis(&redis).in_process().await;
+    let closed = site.arm(on_redis(&redis)).in_process().await;
     let anyone = open.locks().0;
     let ask = json!({"owner": "worker", "ttl_ms": 60_000});
     let session: SessionReply = anyone.post("/v1/sessions", &ask).await.expect(200).read();

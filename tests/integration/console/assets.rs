@@ -6,6 +6,7 @@ use fence_protocol::wire::principal::PrincipalReply;
 use fence_tests::api::Api;
 use fence_tests::raw_http::{exchange, status};
 use fence_tests::servers::Setup;
+use fence_tests::wait::{until, until_true};
 
 use super::{Pair, granted};
 use crate::access::{As, Site};
@@ -78,17 +79,27 @@ async fn guards_are_shown_with_their_marks_or_with_the_reason_why_not() {
     let read = async |query: &str| -> GuardsReply {
         api.get(&format!("/v1/guards{query}")).await.expect(200).read()
     };
-    let all = read("").await.guards.remove(0);
+    let answered = async |query: &str| {
+        until("a guard that replies in time", || async {
+            let guard = read(query).await.guards.remove(0);
+            guard.problem.is_none().then_some(guard)
+        })
+        .await
+    };
+    let all = answered("").await;
     assert_eq!(all.guard, pair.guard.base);
     assert_eq!(all.stores.unwrap().stores[0].kind, "memory");
     let marks = all.marks.unwrap();
     assert_eq!((marks.highest_mark, marks.fences[0].mark), (Some(lease.token), lease.token));
-    assert!(read("?prefix=jobs").await.guards.remove(0).marks.unwrap().fences.is_empty());
-    let one = read("?lock=orders%2F42").await.guards.remove(0);
+    assert!(answered("?prefix=jobs").await.marks.unwrap().fences.is_empty());
+    let one = answered("?lock=orders%2F42").await;
     assert_eq!(one.fence.unwrap().mark, Some(lease.token));
     api.get("/v1/guards?lock=a&prefix=b").await.problem(Code::InvalidRequest);
 
     pair.guard.process.kill();
-    let gone = read("").await.guards.remove(0);
-    assert!(gone.problem.unwrap().contains("refused"), "the reason is missing");
+    until_true("the reason", || async {
+        let problem = read("").await.guards.remove(0).problem;
+        problem.expect("no guard replies").contains("refused")
+    })
+    .await;
 }

@@ -73,8 +73,7 @@ async fn a_page_of_another_origin_revokes_nothing_and_may_only_link_the_console(
     let holder = server.locks().show("a").await.holder.unwrap();
     assert_eq!((holder.info.token, holder.lease_id), (held.token, held.lease_id));
     // The policy of the console keeps it out of frames.
-    let framed = "return document.getElementById('frame').contentDocument === null";
-    assert_eq!(browser.run(framed).await, true);
+    browser.until("document.getElementById('frame').contentDocument === null").await;
 
     browser.click("#link").await;
     browser.until_text(".list", "anonymous").await;

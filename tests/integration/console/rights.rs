@@ -7,6 +7,9 @@ use serde_json::json;
 
 use crate::access::{As, Site};
 
+/// Longer than a slow browser takes.
+const LONG_MS: u64 = 600_000;
+
 async fn sign_in(browser: &Browser, secret: &str) {
     browser.until("document.getElementById('token')").await;
     browser.type_into("#token", secret).await;
@@ -26,8 +29,8 @@ async fn revokes_and_blocks_for_principals_that_may() {
     let server = site.arm(Setup::lock_server("memory:")).start().await;
     let team = As::new(&server, "team");
     let ops = As::new(&server, "ops");
-    let first = team.acquire("team/a").await.lease();
-    let session: SessionReply = team.begin(60_000).await;
+    let first = team.lock("team/a", "acquire", &json!({"ttl_ms": LONG_MS})).await.lease();
+    let session: SessionReply = team.begin(LONG_MS).await;
     let browser = Browser::start().await;
     browser.open(&format!("{}/ui/#/lock/team%2Fa", server.base)).await;
     sign_in(&browser, "wrong").await;
@@ -79,8 +82,12 @@ async fn revokes_and_blocks_for_principals_that_may() {
 async fn a_tenant_lists_the_names_that_it_may_read() {
     let site = Site::new();
     let server = site.arm(Setup::lock_server("memory:")).start().await;
-    As::new(&server, "team").acquire("team/a").await.lease();
-    As::new(&server, "other").acquire("other/b").await.lease();
+    let take = async |who: &str, lock: &str| {
+        let long = json!({"ttl_ms": LONG_MS});
+        As::new(&server, who).lock(lock, "acquire", &long).await.lease();
+    };
+    take("team", "team/a").await;
+    take("other", "other/b").await;
     let browser = Browser::start().await;
     browser.open(&format!("{}/ui/", server.base)).await;
     sign_in(&browser, "secret-of-team").await;
@@ -88,7 +95,7 @@ async fn a_tenant_lists_the_names_that_it_may_read() {
     browser.until_text("#live", "Live").await;
     let views = browser.run("return document.getElementById('nav').innerText").await;
     assert!(!views.as_str().unwrap().contains("Sessions"), "{views}");
-    As::new(&server, "team").acquire("team/c").await.lease();
+    take("team", "team/c").await;
     browser.until_text(".list", "team/c").await;
     let page = browser.run("return document.body.innerText").await;
     assert!(!page.as_str().unwrap().contains("other/b"), "{page}");

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use fence_protocol::Code;
 use fence_tests::etcd_certificates::EtcdCertificates;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
+use fence_tests::key_file::lease_id;
 use fence_tests::process::Output;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
@@ -21,7 +22,7 @@ use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{LONG_MS, lock_server, released, setup, until_ready};
+use super::{LONG_MS, answered, lock_server, patient, released, setup, until_ready};
 
 /// It ends with 1 without having listened, and says why in one sentence that holds these words.
 async fn refused(setup: Setup, words: &[&str]) {
@@ -76,7 +77,7 @@ async fn a_version_that_is_too_old_is_reported() {
             tokio::spawn(server.serve_connection(TokioIo::new(stream), old));
         }
     }));
-    refused(setup(&format!("etcd://{address}")), &[&address, "3.3.27", "3.4"]).await;
+    refused(patient(&format!("etcd://{address}")), &[&address, "3.3.27", "3.4"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -85,11 +86,11 @@ async fn an_etcd_that_knows_another_user_is_reported() {
     etcd.enable_auth("locks", "secret", "fencepost/").await;
     let right = password("secret\n");
     let wrong = password("guess");
-    refused(setup(&etcd.url()), &[&etcd.address(), "--store-user"]).await;
+    refused(patient(&etcd.url()), &[&etcd.address(), "--store-user"]).await;
     let url = format!("etcd://locks@{}", etcd.address());
-    let as_user = |file| setup(&url).args(&["--store-password-file", path(file)]);
+    let as_user = |file| patient(&url).args(&["--store-password-file", path(file)]);
     refused(as_user(&wrong), &[&etcd.address(), "locks", "password"]).await;
-    let stranger = setup(&format!("etcd://stranger@{}", etcd.address()));
+    let stranger = patient(&format!("etcd://stranger@{}", etcd.address()));
     let stranger = stranger.args(&["--store-password-file", path(&right)]);
     refused(stranger, &[&etcd.address(), "stranger"]).await;
     let elsewhere = as_user(&right).args(&["--namespace", "default"]);
@@ -105,7 +106,7 @@ async fn a_user_without_rights_is_reported() {
     etcd.enable_auth("locks", "secret", "other-service/").await;
     let file = password("secret");
     let url = format!("etcd://locks@{}", etcd.address());
-    let setup = setup(&url).args(&["--store-password-file", path(&file)]);
+    let setup = patient(&url).args(&["--store-password-file", path(&file)]);
     refused(setup, &[&etcd.address(), "locks", "fencepost/"]).await;
 }
 
@@ -116,7 +117,7 @@ async fn a_login_that_ran_out_is_renewed() {
     etcd.enable_auth("locks", "secret", "fencepost/").await;
     let file = password("secret");
     let url = format!("etcd://locks@{}", etcd.address());
-    let server = setup(&url).args(&["--store-password-file", path(&file)]).start().await;
+    let server = patient(&url).args(&["--store-password-file", path(&file)]).start().await;
     let locks = server.locks();
     let held = locks.grant("a", LONG_MS).await;
     etcd.start_again().await;
@@ -138,7 +139,7 @@ async fn certificates_that_do_not_match_are_reported() {
     let other = EtcdCertificates::new();
     let etcd = Etcd::with_tls(&own).await;
     let with = |authority: &EtcdCertificates, client: Option<&EtcdCertificates>| {
-        let mut setup = setup(&etcd.url()).args(&["--store-ca", &authority.file("ca.pem")]);
+        let mut setup = patient(&etcd.url()).args(&["--store-ca", &authority.file("ca.pem")]);
         if let Some(client) = client {
             setup = setup.args(&["--store-cert", &client.file("client.pem")]);
             setup = setup.args(&["--store-key", &client.file("client.key")]);
@@ -185,14 +186,16 @@ async fn a_full_etcd_is_reported_and_loses_nothing() {
     let refused_renewal = soon("an answer", locks.renew("held", held.lease_id)).await;
     // etcd says so of what it has done, too; the last commit of the server says which it was.
     assert!(refused_renewal.problem(Code::StoreUnavailable).detail.contains("NOSPACE"));
-    refused(setup(&etcd.url()), &[&etcd.address(), "NOSPACE"]).await;
+    refused(patient(&etcd.url()), &[&etcd.address(), "NOSPACE"]).await;
     make_room(&etcd).await;
+    let more = json!({"ttl_ms": LONG_MS, "lease_id": lease_id()});
     until_true("a grant", || async {
-        let reply = locks.acquire("more", json!({"ttl_ms": LONG_MS})).await;
+        let reply = locks.acquire("more", more.clone()).await;
         reply.status == 200 && reply.lease().token > held.token
     })
     .await;
-    assert_eq!(locks.renew("held", held.lease_id).await.lease().token, held.token);
+    let renewed = answered(|| locks.renew("held", held.lease_id)).await.lease();
+    assert_eq!(renewed.token, held.token);
 }
 
 /// Compacts and defragments as etcd's documentation advises the operator of a full etcd.
@@ -227,7 +230,7 @@ async fn records_of_0_1_are_refused_at_start() {
     etcd.put("fencepost/default/meta", &meta.to_string()).await;
     etcd.put("fencepost/default/h/held", "{}").await;
     let words = ["lock-server 0.1", "etcdctl del --prefix fencepost/default/"];
-    refused(setup(&etcd.url()), &words).await;
+    refused(patient(&etcd.url()), &words).await;
     assert_eq!(etcd.range("fencepost/").await.len(), 2, "something was changed");
     etcd.by_hand(&["del", "--prefix", "fencepost/default/"]).await;
     let server = lock_server(&etcd).await;

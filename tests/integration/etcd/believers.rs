@@ -5,6 +5,7 @@ use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::{Locks, Reply};
 use fence_tests::checks::{overlaps, tokens_rise};
 use fence_tests::history::{Granted, History};
+use fence_tests::key_file::lease_id;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until;
 use serde_json::{Value, json};
@@ -36,10 +37,11 @@ pub(super) async fn acquire_recorded(
     reply
 }
 
-/// A grant, as soon as etcd can be used.
+/// A grant, as soon as etcd can be used. A request of unknown outcome is retried.
 pub(super) async fn granted(locks: &Locks, history: &History, lock: &str) -> LeaseReply {
+    let ask = json!({"ttl_ms": LONG_MS, "lease_id": lease_id()});
     until("a grant", || async {
-        let reply = acquire_recorded(locks, history, lock, json!({"ttl_ms": LONG_MS})).await;
+        let reply = acquire_recorded(locks, history, lock, ask.clone()).await;
         (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
     })
     .await

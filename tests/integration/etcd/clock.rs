@@ -8,18 +8,18 @@ use fence_tests::etcd_server::Etcd;
 use fence_tests::history::History;
 use fence_tests::redis_clock::OwnClock;
 use fence_tests::servers::Server;
-use fence_tests::wait::{soon, until};
+use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 
 use super::believers::{acquire_recorded, granted, waiting};
 use super::restore::Backup;
-use super::{LONG_MS, lock_server, setup};
+use super::{LONG_MS, lock_server, patient};
 
 const HOUR: i64 = 3_600;
 
 /// A server whose wall clock is this one.
 async fn server_with(etcd: &Etcd, clock: &OwnClock) -> Server {
-    let setup = setup(&etcd.url());
+    let setup = patient(&etcd.url());
     let environment = clock.environment();
     let setup = environment.iter().fold(setup, |setup, (name, value)| setup.env(name, value));
     let server = setup.start().await;
@@ -61,9 +61,12 @@ async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
     tokens_rise(&history.grants()).unwrap();
     assert_eq!(overlaps(&history.grants()), Vec::<String>::new());
     for server in [&stepped, &right] {
-        let ready = server.locks().0.get("/readyz?verbose").await.expect(200);
-        let text = String::from_utf8_lossy(&ready.body).into_owned();
-        assert!(text.contains("[+]etcd ok"), "{text}");
+        let api = server.locks().0;
+        until_true("etcd to be well", || async {
+            let ready = api.get("/readyz?verbose").await;
+            String::from_utf8_lossy(&ready.body).contains("[+]etcd ok")
+        })
+        .await;
     }
 }
 

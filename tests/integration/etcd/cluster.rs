@@ -12,7 +12,7 @@ use fence_tests::servers::Server;
 use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 
-use super::{LONG_MS, answered, load, lock_server, setup, until_ready};
+use super::{LONG_MS, answered, granted_soon, load, lock_server, setup, until_ready};
 
 /// Two lock servers on three nodes, and their clients.
 struct Site {
@@ -122,7 +122,7 @@ async fn without_a_majority_nothing_is_done_and_nothing_is_lost() {
     let mut cluster = EtcdCluster::start(3).await;
     let server = setup(&cluster.url()).start().await;
     let locks = server.locks();
-    let held: LeaseReply = locks.grant("a", OUTAGE_MS).await;
+    let held: LeaseReply = granted_soon(&locks, "a", OUTAGE_MS).await;
     let own = locks.clone();
     let ask = json!({"ttl_ms": OUTAGE_MS, "wait_ms": OUTAGE_MS});
     let waiting = tokio::spawn(async move { own.acquire("a", ask).await });

@@ -10,7 +10,7 @@ use fence_tests::servers::Server;
 use fence_tests::wait::{soon, until, until_true};
 use serde_json::json;
 
-use super::{LOCK_KEY, LONG_MS, answered, lock_server, setup, until_ready};
+use super::{LOCK_KEY, LONG_MS, answered, granted_soon, lock_server, setup, until_ready};
 
 /// A lock server that reaches etcd through a proxy, and one that reaches it directly.
 struct Site {
@@ -26,7 +26,7 @@ impl Site {
         let proxy = FaultProxy::before(&etcd.address()).await;
         let hurt = setup(&format!("etcd://{}", proxy.address())).start().await;
         let well = lock_server(&etcd).await;
-        hurt.locks().grant("warm", LONG_MS).await;
+        granted_soon(&hurt.locks(), "warm", LONG_MS).await;
         Self { etcd, proxy, hurt, well }
     }
 
@@ -50,10 +50,8 @@ async fn a_grant_whose_reply_was_lost_is_granted_once() {
         site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
         let reply = soon("an answer", locks.acquire(&lock, ask.clone())).await;
         reply.problem(Code::OutcomeUnknown);
-        assert!(
-            other.show(&lock).await.holder.is_some(),
-            "the fault did not strike after the grant"
-        );
+        // Else the fault did not strike after the grant.
+        until_true("the grant", || async { other.show(&lock).await.holder.is_some() }).await;
         site.heal().await;
         let first = answered(|| other.acquire(&lock, ask.clone())).await.lease();
         let again = answered(|| locks.acquire(&lock, ask.clone())).await.lease();
@@ -62,7 +60,7 @@ async fn a_grant_whose_reply_was_lost_is_granted_once() {
         thief.problem(Code::LockHeld);
         let ended = other.release(&lock, first.lease_id).await.expect(200);
         assert_eq!(ended.json()["token"], json!(first.token));
-        let dead = locks.acquire(&lock, ask).await;
+        let dead = answered(|| locks.acquire(&lock, ask.clone())).await;
         assert_eq!(dead.problem(Code::LeaseLost).extension("reason"), Some("released".to_owned()));
     }
 }
@@ -115,7 +113,7 @@ async fn a_waiters_grant_whose_reply_was_lost_is_granted_once() {
 async fn a_renewal_whose_reply_was_lost_is_unknown_and_can_be_repeated() {
     let site = Site::start().await;
     let locks = site.hurt.locks();
-    let lease = locks.grant("a", LONG_MS).await;
+    let lease = granted_soon(&locks, "a", LONG_MS).await;
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     reply.problem(Code::OutcomeUnknown);
@@ -129,7 +127,7 @@ async fn a_release_whose_reply_was_lost_is_unknown_and_the_repeat_learns_it() {
     let site = Site::start().await;
     let locks = site.hurt.locks();
     let other = site.well.locks();
-    let lease = locks.grant("a", LONG_MS).await;
+    let lease = granted_soon(&locks, "a", LONG_MS).await;
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.release("a", lease.lease_id)).await;
     reply.problem(Code::OutcomeUnknown);
@@ -150,7 +148,8 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let reply = soon("an answer", locks.acquire("one", json!({"ttl_ms": 600_000}))).await;
     assert!(matches!(reply.status, 503 | 504), "{}", reply.status);
-    assert!(other.show("one").await.holder.is_some(), "it was granted all the same");
+    // It was granted all the same.
+    until_true("the grant", || async { other.show("one").await.holder.is_some() }).await;
     site.heal().await;
     until_true("the lease to be rolled back", || async {
         other.show("one").await.holder.is_none()
@@ -163,7 +162,7 @@ async fn a_lost_reply_without_an_id_leaves_no_lease() {
 async fn an_unreachable_etcd_is_unavailable_and_comes_back() {
     let mut site = Site::start().await;
     let locks = site.well.locks();
-    let lease = locks.grant("a", LONG_MS).await;
+    let lease = granted_soon(&locks, "a", LONG_MS).await;
     site.etcd.kill();
     until_true("503", || async {
         let reply = locks.renew("a", lease.lease_id).await;
@@ -188,7 +187,7 @@ async fn an_unreachable_etcd_is_unavailable_and_comes_back() {
 async fn closed_connections_are_no_answer() {
     let site = Site::start().await;
     let locks = site.hurt.locks();
-    let lease = locks.grant("a", LONG_MS).await;
+    let lease = granted_soon(&locks, "a", LONG_MS).await;
     site.proxy.set(Fault::Refuse);
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");
@@ -204,7 +203,7 @@ async fn closed_connections_are_no_answer() {
 async fn a_silent_etcd_is_unknown_in_bounded_time() {
     let site = Site::start().await;
     let locks = site.hurt.locks();
-    let lease = locks.grant("a", LONG_MS).await;
+    let lease = granted_soon(&locks, "a", LONG_MS).await;
     site.proxy.set(Fault::Blackhole);
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");
@@ -255,12 +254,14 @@ async fn a_queue_position_whose_reply_was_lost_holds_no_waiter_up() {
     let other = site.well.locks();
     let held = other.grant("a", LONG_MS).await;
     // So that the server knows of the holder, and takes the place at once.
-    locks.acquire("a", json!({"ttl_ms": LONG_MS})).await.problem(Code::LockHeld);
+    let wish = json!({"ttl_ms": LONG_MS});
+    answered(|| locks.acquire("a", wish.clone())).await.problem(Code::LockHeld);
     site.proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "wait_ms": LONG_MS});
     let reply = soon("an answer", locks.acquire("a", ask)).await;
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");
-    assert_eq!(other.show("a").await.queue_length, 1, "the fault did not strike after the place");
+    // Else the fault did not strike after the place.
+    other.queue_of("a", 1).await;
     site.heal().await;
     other.queue_of("a", 0).await;
     other.release("a", held.lease_id).await.expect(200);

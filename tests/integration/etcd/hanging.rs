@@ -30,7 +30,8 @@ impl Site {
 
     async fn held(&self, lock: &str) -> LeaseReply {
         let ask = json!({"lease_id": lease_id(), "ttl_ms": LONG_MS, "owner": "me"});
-        self.hurt.locks().acquire(lock, ask).await.lease()
+        let locks = self.hurt.locks();
+        answered(|| locks.acquire(lock, ask.clone())).await.lease()
     }
 }
 
@@ -62,9 +63,10 @@ async fn a_waiter_keeps_its_place_while_a_member_hangs() {
     let etcd = Etcd::start().await;
     let proxy = FaultProxy::before(&etcd.address()).await;
     let members = format!("etcd://{},{}", proxy.address(), etcd.address());
-    // A server that tries one member after the other is late: a queue position lives for three
+    // A server that tries one member after the other is late: a queue position lives for six
     // seconds.
-    let hurt = Setup::lock_server(&members).args(&["--store-timeout", "4s"]).start().await;
+    let slow = ["--store-timeout", "8s", "--liveness", "6s"];
+    let hurt = Setup::lock_server(&members).args(&slow).start().await;
     let well = lock_server(&etcd).await;
     let locks = well.locks();
     let held = locks.grant("a", LONG_MS).await;
@@ -75,7 +77,7 @@ async fn a_waiter_keeps_its_place_while_a_member_hangs() {
     });
     locks.queue_of("a", 1).await;
     proxy.set(Fault::Blackhole);
-    let apart = locks.grant("apart", 7_000).await;
+    let apart = locks.grant("apart", 14_000).await;
     until_true("twice the time of a place to pass", || async {
         assert_eq!(locks.show("a").await.queue_length, 1, "the place was lost");
         locks.show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)

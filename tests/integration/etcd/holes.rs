@@ -10,7 +10,7 @@ use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::until_true;
 
 use super::restore::{Backup, next_token};
-use super::{lock_server, setup, until_ready};
+use super::{lock_server, patient, until_ready};
 
 /// Writes by others to the same etcd between the backup and the end.
 const OTHERS_WRITES: usize = 200;
@@ -141,7 +141,7 @@ async fn a_fresh_backup_is_not_believed_where_a_guard_has_seen_a_token() {
     let guard = Setup::fenced_store("memory:").start().await;
     let seen = unsigned(fresh.highest, "issued", fence_tests::key_file::lease_id());
     guard.guard().sealed("issued", &seen).await;
-    let server = setup(&fresh.etcd.url()).args(&["--guard", &guard.base]).start().await;
+    let server = patient(&fresh.etcd.url()).args(&["--guard", &guard.base]).start().await;
     let next = next_token(&server.locks(), "next").await;
     assert!(next > fresh.highest, "{next} after {}", fresh.highest);
 }

@@ -7,12 +7,12 @@ use fence_tests::api::{Locks, Reply};
 use fence_tests::etcd_server::Etcd;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::lease_id;
-use fence_tests::servers::Server;
+use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{LOCK_KEY, LONG_MS, answered, lock_server, setup, until_ready};
+use super::{LOCK_KEY, LONG_MS, answered, granted_soon, lock_server, until_ready};
 
 /// A lock server that reaches etcd through a proxy, or through two that are two members to it, and
 /// one that reaches it directly.
@@ -31,9 +31,12 @@ impl Site {
         let beside = FaultProxy::before(&etcd.address()).await;
         let both = [proxy.address(), beside.address()];
         let url = format!("etcd://{}", both[..members].join(","));
-        let hurt = setup(&url).start().await;
+        // With two members there is a reply to every request, and a busy machine may be slow.
+        let timeout = ["3s", "6s"][members - 1];
+        let setup = Setup::lock_server(&url).args(&["--store-timeout", timeout]);
+        let hurt = setup.start().await;
         let well = lock_server(&etcd).await;
-        hurt.locks().grant("warm", LONG_MS).await;
+        granted_soon(&hurt.locks(), "warm", LONG_MS).await;
         Self { proxy, beside, hurt, well, _etcd: etcd }
     }
 
@@ -174,7 +177,7 @@ async fn a_write_whose_reply_was_lost_stays_done_whatever_comes_after() {
     let site = Site::start(2).await;
     let locks = site.hurt.locks();
     let other = site.well.locks();
-    let held = locks.grant("a", LONG_MS).await;
+    let held = granted_soon(&locks, "a", LONG_MS).await;
     site.lose_at_the_first(LOCK_KEY).await;
     let releasing = tokio::spawn({
         let locks = locks.clone();

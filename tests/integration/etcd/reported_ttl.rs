@@ -78,11 +78,11 @@ async fn a_retry_after_a_shorter_renewal_elsewhere_gets_the_shorter_ttl() {
 async fn a_bound_lease_gets_no_longer_ttl_than_its_session() {
     let mut etcd = Etcd::start().await;
     let servers: [Server; 2] = [lock_server(&etcd).await, lock_server(&etcd).await];
-    let session = Sessions(servers[0].locks().0).begin("me", 9_000).await.session_id;
-    // Most of its time is over.
+    let session = Sessions(servers[0].locks().0).begin("me", 20_000).await.session_id;
+    // A part of its time is over.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
     etcd.start_again().await;
-    let ask = json!({"session_id": session, "owner": "me"});
+    let ask = json!({"session_id": session, "owner": "me", "lease_id": lease_id()});
     let (bound, asked) = until("a bound lease", || async {
         let asked = Instant::now();
         let reply = servers[1].locks().acquire("s", ask.clone()).await;

@@ -7,13 +7,14 @@ use fence_protocol::Code;
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
 use fence_tests::history::History;
+use fence_tests::key_file::lease_id;
 use fence_tests::servers::Server;
 use fence_tests::wait::until;
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::believers::{acquire_recorded, granted, the_guard_fences, two_believe};
-use super::{LONG_MS, answered, lock_server, released, setup};
+use super::{LONG_MS, answered, lock_server, patient, released};
 
 pub(super) struct Backup(TempDir);
 
@@ -39,9 +40,9 @@ async fn issue(locks: &Locks, count: usize) -> u64 {
     highest
 }
 
-/// The first token that is granted again.
+/// The first token that is granted again. A request of unknown outcome is retried.
 pub(super) async fn next_token(locks: &Locks, lock: &str) -> u64 {
-    let ask = json!({"ttl_ms": LONG_MS});
+    let ask = json!({"ttl_ms": LONG_MS, "lease_id": lease_id()});
     until("a grant after the loss", || async {
         let reply = locks.try_acquire(lock, ask.clone()).await.ok()?;
         match reply.status {
@@ -141,7 +142,7 @@ async fn restored_twice_the_tokens_still_rise() {
 async fn a_cluster_of_three_is_restored_under_two_servers() {
     let mut cluster = EtcdCluster::start(3).await;
     let backup = Backup::new();
-    let setup = setup(&cluster.url());
+    let setup = patient(&cluster.url());
     let servers = [setup.start().await, setup.start().await];
     let mut highest = outdated(cluster.node(0), &servers[0], &backup).await;
     highest = highest.max(issue(&servers[1].locks(), 5).await);

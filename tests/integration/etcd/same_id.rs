@@ -7,7 +7,7 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
-use super::{LONG_MS, lock_server, setup};
+use super::{LONG_MS, lock_server, patient};
 
 const ROUNDS: usize = 8;
 
@@ -32,7 +32,7 @@ enum Leaves {
 
 async fn one_leaves(when: Leaves) {
     let etcd = Etcd::start().await;
-    let server = setup(&etcd.url()).start().await;
+    let server = patient(&etcd.url()).start().await;
     let other = lock_server(&etcd).await;
     let locks = server.locks();
     let other = other.locks();
@@ -90,7 +90,7 @@ async fn one_of_two_callers_leaves_after_the_grant() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_that_does_not_wait_is_not_withdrawn_with_the_waiter() {
     let etcd = Etcd::start().await;
-    let server = setup(&etcd.url()).start().await;
+    let server = patient(&etcd.url()).start().await;
     let other = lock_server(&etcd).await;
     let locks = server.locks();
     let other = other.locks();

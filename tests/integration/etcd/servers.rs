@@ -10,11 +10,11 @@ use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
-use super::{LONG_MS, answered, load, setup, until_ready};
+use super::{LONG_MS, answered, load, patient, until_ready};
 
 /// A server whose waiters are passed over soon after it died.
 fn mortal(etcd: &Etcd) -> Setup {
-    setup(&etcd.url()).args(&["--liveness", "3s"])
+    patient(&etcd.url()).args(&["--liveness", "3s"])
 }
 
 fn wait_for(locks: &Locks, lock: &str) -> JoinHandle<Reply> {
@@ -33,7 +33,7 @@ async fn granted(waiting: JoinHandle<Reply>) -> LeaseReply {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_are_served_in_order_over_all_servers() {
     let etcd = Etcd::start().await;
-    let setup = setup(&etcd.url());
+    let setup = patient(&etcd.url());
     let servers = [setup.start().await, setup.start().await, setup.start().await];
     let mut held = servers[2].locks().grant("fifo", LONG_MS).await;
     let mut waiting = Vec::new();
@@ -197,7 +197,7 @@ async fn a_paused_server_serves_its_waiters_when_it_resumes() {
 async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
     let etcd = Etcd::start().await;
     let (mut ending, other): (Server, Server) =
-        (setup(&etcd.url()).start().await, setup(&etcd.url()).start().await);
+        (patient(&etcd.url()).start().await, patient(&etcd.url()).start().await);
     let locks = other.locks();
     let held = locks.grant("ends", LONG_MS).await;
     let first = wait_for(&ending.locks(), "ends");
@@ -218,7 +218,7 @@ async fn a_server_that_ends_in_good_order_leaves_no_waiter() {
 async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
     const PAIRS: u64 = 100;
     let etcd = Etcd::with(&["--unsafe-no-fsync"]).await;
-    let server = setup(&etcd.url()).args(&["--ended-retention", "1s"]).start().await;
+    let server = patient(&etcd.url()).args(&["--ended-retention", "1s"]).start().await;
     let locks = server.locks();
     locks.grant("warm", 1_000).await;
     let before = etcd.log_length().await;
@@ -239,7 +239,7 @@ async fn a_pair_is_two_entries_of_the_log_and_leaves_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_server_has_no_doubts_of_its_etcd() {
     let etcd = Etcd::with(&["--unsafe-no-fsync"]).await;
-    let server = setup(&etcd.url()).start().await;
+    let server = patient(&etcd.url()).start().await;
     let busy = (0..8).map(|number| {
         let locks = server.locks();
         tokio::spawn(async move {
@@ -263,7 +263,7 @@ async fn a_busy_server_has_no_doubts_of_its_etcd() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_to_a_server_that_is_gone_do_not_stay() {
     let etcd = Etcd::start().await;
-    let server = setup(&etcd.url()).start().await;
+    let server = patient(&etcd.url()).start().await;
     server.locks().grant("warm", LONG_MS).await;
     for number in 0..600 {
         etcd.put(&format!("fencepost/default/n/00000007/l/{number}"), "").await;

@@ -5,13 +5,13 @@ use fence_protocol::SessionId;
 use fence_tests::api::Locks;
 use fence_tests::etcd_server::{Etcd, EtcdCluster};
 use fence_tests::seed::{Seed, rounds};
-use fence_tests::servers::Server;
+use fence_tests::servers::{Server, Setup};
 use fence_tests::session_client::Sessions;
 use fence_tests::session_load::SessionLoad;
 use fence_tests::wait::{soon, until_true};
 use serde_json::json;
 
-use super::{LONG_MS, answered, setup};
+use super::{LONG_MS, answered, patient, setup};
 
 const PROCESSES: usize = 5;
 
@@ -23,8 +23,8 @@ fn sessions(server: &Server) -> Sessions {
     Sessions(server.locks().0)
 }
 
-async fn two(url: &str) -> [Server; 2] {
-    let setup = setup(url).args(&["--liveness", "3s"]);
+async fn two(setup: Setup) -> [Server; 2] {
+    let setup = setup.args(&["--liveness", "3s"]);
     [setup.start().await, setup.start().await]
 }
 
@@ -39,12 +39,12 @@ async fn beat(server: &Server, session: SessionId) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     let etcd = Etcd::start().await;
-    let [one, two] = two(&etcd.url()).await;
-    let session = sessions(&one).begin("process", 6_000).await.session_id;
+    let [one, two] = two(patient(&etcd.url())).await;
+    let session = sessions(&one).begin("process", 15_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = one.locks().acquire("kept", ask).await.lease();
-    // Far longer than the first server would have waited.
-    let apart = two.locks().grant("apart", 9_000).await;
+    // Longer than the first server would have waited.
+    let apart = two.locks().grant("apart", 18_000).await;
     until_true("more than its time to pass", || async {
         beat(&two, session).await;
         two.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
@@ -65,8 +65,8 @@ async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
     let etcd = Etcd::start().await;
-    let [mut dying, other] = two(&etcd.url()).await;
-    let session = sessions(&dying).begin("process", 6_000).await.session_id;
+    let [mut dying, other] = two(patient(&etcd.url())).await;
+    let session = sessions(&dying).begin("process", 12_000).await.session_id;
     let mut held = Vec::new();
     for lock in ["d/1", "d/2", "d/3"] {
         let ask = json!({"session_id": session, "owner": "process"});
@@ -93,13 +93,13 @@ async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_paused_server_ends_no_session_of_another() {
     let etcd = Etcd::start().await;
-    let [still, other] = two(&etcd.url()).await;
-    let session = sessions(&still).begin("process", 6_000).await.session_id;
+    let [still, other] = two(patient(&etcd.url())).await;
+    let session = sessions(&still).begin("process", 15_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = still.locks().acquire("kept", ask).await.lease();
     still.process.pause();
     still.process.stopped().await;
-    let apart = other.locks().grant("apart", 9_000).await;
+    let apart = other.locks().grant("apart", 18_000).await;
     until_true("more than its time to pass", || async {
         beat(&other, session).await;
         other.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
@@ -119,7 +119,7 @@ async fn a_paused_server_ends_no_session_of_another() {
 async fn sessions_outlive_the_leader() {
     let mut seed = Seed::of_run("etcd::sessions::sessions_outlive_the_leader");
     let mut cluster = EtcdCluster::start(3).await;
-    let servers = two(&cluster.url()).await;
+    let servers = two(setup(&cluster.url())).await;
     let locks = Locks::round_robin(&[&servers[0].base, &servers[1].base]);
     let load = SessionLoad::without_takeover(&locks, &names(), PROCESSES, &mut seed);
     for _ in 0..rounds(2, 30) {

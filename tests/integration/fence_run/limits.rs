@@ -7,14 +7,14 @@ use super::*;
 async fn a_command_that_reports_outlives_its_limit_by_far() {
     let site = Site::new().await;
     // Long enough for a command on a busy machine.
-    let options = ["--ttl", "60s", "--progress-within", "3s"];
+    let options = ["--ttl", "60s", "--progress-within", "6s"];
     let script = "echo $$ > pid; i=0; while [ ! -e go ]; do echo >&$FENCE_PROGRESS_FD; \
                   i=$((i+1)); echo $i > reports; sleep 0.05; done; echo $FENCE_PROGRESS_FD";
     let mut process = site.run(&options, script);
     let started = fence_client::clock::now();
     site.job_pid().await;
     until_true("two limits to pass", || async {
-        fence_client::clock::now() >= started.plus_ms(6_500)
+        fence_client::clock::now() >= started.plus_ms(13_000)
     })
     .await;
     let token = site.locks.show("job").await.holder.unwrap().info.token;
@@ -30,7 +30,7 @@ async fn a_command_that_reports_outlives_its_limit_by_far() {
 #[tokio::test]
 async fn a_command_that_stalls_is_ended_before_its_lock_passes_on() {
     let site = Site::new().await;
-    let options = ["--ttl", "60s", "--progress-within", "3s", "--grace", "100ms"];
+    let options = ["--ttl", "60s", "--progress-within", "6s", "--grace", "100ms"];
     let script =
         "trap '' TERM; echo $$ > pid; while :; do echo >&$FENCE_PROGRESS_FD; sleep 0.02; done";
     let mut process = site.run(&options, script);
@@ -40,11 +40,12 @@ async fn a_command_that_stalls_is_ended_before_its_lock_passes_on() {
         let lease = locks.acquire("job", json!({"wait_ms": 60_000})).await.lease();
         (lease, is_alive(job))
     });
-    site.locks.queue_of("job", 1).await;
-    kill_process(job, Signal::STOP).unwrap();
+    site.locks.queued("job", &next).await;
+    // On a machine that is busy enough it was ended already.
+    let _ = kill_process(job, Signal::STOP);
     let output = process.ended().await;
     assert_eq!(output.code, 76, "{output:?}");
-    assert!(output.stderr.contains("no progress was reported for 3s"), "{}", output.stderr);
+    assert!(output.stderr.contains("no progress was reported for 6s"), "{}", output.stderr);
     let (_, met) = fence_tests::wait::soon("the next holder", next).await.unwrap();
     assert!(!met, "the next holder met the old command");
 }
@@ -52,9 +53,9 @@ async fn a_command_that_stalls_is_ended_before_its_lock_passes_on() {
 #[tokio::test]
 async fn progress_can_be_reported_by_a_signal_that_is_not_passed_on() {
     let site = Site::new().await;
-    let options = ["--ttl", "60s", "--progress-within", "3s"];
+    let options = ["--ttl", "60s", "--progress-within", "6s"];
     // USR2 would end it.
-    let script = "echo $$ > pid; n=0; while [ $n -lt 90 ]; do kill -USR2 $FENCE_PROGRESS_PID; \
+    let script = "echo $$ > pid; n=0; while [ $n -lt 180 ]; do kill -USR2 $FENCE_PROGRESS_PID; \
                   n=$((n+1)); sleep 0.05; done; echo reported";
     let output = code(site.run(&options, script)).await;
     assert_eq!((output.code, output.stdout.as_str()), (0, "reported\n"), "{output:?}");
@@ -73,13 +74,13 @@ async fn progress_can_be_reported_by_a_signal_that_is_not_passed_on() {
 async fn the_longest_hold_ends_a_command_that_was_warned() {
     let site = Site::new().await;
     let options =
-        ["--ttl", "60s", "--max-hold", "4s", "--warn-before", "1s", "--warn-signal", "usr1"];
+        ["--ttl", "60s", "--max-hold", "8s", "--warn-before", "2s", "--warn-signal", "usr1"];
     let script = "trap 'echo warned' USR1; trap 'echo asked; exit 0' TERM; echo $$ > pid; \
                   while :; do sleep 0.02; done";
     let output = code(site.run(&options, script)).await;
     assert_eq!((output.code, output.stdout.as_str()), (76, "warned\nasked\n"), "{output:?}");
     assert!(output.stderr.contains("will be lost in"), "{}", output.stderr);
-    assert!(output.stderr.contains("held for 4s, the longest"), "{}", output.stderr);
+    assert!(output.stderr.contains("held for 8s, the longest"), "{}", output.stderr);
     assert_eq!(site.locks.show("job").await.state, LockState::Free, "given back, not expired");
     // In time, there is neither warning nor end.
     let output = code(site.run(&["--max-hold", "1h", "--warn-before", "1s"], "echo done")).await;
@@ -92,7 +93,7 @@ async fn the_longest_hold_ends_a_command_that_was_warned() {
 async fn a_warning_lets_the_command_end_by_itself() {
     let site = Site::new().await;
     let options =
-        ["--ttl", "60s", "--progress-within", "6s", "--warn-before", "3s", "--warn-signal", "USR1"];
+        ["--ttl", "60s", "--progress-within", "9s", "--warn-before", "4s", "--warn-signal", "USR1"];
     let script =
         "trap 'w=1' USR1; echo $$ > pid; while [ -z $w ]; do sleep 0.5 || exit 9; done; exit 5";
     let output = code(site.run(&options, script)).await;
@@ -103,8 +104,8 @@ async fn a_warning_lets_the_command_end_by_itself() {
 #[tokio::test]
 async fn failing_renewals_are_warned_of() {
     let mut site = Site::new().await;
-    let options = ["--ttl", "4s", "--warn-before", "1h", "--warn-signal", "USR1"];
-    let script = "trap 'touch warned' USR1; echo $$ > pid; while :; do sleep 0.02; done";
+    let options = ["--ttl", "24s", "--warn-before", "1h", "--warn-signal", "USR1"];
+    let script = "trap ': > warned' USR1; echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&options, script);
     site.job_pid().await;
     until_true("a renewal", || async {

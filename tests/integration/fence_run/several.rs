@@ -139,13 +139,13 @@ async fn one_that_was_lost_since_the_last_heartbeat_is_no_success() {
 async fn the_longest_hold_counts_from_the_grant() {
     let site = Site::new().await;
     let other = site.locks.grant("z/1", 600_000).await;
-    let options = [&MORE[..], &["--wait", "1m", "--ttl", "6s", "--max-hold", "4s"]].concat();
+    let options = [&MORE[..], &["--wait", "1m", "--ttl", "12s", "--max-hold", "8s"]].concat();
     let mut process = site.run(&options, "echo ran");
     until_true("a place in the queue", || async { site.locks.show("z/1").await.queue_length == 1 })
         .await;
     // Longer than the hold: the session's heartbeats show how much time has passed.
     until_true("more than the longest hold", || async {
-        site.locks.show("z/1").await.queue.first().is_some_and(|waiter| waiter.waiting_ms > 4_500)
+        site.locks.show("z/1").await.queue.first().is_some_and(|waiter| waiter.waiting_ms > 8_500)
     })
     .await;
     site.locks.release("z/1", other.lease_id).await.expect(200);
@@ -156,7 +156,7 @@ async fn the_longest_hold_counts_from_the_grant() {
 #[tokio::test]
 async fn a_blocked_session_ends_the_command_first() {
     let site = Site::new().await;
-    let options = [&MORE[..], &["--ttl", "4s", "--grace", "60s"]].concat();
+    let options = [&MORE[..], &["--ttl", "6s", "--grace", "60s"]].concat();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&options, script);
     let job = site.job_pid().await;

@@ -16,7 +16,7 @@ async fn person(site: &Site, steps: &[&str]) -> Output {
     person.args(["--", "bash", "--norc", "--noprofile", "-i"]);
     person.current_dir(site.folder.path()).env("FENCE_SERVER", &site.server.base);
     person.env("PS1", "$ ").env("fence", fence_tests::binaries::path("fence"));
-    Process::spawn("a person", person).ended().await
+    Process::spawn("a person", person).ended_within(std::time::Duration::from_secs(180)).await
 }
 
 /// Types a command line that runs `script` under the lock; `before` and `after` stand around it.
@@ -81,9 +81,9 @@ async fn a_stopped_command_ends_at_a_terminating_signal() {
     let line = typed("", "echo $$ > pid; read n </dev/tty", "&");
     let steps = [
         &*line,
+        "state:pid:T",
         "send:echo $! > fence\n",
         "expect:waits for the terminal",
-        "state:pid:T",
         "state:fence:T",
         "send:\nkill %1\n",
         "state:pid:gone",

@@ -9,6 +9,7 @@ use fence_tests::key_file::{KeyFile, lease_id, unsigned};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Setup};
 use fence_tests::upstream::Upstream;
+use fence_tests::wait::until;
 use http::Method;
 
 fn observing(setup: Setup) -> Setup {
@@ -212,8 +213,12 @@ async fn a_list_of_many_rules_is_one_that_a_lock_server_reads() {
     assert_eq!(lines.iter().map(|(_, _, total)| total).sum::<u64>(), RULES as u64);
     assert!(lines.iter().any(|(rule, ..)| rule == "other"), "{lines:?}");
     let server = Setup::lock_server("memory:").args(&["--guard", &guard.base]).in_process().await;
-    let shown: GuardsReply = server.api().get("/v1/guards").await.expect(200).read();
-    assert_eq!(shown.guards[0].problem, None);
+    let api = server.api();
+    let shown = until("a list that is read in time", || async {
+        let shown: GuardsReply = api.get("/v1/guards").await.expect(200).read();
+        shown.guards[0].problem.is_none().then_some(shown)
+    })
+    .await;
     let stores = shown.guards[0].stores.as_ref().unwrap();
     assert_eq!(stores.would_refuse.len(), lines.len());
 }

@@ -41,7 +41,7 @@ async fn held_locks_and_sessions_are_right_after_a_restart() {
     locks.acquire("d", json!({ "session_id": session })).await.expect(200);
     assert_eq!(held(&server).await, (4, 1), "a lock with two leases is one lock");
     locks.release("a", first.lease_id).await.expect(200);
-    locks.grant("short", 2_000).await;
+    locks.grant("short", 3_000).await;
     until_true("the short lease to expire", || async { held(&server).await == (3, 1) }).await;
     server.process.kill();
     let server = setup.start().await;
@@ -87,7 +87,7 @@ async fn ends_renewals_and_the_disk_are_timed() {
     let slack = value(&server, "fencepost_lock_renewal_slack_ratio_sum").await;
     assert!(slack > 0.5 && slack <= 1.0, "{slack}");
     locks.release("a", lease.lease_id).await.expect(200);
-    locks.grant("a", 2_000).await;
+    locks.grant("a", 3_000).await;
     let ended = |end: &str| format!("fencepost_lock_hold_seconds_count{{end=\"{end}\"}}");
     until_true("the end to be counted", || async {
         value(&server, &ended("expired")).await == 1.0
@@ -95,7 +95,7 @@ async fn ends_renewals_and_the_disk_are_timed() {
     .await;
     assert_eq!(value(&server, &ended("released")).await, 1.0);
     let expired = value(&server, "fencepost_lock_hold_seconds_sum{end=\"expired\"}").await;
-    assert!(expired >= 2.0, "{expired}");
+    assert!(expired >= 3.0, "{expired}");
     let commits = value(&server, "fencepost_lock_store_seconds_count{call=\"commit\"}").await;
     let syncs = value(&server, "fencepost_lock_fsync_seconds_count").await;
     assert!(commits >= 3.0 && syncs >= 3.0, "{commits} commits, {syncs} syncs");

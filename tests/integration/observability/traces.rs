@@ -147,9 +147,13 @@ async fn spans_without_a_collector_are_dropped_and_serving_continues() {
         server.metric("fencepost_trace_spans_dropped_total").await == 1
     })
     .await;
-    let ready = Api::new(&server.base).get("/readyz?verbose").await.expect(200).body;
-    let ready = String::from_utf8(ready.to_vec()).unwrap();
-    assert!(ready.contains("traces warning: spans are dropped"), "{ready}");
+    // The check follows the counter.
+    until_true("the warning", || async {
+        let ready = Api::new(&server.base).get("/readyz?verbose").await.expect(200).body;
+        let ready = String::from_utf8(ready.to_vec()).unwrap();
+        ready.contains("traces warning: spans are dropped")
+    })
+    .await;
     let setup = Setup::lock_server("memory:").args(&["--otlp-endpoint", "grpc://c"]);
     assert!(setup.refused().await.stderr.contains("http://HOST:PORT"));
 }

@@ -15,6 +15,8 @@ async fn synchronous() -> (Postgres, Postgres) {
     primary.sql("SELECT pg_reload_conf()").await;
     let states = "SELECT sync_state FROM pg_stat_replication";
     until_true("a synchronous replica", async || primary.sql(states).await == "sync").await;
+    // Commits wait once the checkpointer has read the setting, which it does before this.
+    primary.sql("CHECKPOINT").await;
     (primary, standby)
 }
 

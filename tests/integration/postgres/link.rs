@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_tests::postgres_server::Postgres;
-use fence_tests::wait::until;
+use fence_tests::wait::{patience, until};
 use postgres_link::{
     ConnectOptions, LinkError, LinkOptions, LinkState, NOTIFICATIONS_MAX, PostgresConnection,
     PostgresLink, PostgresTarget, Verifier,
@@ -24,6 +24,15 @@ impl Verifier for Counting {
     }
 }
 
+/// Limits that a server on a busy machine keeps.
+fn patient() -> LinkOptions {
+    LinkOptions { connect: unhurried(), reply_timeout: patience(), ..LinkOptions::default() }
+}
+
+fn unhurried() -> ConnectOptions {
+    ConnectOptions { connect_timeout: patience(), ..ConnectOptions::default() }
+}
+
 async fn select(link: &PostgresLink, statement: &str) -> Result<(), LinkError> {
     let run = async |connection: &PostgresConnection| {
         connection.client().simple_query(statement).await.map(drop)
@@ -37,8 +46,7 @@ async fn a_broken_connection_is_replaced_after_a_verification() {
     let tasks = Tasks::new();
     let verifier = Arc::new(Counting::default());
     let target: PostgresTarget = server.url().parse().unwrap();
-    let options = LinkOptions::default();
-    let link = PostgresLink::start(target, options, verifier.clone(), &tasks).await.unwrap();
+    let link = PostgresLink::start(target, patient(), verifier.clone(), &tasks).await.unwrap();
     select(&link, "SELECT 1").await.unwrap();
     let refused = select(&link, "SELECT 1/0").await.unwrap_err();
     assert!(matches!(refused, LinkError::Server { ref code, .. } if code == "22012"), "{refused}");
@@ -65,7 +73,7 @@ async fn a_paused_server_leaves_the_outcome_unknown() {
     let server = Postgres::start().await;
     let tasks = Tasks::new();
     let target: PostgresTarget = server.url().parse().unwrap();
-    let options = LinkOptions { reply_timeout: Duration::from_secs(3), ..LinkOptions::default() };
+    let options = LinkOptions { reply_timeout: Duration::from_secs(3), ..patient() };
     let verifier = Arc::new(Counting::default());
     let link = PostgresLink::start(target, options, verifier, &tasks).await.unwrap();
     server.pause();
@@ -83,14 +91,14 @@ async fn of_several_hosts_the_one_is_used_that_accepts_writes() {
     let tasks = Tasks::new();
     let url = format!("postgres://postgres@{},{}/postgres", replica.address(), primary.address());
     let target: PostgresTarget = url.parse().unwrap();
-    let connection = target.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    let connection = target.connect(&unhurried(), &tasks).await.unwrap();
     assert_eq!(connection.address(), primary.address());
     assert!(connection.version() >= 130_000);
     let alone: PostgresTarget = replica.url().parse().unwrap();
-    let refused = alone.connect(&ConnectOptions::default(), &tasks).await.unwrap_err();
+    let refused = alone.connect(&unhurried(), &tasks).await.unwrap_err();
     assert!(refused.contains("accepts no writes"), "{refused}");
     replica.promote().await;
-    let promoted = alone.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    let promoted = alone.connect(&unhurried(), &tasks).await.unwrap();
     assert_eq!(promoted.address(), replica.address());
     tasks.begin_shutdown();
 }
@@ -101,7 +109,7 @@ async fn notifications_that_wait_are_bounded() {
     let server = Postgres::start().await;
     let tasks = Tasks::new();
     let target: PostgresTarget = server.url().parse().unwrap();
-    let connection = target.connect(&ConnectOptions::default(), &tasks).await.unwrap();
+    let connection = target.connect(&unhurried(), &tasks).await.unwrap();
     connection.client().batch_execute("LISTEN flooded").await.unwrap();
     let flood = "SELECT count(pg_notify('flooded', at::text)) FROM generate_series(1, 50000) at";
     server.sql(flood).await;

@@ -12,6 +12,9 @@ use serde_json::{Value, json};
 /// Short, so that a fault is noticed early, and longer than a stall of a busy machine.
 const TIMEOUT: [&str; 2] = ["--store-timeout", "3s"];
 
+/// Time to live of the lease that a failover loses: much longer than the failover takes.
+const LOST_MS: u64 = 600_000;
+
 pub(super) fn setup(url: &str) -> Setup {
     Setup::lock_server(url).args(&TIMEOUT)
 }
@@ -75,7 +78,8 @@ async fn failed_over(arguments: &[&str]) -> (Postgres, Server, u64) {
     let server = setup(&url).args(arguments).start().await;
     let locks = server.locks();
     replica.stop().await;
-    let before = next_token(&locks, "lost").await;
+    let body = json!({"ttl_ms": LOST_MS, "lease_id": lease_id()});
+    let before = answered(&locks, "lost", "acquire", body).await.lease().token.get();
     primary.kill();
     replica.start_again().await;
     replica.promote().await;
@@ -102,7 +106,7 @@ async fn after_a_failover_grants_wait_for_lost_leases() {
         text.contains("no lock is granted for another").then_some(())
     })
     .await;
-    let left = "SELECT paused_for_ms > 50000 FROM fence_locks.namespaces";
+    let left = "SELECT paused_for_ms > 500000 FROM fence_locks.namespaces";
     assert_eq!(replica.sql(left).await, "t");
 }
 
@@ -151,13 +155,17 @@ async fn a_lost_reply_is_granted_once() {
     let proxy = FaultProxy::before(&postgres.address()).await;
     let server = setup(&through(&proxy)).start().await;
     let locks = server.locks();
-    locks.grant("other", 60_000).await;
+    let other = locks.grant("other", 60_000).await.token.get();
     let body = json!({"ttl_ms": 60_000, "lease_id": lease_id(), "owner": "whose-reply-is-lost"});
     // Its name is in the value that is written, and not in a read.
     proxy.set(Fault::DropRepliesAfter("whose-reply-is-lost"));
     locks.acquire("lost", body.clone()).await.expect(504);
     proxy.heal();
-    let taken = counter(&postgres).await;
+    // PostgreSQL has the commit, and may be at work on it.
+    let taken = until("the commit whose reply was lost", || async {
+        Some(counter(&postgres).await).filter(|taken| *taken > other)
+    })
+    .await;
     let retried = answered(&locks, "lost", "acquire", body).await.lease();
     assert_eq!(retried.token.get(), taken);
 }

@@ -193,7 +193,7 @@ async fn overtakes_no_seal(server: &Database) -> bool {
     let mut other = app(server);
     assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
     assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
-    let waits = new.send(&seal("docs/1", 34, NEW, 10_000));
+    let waits = new.send(&seal("docs/1", 34, NEW, 30_000));
     let waiting = "select count(*) > 0 from pg_locks where not granted";
     until_true("the seal to wait", || async { server.sql(waiting).await == "t" }).await;
     assert_eq!(other.run("set lock_timeout = '50ms';").await, DONE);

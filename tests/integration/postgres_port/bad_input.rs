@@ -2,6 +2,7 @@
 //! hint, and a port that serves the next client.
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of, frame, startup};
+use fence_tests::wait::until_true;
 
 use super::{Port, database, port, setup, shop};
 
@@ -179,6 +180,8 @@ async fn errors_of_the_server_are_passed_on() {
     ])
     .await;
     super::prepare(&postgres).await;
+    let sessions = "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'";
+    until_true("no session but this", async || postgres.sql(sessions).await == "1").await;
     let port = port(&setup(&postgres)).await;
     let mut clients = Vec::new();
     let refused = loop {

@@ -1,11 +1,16 @@
 //! psql and pgbench, unchanged.
 
+use std::time::Duration;
+
 use fence_tests::postgres_client::{PostgresClient, credential_of, startup};
 use fence_tests::process::{Process, command};
 use fence_tests::wait::until;
 use rustix::process::Signal;
 
 use super::{database, port, setup, shop};
+
+/// Limit of a run of pgbench.
+const BENCH: Duration = Duration::from_secs(180);
 
 #[tokio::test]
 async fn psql_reads_writes_and_copies() {
@@ -67,11 +72,11 @@ async fn pgbench_runs_in_each_mode() {
         bench.args(["-h", host, "-p", number, "-U", "app"]).args(args).arg("shop");
         bench
     };
-    let ended = Process::spawn("pgbench", bench(&["-i", "-q"])).ended().await;
+    let ended = Process::spawn("pgbench", bench(&["-i", "-q"])).ended_within(BENCH).await;
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     for mode in ["simple", "extended", "prepared"] {
         let args = ["-M", mode, "-c", "8", "-j", "2", "-t", "100"];
-        let ended = Process::spawn("pgbench", bench(&args)).ended().await;
+        let ended = Process::spawn("pgbench", bench(&args)).ended_within(BENCH).await;
         assert_eq!(ended.code, 0, "{mode}: {}", ended.stderr);
         assert!(ended.stdout.contains("actually processed: 800/800"), "{mode}: {}", ended.stdout);
     }

@@ -92,6 +92,8 @@ async fn marks_survive_a_synchronous_failover() {
         (primary.sql(sql).await == "1").then_some(())
     };
     until("the replica to be a synchronous one", shown).await;
+    // Commits wait once the checkpointer has read the setting, which it does before this.
+    primary.sql("CHECKPOINT").await;
     let port = port(&setup_of(&primary, &replica)).await;
     let mut client = port.log_in(50).await.unwrap();
     client.query("INSERT INTO journal VALUES (50, 1)").await.unwrap();
@@ -127,6 +129,9 @@ async fn a_floor_that_an_operator_states_holds() {
 async fn a_session_that_a_floor_ended_gets_its_error() {
     let postgres = database().await;
     let port = port(&setup(&postgres)).await;
+    // A busy machine takes longer than the port's two seconds to show that it waits.
+    let patient = "ALTER FUNCTION fence.await_seal(text, text) SET lock_timeout = '25s'";
+    shop(&postgres, "postgres", patient).await;
     let mut client = port.log_in(5).await.unwrap();
     let mut operator = Psql::start(&format!("postgres://guard@{}/shop", postgres.address()));
     assert_eq!(operator.run("BEGIN; SELECT fence.set_floor(9);").await, DONE);

@@ -51,7 +51,7 @@ fn write(folder: &Path, port: u16, shop: &str) {
     let text = format!(
         "[databases]\nshop = {shop}\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
          unix_socket_dir =\nauth_type = any\npool_mode = session\nserver_login_retry = 1\n\
-         query_wait_timeout = 2\nignore_startup_parameters = options\n"
+         query_wait_timeout = 8\nignore_startup_parameters = options\n"
     );
     std::fs::write(folder.join("pgbouncer.ini"), text).unwrap();
 }
@@ -109,8 +109,9 @@ async fn the_check_of_haproxy_finds_the_port_up() {
     let socket = folder.path().join("stats");
     let text = format!(
         "global\n  stats socket {}\ndefaults\n  mode tcp\n  timeout connect 10s\n  \
-         timeout client 10s\n  timeout server 10s\nlisten shop\n  bind 127.0.0.1:{}\n  \
-         option pgsql-check user monitor\n  server guard {} check inter 100\n",
+         timeout client 10s\n  timeout server 10s\n  timeout check 10s\nlisten shop\n  \
+         bind 127.0.0.1:{}\n  option pgsql-check user monitor\n  \
+         server guard {} check inter 1s\n",
         socket.display(),
         ports::unused(),
         port.address

@@ -4,12 +4,13 @@
 use fence_protocol::Namespace;
 use fence_tests::conformance::lock_store;
 use fence_tests::history::History;
+use fence_tests::key_file::lease_id;
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::store_options;
-use fence_tests::wait::{soon, until_true};
+use fence_tests::wait::{soon, until, until_true};
 use lock_server::store::{Limits, ListQuery, StoreOptions};
 use serde_json::json;
 use service_kit::Kit;
@@ -95,11 +96,17 @@ async fn servers_and_nodes_work_as_the_least_user() {
     let other = Client::new(&two, &history);
     let held = client.in_the_end("a", 4_000).await;
     let waits = other.locks.clone();
-    let patient = json!({"ttl_ms": 4_000, "wait_ms": 60_000});
-    let waiting = tokio::spawn(async move { waits.acquire("a", patient).await });
+    let patient = json!({"lease_id": lease_id(), "ttl_ms": 4_000, "wait_ms": 60_000});
+    let waiting = tokio::spawn(async move {
+        until("a grant", || async {
+            let reply = waits.acquire("a", patient.clone()).await;
+            (!matches!(reply.status, 503 | 504)).then(|| reply.lease())
+        })
+        .await
+    });
     other.locks.queued("a", &waiting).await;
     client.release("a", held.lease_id).await;
-    let next = soon("the other server's waiter", waiting).await.unwrap().lease();
+    let next = soon("the other server's waiter", waiting).await.unwrap();
     assert!(next.token > held.token);
     client.release("a", next.lease_id).await;
     for at in 1..=3 {

@@ -12,8 +12,8 @@ use super::redlock::judge;
 
 /// Speed of the fast clocks: so much faster that a slow machine changes nothing of what is seen.
 const RATE: u32 = 10;
-/// Time to live that ends after two seconds by a fast clock.
-const TTL_MS: u64 = 20_000;
+/// Time to live that ends after six seconds by a fast clock.
+const TTL_MS: u64 = 60_000;
 
 /// Two of three clocks jump by ten minutes: the lease is over there, so that another one is granted
 /// the lock beside its holder, with a higher token.

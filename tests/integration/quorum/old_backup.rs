@@ -13,7 +13,7 @@ use super::program::{
 use super::redlock::judge;
 
 /// Long enough that it is live when the nodes are set back, also on a busy machine.
-const TTL_MS: u64 = 5_000;
+const TTL_MS: u64 = 8_000;
 
 /// Three nodes, and a backup of two of them from before the lock was granted.
 struct Run {

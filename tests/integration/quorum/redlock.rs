@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use fence_protocol::LeaseId;
 use fence_protocol::wire::lock::{EndReason, LeaseReply};
 use fence_tests::checks;
 use fence_tests::conformance::lock_store::Store;
@@ -18,8 +19,8 @@ use lock_server::store::{Acquire, Grant, StoreError};
 use serde_json::json;
 
 use super::opening::{
-    LONG_MS, name, released, renewed, request, store_at, token_of, until_all_vote, until_held,
-    until_said,
+    LONG_MS, name, released, renewed, request, store_at, token_of, unless_late, until_all_vote,
+    until_held, until_said,
 };
 
 /// The record of a lock at a node, as any client of Redis sees it.
@@ -68,6 +69,20 @@ impl Noted<'_> {
         })
         .await
     }
+}
+
+/// The lease is lost, as is known as soon as the nodes answer in time.
+async fn is_lost(store: &Store, lock: &str, lease: LeaseId) {
+    until("an answer about the lease", || async {
+        match store.renew(&name(lock), lease, None).await {
+            Err(StoreError::Lost { .. }) => Some(()),
+            outcome => {
+                let grant = unless_late(outcome)?;
+                panic!("it lives: {grant:?}")
+            }
+        }
+    })
+    .await;
 }
 
 /// Checks of every run; lock by lock, for each counts with its bucket.
@@ -227,11 +242,18 @@ async fn the_holder_stalls() {
             reply.status
         };
         let ask = json!({"ttl_ms": 3_000, "wait_ms": LONG_MS});
-        let stalls = soon("a grant", locks.acquire(lock, ask.clone())).await.lease();
+        let granted = async || {
+            until("a grant", || async {
+                let reply = soon("an answer", locks.acquire(lock, ask.clone())).await;
+                (reply.status == 200).then(|| reply.lease())
+            })
+            .await
+        };
+        let stalls = granted().await;
         let written = write(&stalls, "before").await;
         assert!((200..300).contains(&written), "{written}");
         // It is paused; no client renews for it.
-        let next = soon("the lease to end", locks.acquire(lock, ask)).await.lease();
+        let next = granted().await;
         assert!(next.token > stalls.token);
         let written = write(&next, "of the next holder").await;
         assert!((200..300).contains(&written), "{written}");
@@ -318,10 +340,9 @@ async fn votes_beyond_the_lease_are_no_grant() {
     late.set(Fault::None);
     let next = noted.acquire_in_the_end("x", LONG_MS).await;
     for id in given_up {
-        let dead = store.renew(&name("x"), id, None).await;
-        assert!(matches!(dead, Err(StoreError::Lost { .. })), "{dead:?}");
+        is_lost(&store, "x", id).await;
     }
-    assert_eq!(store.renew(&name("x"), next.lease_id, None).await.unwrap().token, next.token);
+    renewed(&store, "x", &next).await;
     judge(&late.history);
 }
 
@@ -353,14 +374,11 @@ async fn votes_that_arrive_after_they_were_given_up() {
         until_said(&slow_kit, "[+]redis-quorum ok").await;
         // Everything that was on its way has arrived when the nodes answer this on the same ways.
         until_all_vote(&slow_kit).await;
-        let dead = slow.store.renew(&name(&lock), id, None).await;
-        assert!(matches!(dead, Err(StoreError::Lost { .. })), "{dead:?}");
-        let other = slow.acquire(request(&lock, LONG_MS, 0)).await;
-        assert!(matches!(other, Err(StoreError::Held { .. })), "{other:?}");
-        let kept = quick.store.renew(&name(&lock), held.lease_id, None).await.unwrap();
-        assert_eq!(kept.token, held.token);
+        is_lost(slow.store, &lock, id).await;
+        until_held(slow.store, &lock, LONG_MS).await;
+        renewed(quick.store, &lock, &held).await;
         late.history.releasing(held.lease_id);
-        quick.store.release(&name(&lock), held.lease_id).await.unwrap();
+        released(quick.store, &lock, &held).await;
         slow.acquire_in_the_end(&lock, LONG_MS).await;
     }
     judge(&late.history);

@@ -9,7 +9,7 @@ use fence_tests::history::{Granted, History};
 use fence_tests::key_file::lease_id;
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::wait::{soon, until, until_true};
-use lock_server::store::{Grant, StoreError};
+use lock_server::store::{Acquire, Grant, StoreError};
 use service_kit::Kit;
 
 use super::opening::{
@@ -71,6 +71,11 @@ async fn servers_share_a_lock() {
     assert_eq!(checks::overlaps(&history.grants()), Vec::<String>::new());
 }
 
+/// The grant of this request, sent again with its id where the nodes took too long.
+async fn in_turn(store: &Store, asked: &Acquire) -> Grant {
+    until("a turn", || async { unless_late(store.acquire(asked.clone()).await) }).await
+}
+
 /// A release at one server wakes a waiter at another; no server polls all the time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_release_elsewhere_wakes() {
@@ -83,11 +88,12 @@ async fn a_release_elsewhere_wakes() {
         let (holder, other) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
         let own = other.clone();
         let waiting =
-            tokio::spawn(async move { own.acquire(request("w", LONG_MS, LONG_MS)).await });
-        let queued = || async { other.show(&name("w")).await.unwrap().queue_length == 1 };
+            tokio::spawn(async move { in_turn(&own, &request("w", LONG_MS, LONG_MS)).await });
+        let queued =
+            || async { other.show(&name("w")).await.is_ok_and(|shown| shown.queue_length == 1) };
         until_true("a place in the queue", queued).await;
         released(holder, "w", &held).await;
-        let next = soon("the other server's waiter", waiting).await.unwrap().unwrap();
+        let next = soon("the other server's waiter", waiting).await.unwrap();
         assert!(next.token > held.token);
         held = next;
     }
@@ -99,7 +105,7 @@ async fn a_mark_lifts_all_servers() {
     let nodes = QuorumNodes::start(3).await;
     let servers = servers(&nodes, 2).await;
     let mark = fence_protocol::Token::new(800_000_000_000_000).unwrap();
-    servers[0].0.lift(mark).await.unwrap();
+    until("the lift", || async { unless_late(servers[0].0.lift(mark).await) }).await;
     for lock in ["a", "b", "c"] {
         let grant = granted(&servers[1].0, lock, LONG_MS).await;
         assert!(grant.token > mark, "{} at {lock}", grant.token);

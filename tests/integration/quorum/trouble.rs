@@ -17,7 +17,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::membership::count;
 use super::opening::{
-    LONG_MS, granted, released, request, store_at, token_of, until_all_vote, until_held, until_said,
+    LONG_MS, granted, released, request, store_at, token_of, unless_late, until_all_vote,
+    until_held, until_said,
 };
 
 const META: &str = "{fence:default}:q:meta";
@@ -230,7 +231,7 @@ async fn a_deaf_subscription_is_noticed() {
     let (store, kit) = store_at(&url).await.unwrap();
     until_all_vote(&kit).await;
     // It listens while a request waits.
-    store.acquire(request("a", LONG_MS, 0)).await.unwrap();
+    granted(&store, "a", LONG_MS).await;
     let waits = store.clone();
     let _waiting = AbortOnDropHandle::new(tokio::spawn(async move {
         waits.acquire(request("a", LONG_MS, LONG_MS)).await
@@ -258,7 +259,7 @@ async fn idle_names_make_short_pages() {
         node.run::<()>(&["EVAL", fill, "0"]).await;
     }
     for lock in ["held", "idle/1500", "zz"] {
-        store.acquire(request(lock, LONG_MS, 0)).await.unwrap();
+        granted(&store, lock, LONG_MS).await;
     }
     let (pages, locks) = pages(&store, "").await;
     assert_eq!(locks, ["held", "idle/1500", "zz"]);
@@ -274,7 +275,8 @@ async fn pages(store: &Store, prefix: &str) -> (usize, Vec<String>) {
     let mut after = None;
     loop {
         let query = ListQuery { prefix: prefix.to_owned(), after: after.clone(), limit: 2 };
-        let LockPage { locks, next_after } = store.list(query).await.unwrap();
+        let LockPage { locks, next_after } =
+            until("a page", || async { unless_late(store.list(query.clone()).await) }).await;
         assert!(locks.len() <= 2, "{locks:?}");
         found.extend(locks.into_iter().map(|line| line.lock.to_string()));
         pages += 1;

@@ -21,7 +21,7 @@ async fn a_replica_that_is_promoted_by_hand_lowers_no_token() {
     let place = FaultProxy::before(&address).await;
     let server = Setup::lock_server(&format!("redis://{}", place.address())).start().await;
     let recorded = RecordedLocks::by(server.locks());
-    let kept = recorded.granted("kept", 10_000).await;
+    let kept = recorded.granted("kept", 20_000).await;
     until_true("the replica to have the lease", || async {
         new.run::<u64>(&["EXISTS", "{fence:default}:lock:kept"]).await == 1
     })

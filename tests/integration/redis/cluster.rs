@@ -35,7 +35,7 @@ async fn server(cluster: &RedisCluster, args: &[&str]) -> Server {
 async fn waiter(locks: &Locks, lock: &'static str) -> JoinHandle<Reply> {
     let own = locks.clone();
     // Short, because grants wait for it after a loss.
-    let ask = json!({"ttl_ms": 2_000, "wait_ms": 60_000, "owner": "waiter"});
+    let ask = json!({"ttl_ms": 6_000, "wait_ms": 300_000, "owner": "waiter"});
     let waiting = tokio::spawn(async move { own.acquire(lock, ask).await });
     locks.queued(lock, &waiting).await;
     waiting
@@ -96,7 +96,7 @@ async fn a_slot_on_its_way_is_left_alone() {
     let args = ["--after-loss", "grant", "--liveness", "60s"];
     let servers = [server(&cluster, &args).await, server(&cluster, &args).await];
     let [one, two] = [servers[0].locks(), servers[1].locks()];
-    let held = one.grant("a", 60_000).await;
+    let held = one.grant("a", 600_000).await;
     let waiting = waiter(&two, "a").await;
     let counter = format!("{PREFIX}token");
     let before: u64 = cluster.run(PREFIX, &["GET", &counter]).await;
@@ -183,14 +183,7 @@ async fn a_node_fails_over_under_load() {
     let held = locks[0].grant("held", 2_000).await;
     let waiting = waiter(&locks[1], "held").await;
     clients.progress(40).await.unwrap();
-    until_true("the replica to begin a failover", || async {
-        cluster.node(second).try_run::<String>(&["CLUSTER", "FAILOVER"]).await.is_ok()
-    })
-    .await;
-    until_true("the replica to own the slot", || async {
-        cluster.try_owner(slot()).await == Some(second)
-    })
-    .await;
+    cluster.fail_over(second, slot()).await;
     clients.progress(40).await.unwrap();
     cluster.follows(first, second).await;
     cluster.node_mut(second).kill();

@@ -12,7 +12,7 @@ use super::lock_server;
 
 async fn behind(proxy: &FaultProxy) -> Server {
     Setup::lock_server(&format!("redis://{}", proxy.address()))
-        .args(&["--store-timeout", "3s"])
+        .args(&["--store-timeout", "8s", "--ended-retention", "10m"])
         .start()
         .await
 }

@@ -3,14 +3,18 @@
 
 use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
-use fence_tests::wait::soon;
+use fence_tests::wait::{soon, until};
 use serde_json::json;
 
 use super::lock_server;
 
 /// Publishes messages to the only server that there is.
 pub(super) async fn publish(redis: &Redis, messages: &[String]) {
-    let channels: Vec<String> = redis.run(&["PUBSUB", "CHANNELS", "{fence:default}:c:*"]).await;
+    let channels: Vec<String> = until("the channel of the server", || async {
+        let found = redis.run::<Vec<String>>(&["PUBSUB", "CHANNELS", "{fence:default}:c:*"]).await;
+        (!found.is_empty()).then_some(found)
+    })
+    .await;
     assert_eq!(channels.len(), 1, "{channels:?}");
     for message in messages {
         let received: u64 = redis.run(&["PUBLISH", &channels[0], message]).await;

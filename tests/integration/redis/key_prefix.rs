@@ -3,7 +3,7 @@
 use fence_tests::event_stream::EventStream;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
-use fence_tests::wait::until_true;
+use fence_tests::wait::{until, until_true};
 use serde_json::json;
 
 async fn server(redis: &Redis, prefix: &str) -> Server {
@@ -33,7 +33,11 @@ async fn every_key_and_channel_has_the_prefix() {
     let all = keys(&redis, "*").await;
     let named = |key: &String| key.starts_with("app1:{fence:default}:");
     assert!(all.len() >= 8 && all.iter().all(named), "{all:?}");
-    let channels: Vec<String> = redis.run(&["PUBSUB", "CHANNELS"]).await;
+    let channels = until("the channels of both", || async {
+        let found = redis.run::<Vec<String>>(&["PUBSUB", "CHANNELS"]).await;
+        (found.len() >= 2).then_some(found)
+    })
+    .await;
     let named = |channel: &String| channel.starts_with("app1:{fence:default}:c:");
     assert!(channels.len() == 2 && channels.iter().all(named), "{channels:?}");
     one.locks().release("a", held.lease_id).await.expect(200);

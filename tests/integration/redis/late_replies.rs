@@ -91,7 +91,7 @@ async fn the_question_without_a_reply_is_named() {
         let proxy = FaultProxy::before(&redis.address()).await;
         proxy.set(Fault::DropRepliesAfter(word));
         let url = format!("redis://{}", proxy.address());
-        let said = Setup::lock_server(&url).args(&["--store-timeout", "2s"]).refused().await;
+        let said = Setup::lock_server(&url).args(&["--store-timeout", "5s"]).refused().await;
         assert!(said.stderr.contains("no reply in time"), "{word}: {}", said.stderr);
         assert!(said.stderr.contains(step), "{word}: {}", said.stderr);
     }

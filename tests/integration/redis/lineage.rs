@@ -3,6 +3,7 @@
 use fence_protocol::Code;
 use fence_tests::api::Locks;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
+use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
@@ -19,7 +20,7 @@ fn setup(redis: &Redis) -> Setup {
 }
 
 async fn lock_server(redis: &Redis) -> Server {
-    setup(redis).start().await
+    setup(redis).args(&["--store-timeout", "20s", "--ended-retention", "10m"]).start().await
 }
 
 fn with_guards(redis: &Redis, guards: &[&str]) -> Setup {
@@ -28,8 +29,9 @@ fn with_guards(redis: &Redis, guards: &[&str]) -> Setup {
 
 /// The next grant, as soon as the server grants again. While it does not, it says why.
 async fn next_token(locks: &Locks, lock: &str) -> u64 {
+    let ask = json!({"ttl_ms": 60_000, "lease_id": lease_id()});
     until("a grant", || async {
-        let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
+        let reply = locks.acquire(lock, ask.clone()).await;
         if matches!(reply.status, 503 | 504) {
             return None;
         }

@@ -65,7 +65,7 @@ async fn nothing_remains_of_idle_locks() {
     let store = server_with(&redis, BRIEF).await;
     let permit = |ttl_ms| Acquire { mode: Mode::Permit { size: 2 }, ..request("p", ttl_ms, 0) };
     let held = store.acquire(permit(LONG_MS)).await.unwrap();
-    store.acquire(Acquire { lock_delay_ms: 500, ..permit(2_000) }).await.unwrap();
+    store.acquire(Acquire { lock_delay_ms: 500, ..permit(8_000) }).await.unwrap();
     let lease_id = fence_tests::key_file::lease_id();
     let part = |lock| Acquire { lease_id, ..request(lock, LONG_MS, 50) };
     let impatient = vec![part("free"), Acquire { mode: Mode::Permit { size: 2 }, ..part("p") }];
@@ -105,7 +105,7 @@ async fn what_cannot_be_read_is_refused() {
     refused(store.show(&name("theirs")).await.map(drop));
     assert_eq!(digest().await, before);
     // Other locks are not held up by it.
-    store.acquire(request("short", 2_000, 0)).await.unwrap();
+    store.acquire(request("short", 4_000, 0)).await.unwrap();
     soon("the lock", store.acquire(request("short", LONG_MS, LONG_MS))).await.unwrap();
     let _: u64 = redis.run(&["DEL", KEY]).await;
     let next = store.acquire(request("theirs", LONG_MS, 0)).await.unwrap();

@@ -59,7 +59,8 @@ impl Replicated {
     async fn server(&self, count: usize, timeout: &str) -> Server {
         let count = count.to_string();
         let args = ["--wait-replicas", &count, "--wait-timeout", timeout, "--liveness", "30s"];
-        Setup::lock_server(&self.master.url()).args(&args).start().await
+        let patient = ["--store-timeout", "10s"];
+        Setup::lock_server(&self.master.url()).args(&args).args(&patient).start().await
     }
 }
 
@@ -159,7 +160,7 @@ async fn more_replicas_than_there_are_are_never_enough() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_retry_is_waited_for_where_replicas_may_lack_the_grant() {
     let redis = Replicated::start(1).await;
-    let servers = [redis.server(1, "10s").await, redis.server(1, "1s").await];
+    let servers = [redis.server(1, "30s").await, redis.server(1, "1s").await];
     let [locks, others] = [servers[0].locks(), servers[1].locks()];
     let lease = lease_id();
     let first = granted(&locks, "a", lease).await;
@@ -260,7 +261,7 @@ async fn a_forged_word_takes_nothing_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_reply_reports_a_grant_that_is_to_be_rolled_back() {
     let redis = Replicated::start(1).await;
-    let servers = [redis.server(1, "10s").await, redis.server(1, "1s").await];
+    let servers = [redis.server(1, "20s").await, redis.server(1, "1s").await];
     let [locks, others] = [servers[0].locks(), servers[1].locks()];
     let warm = granted(&locks, "warm", lease_id()).await;
     redis.stop().await;
@@ -338,7 +339,7 @@ async fn a_grant_that_is_over_before_its_client_has_it_is_lost() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_other_command_waits_for_the_replicas() {
     let redis = Replicated::start(1).await;
-    let server = redis.server(1, "10s").await;
+    let server = redis.server(1, "30s").await;
     let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     redis.stop().await;
@@ -357,7 +358,7 @@ async fn no_other_command_waits_for_the_replicas() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_wait_vouches_for_many() {
     let redis = Replicated::start(1).await;
-    let server = redis.server(1, "10s").await;
+    let server = redis.server(1, "30s").await;
     let locks = server.locks();
     redis.stop().await;
     let names: Vec<String> = (0..30).map(|number| format!("a/{number}")).collect();

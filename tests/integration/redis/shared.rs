@@ -51,8 +51,9 @@ async fn expiry_at_one_server_wakes_the_waiter_of_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dead_servers_waiters_are_passed_over() {
     let redis = Redis::start().await;
-    let one = lock_server(&redis).await;
-    let mut two = lock_server(&redis).await;
+    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "6s"]);
+    let one = server().start().await;
+    let mut two = server().start().await;
     let locks = one.locks();
     let first = locks.grant("dead", 60_000).await;
     let dying = two.locks();
@@ -77,7 +78,7 @@ async fn a_dead_servers_waiters_are_passed_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn waiters_of_a_server_that_is_known_dead_are_skipped_at_once() {
     let redis = Redis::start().await;
-    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "3s"]);
+    let server = || Setup::lock_server(&redis.url()).args(&["--liveness", "6s"]);
     let one = server().start().await;
     let mut two = server().start().await;
     let locks = one.locks();

@@ -93,7 +93,7 @@ async fn a_stale_holder_of_a_free_lock_gets_nothing_either() {
 async fn a_lease_that_is_lost_here_asks_no_server() {
     let mut site = Site::new().await;
     raise(&site, "a", 1000).await;
-    let ttl = Duration::from_secs(4);
+    let ttl = Duration::from_secs(8);
     let lease = site.client().lock("a").ttl(ttl).acquire().await.unwrap();
     let refusal = refused(&lease, "a").await;
     site.locks.process.kill();

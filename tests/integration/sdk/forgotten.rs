@@ -17,7 +17,7 @@ async fn a_renewal_with_another_token_is_a_lost_lease() {
     let server = Setup::lock_server(&redis.url()).args(&["--after-loss", "grant"]).start().await;
     let client = Client::builder().lock_server(&server.base).owner("svc").build().unwrap();
     // Renewed after a third of that: the store has forgotten by then.
-    let lease = client.lock("a").ttl(Duration::from_secs(20)).acquire().await.unwrap();
+    let lease = client.lock("a").ttl(Duration::from_secs(36)).acquire().await.unwrap();
     let _: () = redis.run(&["FLUSHALL"]).await;
     let again = json!({"lease_id": lease.lease_id(), "owner": "svc", "ttl_ms": 60_000});
     let granted = until("a grant", || async {

@@ -149,7 +149,7 @@ async fn a_closed_port_leaves_the_outcome_open() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lost_lease_repeats_nothing() {
     let mut site = Site::new().await;
-    let ttl = Duration::from_secs(2);
+    let ttl = Duration::from_secs(4);
     let lease = site.client().lock("doc").ttl(ttl).acquire().await.unwrap();
     let lost = lease.lost();
     site.proxy.set(Fault::Blackhole);

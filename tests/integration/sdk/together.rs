@@ -229,7 +229,7 @@ async fn what_is_dropped_is_given_back() {
 async fn a_session_that_reports_nothing_is_lost() {
     let site = Site::new().await;
     let client = site.client();
-    let within = Duration::from_secs(3);
+    let within = Duration::from_secs(6);
     let session = client.session().progress_within(within).begin().await.unwrap();
     let held = session.locks(["a"]).acquire_all().await.unwrap();
     session.report_progress().unwrap();

@@ -45,7 +45,8 @@ impl HalfEnded {
         let leases = hold_all(&holder.locks(), session, "half", leases).await;
         holder.process.kill();
         let proxy = FaultProxy::before(&redis.address()).await;
-        let server = lock_server(&format!("redis://{}", proxy.address())).start().await;
+        let server = lock_server(&format!("redis://{}", proxy.address()));
+        let server = server.args(&["--store-timeout", "8s"]).start().await;
         proxy.set(Fault::DropReplies);
         let ended = sessions(&server.locks()).end(session).await.expect("an answer");
         ended.problem(Code::OutcomeUnknown);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Ttl};
@@ -133,7 +133,7 @@ fn files(folder: &Path) -> Vec<Vec<u8>> {
 }
 
 /// A heartbeat is one operation of the store, and not one a lease.
-fn heartbeats_cost_one_step(before: &Trace, after: &Trace) {
+fn heartbeats_cost_one_step(before: &Trace, after: &Trace, took: Duration) {
     match (before, after) {
         (Trace::Commands(before), Trace::Commands(after)) => {
             let ran = |command: &str| {
@@ -142,12 +142,16 @@ fn heartbeats_cost_one_step(before: &Trace, after: &Trace) {
             };
             assert_eq!(ran("zcard"), HEARTBEATS);
             // Beside it, once a second, the server looks at what is due, and notes that it lives.
+            let seconds = usize::try_from(took.as_secs()).unwrap();
+            let beside = HEARTBEATS.max(3 * seconds);
             for command in ["set", "evalsha"] {
                 let runs = ran(command);
-                assert!((HEARTBEATS..2 * HEARTBEATS).contains(&runs), "{runs} times {command}");
+                let expected = HEARTBEATS..HEARTBEATS + beside;
+                assert!(expected.contains(&runs), "{runs} times {command}");
             }
             let all: usize = after.keys().map(|command| ran(command)).sum();
-            assert!(all < 12 * HEARTBEATS + 100, "{all} commands for {HEARTBEATS} heartbeats");
+            let beside = (12 * seconds).max(100);
+            assert!(all < 12 * HEARTBEATS + beside, "{all} commands for {HEARTBEATS} heartbeats");
         }
         (before, after) => assert!(before == after, "a heartbeat was written to the disk"),
     }
@@ -168,7 +172,8 @@ async fn one_heartbeat_and_one_end(behind: Behind, store: Store) {
         assert_eq!(store.heartbeat(session).await.unwrap().lease_count, LEASES);
     }
     let heartbeat = began.elapsed() / HEARTBEATS as u32;
-    heartbeats_cost_one_step(&before, &behind.trace().await);
+    let after = behind.trace().await;
+    heartbeats_cost_one_step(&before, &after, began.elapsed());
 
     let mut waiting = JoinSet::new();
     for number in (0..LEASES).step_by(LEASES / WAITERS) {

@@ -16,6 +16,11 @@ use super::TTL_MS;
 
 const SUPERVISORS: usize = 6;
 
+/// A server that waits for a Redis that is slow.
+fn patient(redis: &Redis) -> Setup {
+    Setup::lock_server(&redis.url()).args(&["--store-timeout", "30s"])
+}
+
 fn life(incarnation: &str) -> Value {
     json!({"owner": "billing", "incarnation": incarnation, "ttl_ms": TTL_MS,
            "lease_id": lease_id()})
@@ -44,8 +49,8 @@ async fn a_takeover_whose_reply_is_lost_is_one_grant() {
     let redis = Redis::start().await;
     let proxy = FaultProxy::before(&redis.address()).await;
     let store = format!("redis://{}", proxy.address());
-    let (hurt, other) =
-        (Setup::lock_server(&store).start().await, Setup::lock_server(&redis.url()).start().await);
+    let hurt = Setup::lock_server(&store).args(&["--store-timeout", "8s"]).start().await;
+    let other = patient(&redis).start().await;
     let locks = other.locks();
     for (lock, by_name) in [("lost/life", false), ("lost/named", true)] {
         let old = locks.acquire(lock, life("boot 1")).await.lease();
@@ -91,7 +96,7 @@ async fn one_took_over(locks: &Locks, old: &LeaseReply, answers: &[Reply]) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn supervisors_at_different_servers_agree() {
     let redis = Redis::start().await;
-    let setup = Setup::lock_server(&redis.url());
+    let setup = patient(&redis);
     let servers = [setup.start().await, setup.start().await, setup.start().await];
     let bases: Vec<&str> = servers.iter().map(|server| server.base.as_str()).collect();
     let locks = Locks::round_robin(&bases);
@@ -118,7 +123,7 @@ async fn supervisors_at_different_servers_agree() {
 async fn a_takeover_outlives_the_server_that_was_asked() {
     let mut seed = Seed::of_run("session_faults::takeover");
     let redis = Redis::start().await;
-    let setup = Setup::lock_server(&redis.url());
+    let setup = patient(&redis);
     let other = setup.start().await;
     let locks = other.locks();
     for round in 0..rounds(4, 100) {

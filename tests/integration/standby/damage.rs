@@ -18,7 +18,7 @@ async fn a_mark_that_another_program_raised_ends_the_term() {
     let problem = pair.one_answers("doc", 34, 412).await.problem(Code::StaleToken);
     assert_eq!(problem.extension::<u64>("mark"), Some(99));
     pair.one_answers("other", 1, 204).await;
-    let log = pair.members[leader].server.process.tail();
+    let log = pair.members[leader].server.process.stderr();
     assert!(log.contains("refusing to lower the mark of lock doc from 99"), "{log}");
 }
 
@@ -68,8 +68,11 @@ async fn a_redis_without_memory_ends_no_term() {
     let redis = &pair.setting.redis;
     let _: () = redis.run(&["CONFIG", "SET", "maxmemory", "1"]).await;
     pair.members[leader].put("doc", 33, "waits").await.unwrap().expect(503);
-    let log = pair.members[leader].server.process.tail();
-    assert!(log.contains("lanes wait for a commit, which is retried"), "{log}");
+    until_true("the guard to say that lanes wait", || async {
+        let log = pair.members[leader].server.process.stderr();
+        log.contains("lanes wait for a commit, which is retried")
+    })
+    .await;
     let _: () = redis.run(&["CONFIG", "SET", "maxmemory", "0"]).await;
     pair.written_through(leader, "doc", 34, "one").await;
     assert_eq!(pair.members[leader].server.metric("fencepost_fence_takeovers_total").await, 1);

@@ -135,8 +135,7 @@ async fn an_emptied_redis_lowers_no_mark() {
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 50, "above").await;
     for token in [33, 34, 48] {
-        let reply = pair.members[leader].put("doc", token, "stale").await.unwrap();
-        reply.problem(Code::StaleToken);
+        pair.one_answers("doc", token, 412).await.problem(Code::StaleToken);
     }
     let applied = pair.applied("doc");
     let mut values: Vec<String> = applied.into_iter().map(|(.., value)| value).collect();
@@ -186,8 +185,7 @@ async fn a_restart_of_redis_is_survived() {
     pair.setting.redis.start_again().await;
     let leader = pair.leader().await;
     pair.written_through(leader, "doc", 35, "two").await;
-    let reply = pair.members[leader].put("doc", 34, "stale").await.unwrap();
-    reply.problem(Code::StaleToken);
+    pair.one_answers("doc", 34, 412).await.problem(Code::StaleToken);
     pair.tokens_never_fell("doc");
 }
 

@@ -4,8 +4,9 @@
 //! [`lock_store_suite!`](crate::lock_store_suite) makes a test of every case for one store.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use fence_protocol::wire::lock::EndReason;
+use fence_protocol::wire::lock::{EndReason, LockReply};
 use fence_protocol::{LeaseId, LockName, Owner, Token, Ttl};
 use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError, Takeover};
 use tokio::task::JoinHandle;
@@ -68,17 +69,38 @@ async fn grant(store: &Store, lock: &str, ttl_ms: u64) -> Grant {
     let request = request(lock, ttl_ms, 0);
     until("a known outcome", || async {
         match store.acquire(request.clone()).await {
-            Err(StoreError::Unknown(_)) => None,
+            Err(error) if is_late(&error) => None,
             outcome => Some(outcome.expect("the lock is free")),
         }
     })
     .await
 }
 
+/// Releases a live lease, once more where the outcome is unknown.
 async fn released(store: &Store, lock: &str, lease: LeaseId) -> Token {
-    let ended = store.release(&name(lock), lease).await.expect("the lease is live");
-    assert_eq!((ended.lease_id, ended.reason), (lease, EndReason::Released));
-    ended.token
+    let lock = name(lock);
+    let is_repeat = AtomicBool::new(false);
+    until("a release of known outcome", || async {
+        match store.release(&lock, lease).await {
+            Err(error) if is_late(&error) => {
+                is_repeat.store(true, Ordering::Relaxed);
+                None
+            }
+            Err(StoreError::Lost { reason: EndReason::Released, .. })
+                if is_repeat.load(Ordering::Relaxed) =>
+            {
+                let mut history = state_of(store, &lock).await.history.into_iter();
+                let ended = history.find(|ended| ended.lease_id == lease).expect("its end");
+                Some(ended.token.expect("its token"))
+            }
+            outcome => {
+                let ended = outcome.expect("the lease is live");
+                assert_eq!((ended.lease_id, ended.reason), (lease, EndReason::Released));
+                Some(ended.token)
+            }
+        }
+    })
+    .await
 }
 
 /// Takes a lease that expires soon, however late the replies are: it is granted for long, and then
@@ -96,7 +118,7 @@ async fn shorten(store: &Store, lock: &str, lease: LeaseId) {
     until("the lease to be shortened", || async {
         match store.renew(&name(lock), lease, shorter).await {
             Ok(_) | Err(StoreError::Lost { reason: EndReason::Expired, .. }) => Some(()),
-            Err(StoreError::Unknown(_) | StoreError::Unavailable(_)) => None,
+            Err(error) if is_late(&error) => None,
             Err(other) => panic!("{lock}: {other:?}"),
         }
     })
@@ -118,8 +140,15 @@ fn permit(lock: &str, size: u32, wait_ms: u64) -> Acquire {
     Acquire { mode: Mode::Permit { size }, ..request(lock, LONG_MS, wait_ms) }
 }
 
+/// Retries with the id where the store replied late.
 async fn take(store: &Store, request: Acquire) -> Grant {
-    store.acquire(request).await.expect("there is room")
+    until("a known outcome", || async {
+        match store.acquire(request.clone()).await {
+            Err(error) if is_late(&error) => None,
+            outcome => Some(outcome.expect("there is room")),
+        }
+    })
+    .await
 }
 
 /// A request that nothing can be granted to now.
@@ -130,8 +159,23 @@ async fn refused(store: &Store, request: Acquire) -> fence_protocol::wire::lock:
     }
 }
 
+/// Returns `true` for an error that a busy machine alone may cause.
+fn is_late(error: &StoreError) -> bool {
+    matches!(error, StoreError::Unknown(_) | StoreError::Unavailable(_))
+}
+
+async fn state_of(store: &Store, lock: &LockName) -> LockReply {
+    until("the state of a lock", || async {
+        match store.show(lock).await {
+            Err(error) if is_late(&error) => None,
+            shown => Some(shown.expect("show")),
+        }
+    })
+    .await
+}
+
 async fn queue_length(store: &Store, lock: &str) -> usize {
-    store.show(&name(lock)).await.expect("show").queue_length
+    state_of(store, &name(lock)).await.queue_length
 }
 
 /// Waits until the queue is so long.
@@ -153,7 +197,7 @@ async fn enqueue(store: &Store, request: Acquire) -> Waiting {
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire(request).await });
     until_true("a place in the queue", || async {
-        let state = store.show(&lock).await.expect("show");
+        let state = state_of(store, &lock).await;
         waiting.is_finished() || state.queue.iter().any(|waiter| waiter.lease_id == lease)
     })
     .await;
@@ -168,7 +212,7 @@ async fn granted(waiting: Waiting) -> Grant {
 async fn until_free(store: &Store, lock: &str) {
     let lock = name(lock);
     until(&format!("{lock} to be free"), || async {
-        store.show(&lock).await.expect("show").holder.is_none().then_some(())
+        state_of(store, &lock).await.holder.is_none().then_some(())
     })
     .await;
 }

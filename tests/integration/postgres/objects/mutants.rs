@@ -9,6 +9,9 @@ use fence_tests::wait::{soon, until_true};
 use fenced_store::store::postgres::pack;
 use http::Method;
 
+/// Tries to catch a mutant.
+const TRIES: usize = 3;
+
 /// Property of the objects of several guards.
 #[derive(Clone, Copy, Debug)]
 enum Probe {
@@ -42,6 +45,17 @@ impl Probe {
             Self::StoppedGuardsWriteNothingLate => nothing_lower_appears(pack, false).await,
         }
     }
+
+    /// True if it fails once for a mutant. What the server does in its own time, such as to write
+    /// its log or to end a wait, may hide that where the machine is slow.
+    async fn catches(self, mutant: &str) -> bool {
+        for _ in 0..TRIES {
+            if !self.holds(mutant).await {
+                return true;
+            }
+        }
+        false
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -53,9 +67,9 @@ async fn each_mutant_is_caught() {
             assert_eq!(pack.matches(from).count(), 1, "{from}");
             mutant = mutant.replace(from, to);
         }
-        let (sound, caught) = tokio::join!(probe.holds(&pack), probe.holds(&mutant));
+        let (sound, is_caught) = tokio::join!(probe.holds(&pack), probe.catches(&mutant));
         assert!(sound, "{probe:?} fails for the pack itself");
-        assert!(!caught, "{probe:?} does not catch {changes:?}");
+        assert!(is_caught, "{probe:?} does not catch {changes:?}");
     }
 }
 

@@ -1,6 +1,7 @@
 //! A new lineage begins where the clocks say. One clock that is behind does no harm; two that are
 //! both behind, while no server or guard remembers a token, do.
 
+use fence_tests::key_file::lease_id;
 use fence_tests::redis_clock::OwnClock;
 
 use super::*;
@@ -18,8 +19,9 @@ fn setup(url: &str) -> Setup {
 /// The next token, as soon as a server grants again.
 async fn next(server: &Server, lock: &str) -> u64 {
     let locks = server.locks();
+    let ask = json!({"ttl_ms": 60_000, "lease_id": lease_id()});
     until("a grant", || async {
-        let reply = locks.acquire(lock, json!({"ttl_ms": 60_000})).await;
+        let reply = locks.acquire(lock, ask.clone()).await;
         (!matches!(reply.status, 503 | 504)).then(|| reply.lease().token.get())
     })
     .await

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use fence_protocol::Ttl;
 use fence_tests::key_file::session_id;
-use lock_server::store::{Acquire, LockStore, Mode, NewSession, StoreError, StoreOptions};
+use fence_tests::store_options::patient;
+use lock_server::store::{Acquire, LockStore, Mode, NewSession, StoreError};
 use service_kit::Kit;
 
 use super::*;
@@ -12,7 +13,7 @@ use crate::redis::kinds::{name, request};
 
 async fn store(redis: &SteppedRedis) -> Arc<dyn LockStore> {
     let url = redis.url().parse().unwrap();
-    lock_server::store::open(&url, &StoreOptions::default(), &Kit::new("clock")).await.unwrap()
+    lock_server::store::open(&url, &patient(), &Kit::new("clock")).await.unwrap()
 }
 
 /// None of them is over because the clock says so, and none is granted before it can be.
@@ -21,15 +22,15 @@ async fn whatever_lives_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let store = store(&redis).await;
     let owner = request("a", 100, 0).owner;
-    let ttl = Ttl::from_ms(15_000).unwrap();
+    let ttl = Ttl::from_ms(60_000).unwrap();
     let session = session_id();
     let new = NewSession { session_id: session, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
     let bound = Acquire { session: Some(session), ..request("bound", 100, 0) };
     let bound = store.acquire(bound).await.unwrap();
-    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 15_000, wait_ms) };
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 60_000, wait_ms) };
     let shared = [store.acquire(shared(0)).await.unwrap(), store.acquire(shared(0)).await.unwrap()];
-    let one = request("g/1", 15_000, 0);
+    let one = request("g/1", 60_000, 0);
     let two = Acquire { lock: name("g/2"), ..one.clone() };
     let group = store.acquire_all(vec![one, two]).await.unwrap();
     redis.step(MOMENT);
@@ -51,7 +52,7 @@ async fn a_lock_delay_is_not_cut_short() {
     let redis = SteppedRedis::start().await;
     let store = store(&redis).await;
     let before = std::time::Instant::now();
-    let delayed = Acquire { lock_delay_ms: 4_000, ..request("d", 200, 0) };
+    let delayed = Acquire { lock_delay_ms: 10_000, ..request("d", 200, 0) };
     store.acquire(delayed).await.unwrap();
     until_true("the lease to be over", || async {
         let shown = store.show(&name("d")).await.unwrap();
@@ -62,5 +63,5 @@ async fn a_lock_delay_is_not_cut_short() {
     let outcome = store.acquire(request("d", 200, 0)).await;
     assert!(matches!(outcome, Err(StoreError::Held { .. })), "{outcome:?}");
     store.acquire(request("d", 5_000, 60_000)).await.unwrap();
-    assert!(before.elapsed().as_millis() >= 4_200, "closed for {:?}", before.elapsed());
+    assert!(before.elapsed().as_millis() >= 10_200, "closed for {:?}", before.elapsed());
 }

@@ -15,11 +15,7 @@ async fn grants_that_replicas_must_have_go_on_after_a_failover() {
     for server in &servers {
         granted(server).await;
     }
-    until_true("the replica to begin a failover", || async {
-        cluster.node(second).try_run::<String>(&["CLUSTER", "FAILOVER"]).await.is_ok()
-    })
-    .await;
-    until_true("the replica to own the slot", || cluster.claims(second, slot())).await;
+    cluster.fail_over(second, slot()).await;
     cluster.follows(first, second).await;
     for server in &servers {
         granted(server).await;

@@ -34,14 +34,14 @@ async fn no_lock_passes_on_in_a_pause() {
     let released = hold(&store, request("release", 60_000, 0)).await;
     hold(&store, request("revoke", 60_000, 0)).await;
     hold(&store, Acquire { session: Some(session), ..request("session", 100, 0) }).await;
-    hold(&store, request("expiry", 6_000, 0)).await;
-    hold(&store, Acquire { lock_delay_ms: 200, ..request("delay", 6_000, 0) }).await;
+    hold(&store, request("expiry", 12_000, 0)).await;
+    hold(&store, Acquire { lock_delay_ms: 200, ..request("delay", 12_000, 0) }).await;
     let mut waiting = Vec::new();
     for lock in ["release", "revoke", "session", "expiry", "delay"] {
         waiting.push((lock, wait_for(&store, lock).await));
     }
     // What is in use is an hour too long for a test: the waiters asked for it.
-    begin_pause(&redis, 7_000).await;
+    begin_pause(&redis, 13_000).await;
     let (until, _) = pause(&redis).await;
 
     store.release(&name("release"), released).await.unwrap();
@@ -59,24 +59,24 @@ async fn no_lock_passes_on_in_a_pause() {
 async fn the_queue_is_served_when_the_pause_is_over() {
     let redis = Redis::start().await;
     let store = server(&redis).await;
-    hold(&store, request("forgotten", 4_000, 0)).await;
+    hold(&store, request("forgotten", 8_000, 0)).await;
     forget(&redis).await;
     let left_ms = left(store.acquire(request("a", 2_000, 0)).await);
-    assert!(left_ms <= 4_000 + LATE_MS, "{left_ms}");
+    assert!(left_ms <= 8_000 + LATE_MS, "{left_ms}");
     let (until, _) = pause(&redis).await;
 
     let ask = |asked: Acquire| {
         let own = store.clone();
         tokio::spawn(async move { own.acquire(asked).await })
     };
-    let first = ask(request("a", 1_000, PATIENT_MS));
+    let first = ask(request("a", 3_000, PATIENT_MS));
     queue_of(&store, "a", 1).await;
-    let second = ask(request("a", 1_000, PATIENT_MS));
+    let second = ask(request("a", 3_000, PATIENT_MS));
     queue_of(&store, "a", 2).await;
-    let shared = ask(Acquire { mode: Mode::Shared, ..request("s", 4_000, PATIENT_MS) });
+    let shared = ask(Acquire { mode: Mode::Shared, ..request("s", 60_000, PATIENT_MS) });
     let permit = Mode::Permit { size: 2 };
-    let permit = ask(Acquire { mode: permit, ..request("p", 4_000, PATIENT_MS) });
-    let one = request("g/1", 4_000, PATIENT_MS);
+    let permit = ask(Acquire { mode: permit, ..request("p", 60_000, PATIENT_MS) });
+    let one = request("g/1", 60_000, PATIENT_MS);
     let parts = vec![one.clone(), Acquire { lock: name("g/2"), ..one }];
     let own = store.clone();
     let group = tokio::spawn(async move { own.acquire_all(parts).await });
@@ -134,7 +134,7 @@ async fn what_was_due_at_the_end_of_a_pause_does_not_stay_due() {
     for round in 0..ROUNDS {
         // The holder is dead: its lease expires.
         let lock = format!("short/{round}");
-        hold(&store, request(&lock, 1_000, 0)).await;
+        hold(&store, request(&lock, 3_000, 0)).await;
         let next = store.acquire(request(&lock, 60_000, 600_000));
         fence_tests::wait::soon("the grant", next).await.unwrap();
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 
-const TTL_MS: u64 = 1_500;
+const TTL_MS: u64 = 4_000;
 
 /// Grants a lock, damages Redis, and asks for the lock until it is granted to another lease. It is
 /// not granted before the first lease's time is over, and tokens rise.
@@ -69,7 +69,7 @@ async fn a_queue_of_another_type_holds_up_no_other_lock() {
     let store = server_at(&redis.url(), AfterLoss::Grant).await;
     let mut waiting = Vec::new();
     for lock in ["a", "b"] {
-        store.acquire(request(lock, 5_000, 0)).await.unwrap();
+        store.acquire(request(lock, 10_000, 0)).await.unwrap();
         let own = store.clone();
         waiting
             .push(tokio::spawn(async move { own.acquire(request(lock, 5_000, PATIENT_MS)).await }));

@@ -43,7 +43,7 @@ async fn an_old_master_that_wants_replicas_stops_by_itself() {
     let servers = [start(group.url_here()).await, start(group.url_there()).await];
     let [here, there] = [servers[0].locks(), servers[1].locks()];
     let held = granted(&here, "held").await;
-    let old = group.master().await.unwrap();
+    let old = group.one_master().await;
     group.split(old);
     let mut count = 0;
     until_true("the old master to stop", || {

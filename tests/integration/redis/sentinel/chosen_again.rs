@@ -13,7 +13,7 @@ use serde_json::json;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_where_an_old_master_is_chosen_again() {
     let mut group = WholeGroup::start().await;
-    let first = group.master().await.expect("a master");
+    let first = group.one_master().await;
     let args = ["--after-loss", "grant"];
     let ttl = json!({"ttl_ms": 60_000});
     let server = Setup::lock_server(&group.url()).args(&args).start().await;

@@ -18,7 +18,7 @@ const FAILED_OVER: Duration = Duration::from_secs(120);
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_old_master_whose_replica_came_back_grants_nothing() {
     let group = WholeGroup::start().await;
-    let old = group.master().await.expect("a master");
+    let old = group.one_master().await;
     let args = ["--wait-replicas", "1", "--after-loss", "grant"];
     let here = Setup::lock_server(&group.url_here()).args(&args).start().await;
     let there = Setup::lock_server(&group.url_there()).args(&args).start().await;

@@ -54,12 +54,6 @@ async fn started(apart: bool) -> Box<dyn Engine> {
     Box::new(Group { group: WholeGroup::start().await, apart })
 }
 
-impl Group {
-    async fn master(&self) -> usize {
-        crate::wait::until("a master", || self.group.master()).await
-    }
-}
-
 #[async_trait]
 impl Engine for Group {
     fn store(&self, server: usize) -> String {
@@ -71,7 +65,7 @@ impl Engine for Group {
     }
 
     async fn hurt(&mut self, fault: &str, seed: &mut Seed) {
-        let old = self.master().await;
+        let old = self.group.one_master().await;
         match fault {
             "failover" => {
                 self.group.fail_over().await;

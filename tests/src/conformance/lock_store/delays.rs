@@ -204,7 +204,7 @@ pub(super) async fn left(store: &Store) {
     brief(store, delayed(request("kept/delay", LONG_MS, 0), LONG_DELAY_MS)).await;
     until_delayed(store, "kept/delay").await;
     // It will be live at the restart, and expire in the next life.
-    let later = Ttl::from_ms(10 * SHORT_MS).unwrap();
+    let later = Ttl::from_ms(20 * SHORT_MS).unwrap();
     let later = Acquire { ttl: later, ..request("kept/delay-later", LONG_MS, 0) };
     take(store, delayed(later, LONG_DELAY_MS)).await;
     let why = Revoke { lease: None, reason: Some(owner("stuck")) };

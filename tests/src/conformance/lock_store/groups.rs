@@ -31,15 +31,16 @@ async fn take_all(store: &Store, parts: Vec<Acquire>) -> Vec<Grant> {
     store.acquire_all(parts).await.expect("all of them are free")
 }
 
-/// Starts a group that must wait, and returns when it has its places.
+/// Starts a group that must wait, and returns when it has its places; or its answer, where what it
+/// should wait for was over before.
 pub(super) async fn enqueue_all(store: &Store, parts: Vec<Acquire>) -> WaitingGroup {
     let lock = parts[0].lock.clone();
     let lease = parts[0].lease_id;
     let own = store.clone();
     let waiting = tokio::spawn(async move { own.acquire_all(parts).await });
     until_true("the group's places", || async {
-        let state = store.show(&lock).await.expect("show");
-        state.queue.iter().any(|waiter| waiter.lease_id == lease)
+        let state = state_of(store, &lock).await;
+        waiting.is_finished() || state.queue.iter().any(|waiter| waiter.lease_id == lease)
     })
     .await;
     waiting

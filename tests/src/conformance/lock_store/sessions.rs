@@ -22,6 +22,15 @@ pub(super) async fn begin(store: &Store, ttl_ms: u64) -> SessionId {
     store.create_session(new.clone()).await.expect("a session").session_id
 }
 
+/// A session that ends soon, and may have ended when the reply about it comes.
+async fn begin_briefly(store: &Store) -> SessionId {
+    until("a session", || async {
+        let begun = store.create_session(new_session(SHORT_MS)).await;
+        begun.ok().map(|session| session.session_id)
+    })
+    .await
+}
+
 /// A request that is bound to the session. Its own time to live is short, and says nothing.
 fn bound(session: SessionId, lock: &str, wait_ms: u64) -> Acquire {
     Acquire { session: Some(session), ..request(lock, SHORT_MS, wait_ms) }
@@ -34,7 +43,7 @@ async fn hold(store: &Store, session: SessionId, lock: &str) -> Grant {
 /// A session that ends soon, and its lease, however late the replies are.
 async fn hold_briefly(store: &Store, lock: &str) -> (SessionId, Grant) {
     until("a lease of a session that ends soon", || async {
-        let session = begin(store, SHORT_MS).await;
+        let session = begin_briefly(store).await;
         let grant = store.acquire(bound(session, lock, 0)).await;
         grant.ok().map(|grant| (session, grant))
     })
@@ -178,7 +187,7 @@ pub async fn an_expired_session_wakes_the_waiters(store: &Store) {
 
 /// A session that has ended is granted nothing more, also where its request waited already.
 pub async fn an_ended_session_is_granted_nothing(store: &Store) {
-    let session = begin(store, SHORT_MS).await;
+    let session = begin_briefly(store).await;
     let held = grant(store, "too-late", LONG_MS).await;
     let asked = bound(session, "too-late", LONG_MS);
     let waiting = enqueue(store, asked.clone()).await;

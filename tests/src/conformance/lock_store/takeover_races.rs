@@ -1,5 +1,6 @@
 //! Takeovers at the same moment as each other, and as whatever else may end the lease.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use lock_server::store::{NewSession, NoTakeover};
@@ -166,12 +167,18 @@ pub async fn a_takeover_races_an_expiry(store: &Store) {
     let mut ends = Vec::new();
     let mut races = Vec::new();
     for race in 0..RACES {
-        let lock = format!("race-expiry/{race}");
-        let first = Acquire {
-            ttl: Ttl::from_ms(SHORT_MS).unwrap(),
-            ..life(&lock, "boot 1", Takeover::Never, 0)
-        };
-        let old = store.acquire(first.clone()).await.unwrap();
+        let tries = AtomicUsize::new(0);
+        // A store may roll back a grant whose time had passed before it could reply.
+        let (lock, first, old) = until("a grant that was in time", || async {
+            let lock = format!("race-expiry/{race}/{}", tries.fetch_add(1, Ordering::Relaxed));
+            let first = Acquire {
+                ttl: Ttl::from_ms(SHORT_MS).unwrap(),
+                ..life(&lock, "boot 1", Takeover::Never, 0)
+            };
+            let old = store.acquire(first.clone()).await.ok()?;
+            Some((lock, first, old))
+        })
+        .await;
         let own = store.clone();
         let by = [Takeover::EarlierSelf, Takeover::Of(first.lease_id)];
         let after_ms = SHORT_MS - 10 + 20 * race as u64 / RACES as u64;
