@@ -146,9 +146,7 @@ async fn exit_codes_name_the_next_action() {
 
 #[tokio::test]
 async fn no_server_is_69() {
-    let mut site = Site::new().await;
-    site.locks.process.kill();
-    site.guard.process.kill();
+    let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
     let header = unsigned(1, "a", lease_id());
     for args in [
         &["lock", "acquire", "a"][..],
@@ -156,7 +154,7 @@ async fn no_server_is_69() {
         &["object", "get", "a", "--token-header", &header],
         &["doctor"],
     ] {
-        let output = site.fence(args).await;
+        let output = fence(&absent, &absent, args).ended().await;
         assert_eq!(output.code, 69, "{args:?}: {output:?}");
     }
 }
@@ -170,7 +168,7 @@ async fn a_lost_reply_costs_no_second_grant() {
     let proxy = FaultProxy::before(&site.locks.address()).await;
     proxy.set(Fault::DropReplies);
     let through = format!("http://{}", proxy.address());
-    let args = ["lock", "acquire", "a", "--ttl", "1m", "--output", "json"];
+    let args = ["lock", "acquire", "a", "--ttl", "1m", "--wait", "1m", "--output", "json"];
     let mut process = fence(&through, &site.guard.base, &args);
     until_true("a swallowed reply", || async { proxy.dropped() > 0 }).await;
     proxy.set(Fault::None);

@@ -1,14 +1,18 @@
 //! `fence doctor` over real servers: what it looks at, and that it changes nothing.
 
 mod access;
+mod direct;
 mod engines;
 mod pair;
+mod password;
 mod reports;
 mod round_trip;
+mod silence;
 
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};
+use fence_tests::wait::until;
 use redis::FromRedisValue;
 use serde_json::Value;
 
@@ -34,10 +38,36 @@ async fn run(args: &[&str]) -> Output {
     Process::spawn("fence doctor", command).ended().await
 }
 
+/// Words on a reply that came too late, or not yet.
+const LATE: [&str; 6] =
+    [" within ", "no reply", "does not reply", "timed out", "sending request", "cannot reach"];
+
+/// Its findings where nothing is wrong. It looks again where a busy machine took too long to reply.
+async fn well(args: &[&str]) -> Vec<Finding> {
+    let is_late = |(verdict, _, text): &Finding| {
+        ["warning", "failing"].contains(&verdict.as_str())
+            && LATE.iter().any(|late| text.contains(late))
+    };
+    until("replies in time", || async {
+        let (code, checks) = doctor(args).await;
+        if code != 0 && checks.iter().any(is_late) {
+            return None;
+        }
+        assert_eq!(code, 0, "{checks:?}");
+        Some(checks)
+    })
+    .await
+}
+
+/// Arguments that name both, with `--strict`.
+fn at_both<'a>(server: &'a Server, guard: &'a Server, more: &[&'a str]) -> Vec<&'a str> {
+    let named = ["--server", server.base.as_str(), "--guard", &guard.base, "--strict"];
+    [&named, more].concat()
+}
+
 /// Its exit code and findings at both, with `--strict`.
 async fn both(server: &Server, guard: &Server, more: &[&str]) -> (i32, Vec<Finding>) {
-    let named = ["--server", &server.base, "--guard", &guard.base, "--strict"];
-    doctor(&[&named, more].concat()).await
+    doctor(&at_both(server, guard, more)).await
 }
 
 /// The verdict and text of the finding that is about this.
@@ -73,12 +103,10 @@ struct User<'a> {
 #[tokio::test]
 async fn only_what_is_named_is_judged() {
     let redis = Redis::start().await;
-    let (code, checks) = doctor(&["--redis", &redis.url()]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&["--redis", &redis.url()]).await;
     assert!(checks.iter().all(|(_, about, _)| about.starts_with("redis")), "{checks:?}");
     let guard = Setup::fenced_store("memory:").start().await;
-    let (code, checks) = doctor(&["--store", &guard.base]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&["--store", &guard.base]).await;
     assert!(checks.iter().all(|(_, about, _)| about.starts_with("fenced-store")), "{checks:?}");
 }
 
@@ -161,16 +189,14 @@ async fn a_user_with_few_rights_is_looked_at_closely() {
 async fn an_application_that_is_shut_out_is_well() {
     let redis = Redis::start().await;
     let _: () = redis_command(&redis, "CONFIG SET requirepass guards-own").await;
-    let (code, checks) = doctor(&["--direct", &redis.url(), "--strict"]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&["--direct", &redis.url(), "--strict"]).await;
     assert!(about(&checks, "direct write").1.contains("NOAUTH"), "{checks:?}");
     let wrong = User { redis: &redis, name: "default", password: "wrong" };
-    let (code, checks) = wrong.tries(&[]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&["--direct", &wrong.url(), "--strict"]).await;
+    for what in ["direct write", "direct write without a login"] {
+        assert_eq!(about(&checks, what).0, "ok", "{checks:?}");
+    }
     assert!(!format!("{checks:?}").contains("wrong"), "a password is shown: {checks:?}");
-    let absent = format!("redis://127.0.0.1:{}", fence_tests::ports::unused());
-    let (code, checks) = doctor(&["--direct", &absent, "--strict"]).await;
-    assert_eq!(code, 0, "{checks:?}");
     assert_eq!(run(&["--direct", "mysql://x"]).await.code, 64);
     assert_eq!(run(&["--direct-key", "a"]).await.code, 64, "of what?");
 }
@@ -189,8 +215,7 @@ async fn rights_that_the_port_needs_are_named() {
         assert!(text.contains(right), "{right}: {text}");
     }
     assert!(!text.contains("CLIENT LIST"), "{text}");
-    let (code, checks) = doctor(&["--redis", &redis.url(), "--strict"]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&["--redis", &redis.url(), "--strict"]).await;
     assert_eq!(about(&checks, "redis rights").0, "ok");
     assert_eq!(about(&checks, "redis version").0, "ok");
     assert_eq!(

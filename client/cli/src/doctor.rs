@@ -9,6 +9,7 @@ mod redis_port;
 mod round_trip;
 mod server;
 mod stores;
+mod unreached;
 
 use std::path::PathBuf;
 

@@ -91,8 +91,7 @@ async fn a_lock_that_is_closed_by_its_delay_says_so() {
     let locks = Setup::lock_server("memory:").args(&["--lock-delay", "slow/=1m"]).start().await;
     let guard = Setup::fenced_store("memory:").start().await;
     let site = Site { locks, guard };
-    let args = ["lock", "acquire", "slow/a", "--ttl", "200ms"];
-    assert_eq!(site.fence(&args).await.code, 0);
+    site.locks.locks().brief("slow/a", 200).await;
     let text = until("the lease to expire", || async {
         let text = site.show("slow/a").await.stdout;
         (columns(&text, "state") == ["state", "delayed"]).then_some(text)

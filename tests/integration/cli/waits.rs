@@ -40,9 +40,9 @@ async fn a_refused_connection_is_reported_while_the_wait_lasts() {
 async fn an_unreachable_server_ends_the_wait() {
     let url = format!("http://127.0.0.1:{}", ports::unused());
     for args in [
-        &["run", "--lock", "a", "--wait", "300ms", "--", "true"][..],
-        &["run", "--lock", "a", "--lock", "b", "--wait", "300ms", "--", "true"],
-        &["lock", "acquire", "a", "--wait", "300ms"],
+        &["run", "--lock", "a", "--wait", "3s", "--", "true"][..],
+        &["run", "--lock", "a", "--lock", "b", "--wait", "3s", "--", "true"],
+        &["lock", "acquire", "a", "--wait", "3s"],
     ] {
         let output = ended(&url, args).await;
         assert_eq!(output.code, 69, "{args:?}: {output:?}");
@@ -114,7 +114,7 @@ async fn a_wait_is_a_line_that_changes_on_a_terminal() {
 /// request may be keeps its position.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_next_request_keeps_the_position() {
-    const FIRST_MS: u64 = 1_500;
+    const FIRST_MS: u64 = 8_000;
     let server = Setup::lock_server("memory:").start().await;
     let locks = server.locks();
     let held = locks.grant("a", 60_000).await;

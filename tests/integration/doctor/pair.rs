@@ -7,7 +7,7 @@ use fence_tests::api::Api;
 use fence_tests::key_file::KeyFile;
 use fence_tests::servers::{DataDir, Server, Setup};
 
-use super::{Finding, about, both, doctor};
+use super::{about, at_both, both, doctor, well};
 
 /// A lock server, and a guard that reports to it.
 async fn site(locks: Setup, guard: Setup) -> (Server, Server) {
@@ -39,8 +39,7 @@ async fn keys_that_differ_fail() {
     assert!(about(&checks, "keys").1.contains("does not have (it has k2)"), "{checks:?}");
 
     let (server, guard) = site(locks(), Setup::fenced_store("memory:").keys(&ours.path())).await;
-    let (code, checks) = both(&server, &guard, &[]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&at_both(&server, &guard, &[])).await;
     assert_eq!(about(&checks, "keys").0, "ok");
 }
 
@@ -63,8 +62,7 @@ async fn one_server_without_keys_fails_or_warns() {
     assert!(about(&checks, "keys").1.contains("verifies nothing"), "{checks:?}");
 
     let (server, guard) = site(Setup::lock_server("memory:"), Setup::fenced_store("memory:")).await;
-    let (code, checks) = both(&server, &guard, &[]).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&at_both(&server, &guard, &[])).await;
     let (verdict, text) = about(&checks, "keys");
     assert_eq!(verdict, "note");
     assert!(text.contains("unsigned"), "{text}");
@@ -107,9 +105,9 @@ fn copy(from: &Path, to: &Path) {
     assert!(status.success());
 }
 
-/// As [`both`], of a guard that reports nowhere.
-async fn doctor_of(server: &Server, guard: &Server) -> (i32, Vec<Finding>) {
-    doctor(&["--server", &server.base, "--guard", &guard.base]).await
+/// Arguments that name both, for a guard that reports nowhere.
+fn named<'a>(server: &'a Server, guard: &'a Server) -> [&'a str; 4] {
+    ["--server", &server.base, "--guard", &guard.base]
 }
 
 async fn stopped(mut server: Server) {
@@ -132,15 +130,14 @@ async fn a_counter_below_the_guards_marks_fails() {
         server.locks().release("orders/42", lease.lease_id).await.expect(200);
         guard.guard().sealed("orders/42", &lease.fencing_token).await;
     }
-    let (code, checks) = doctor_of(&server, &guard).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&named(&server, &guard)).await;
     assert_eq!(about(&checks, "token counter").0, "ok");
 
     // The folder of before comes back. A lock that is new to the guard is well all the same.
     stopped(server).await;
     copy(&backup, &data.path());
     let server = setup.start().await;
-    let (code, checks) = doctor_of(&server, &guard).await;
+    let (code, checks) = doctor(&named(&server, &guard)).await;
     assert_eq!(code, 69, "{checks:?}");
     let (verdict, text) = about(&checks, "token counter");
     assert_eq!(verdict, "failing");
@@ -149,7 +146,6 @@ async fn a_counter_below_the_guards_marks_fails() {
     // What it advises helps.
     stopped(server).await;
     let server = setup.arg("--guard").arg(&guard.base).start().await;
-    let (code, checks) = doctor_of(&server, &guard).await;
-    assert_eq!(code, 0, "{checks:?}");
+    let checks = well(&named(&server, &guard)).await;
     assert_eq!(about(&checks, "token counter").0, "ok");
 }

@@ -63,6 +63,7 @@ pub(super) fn table(checks: &[Check]) -> String {
     let warnings = count(Verdict::Warning);
     let failing = count(Verdict::Failing);
     text + &match (warnings, failing) {
+        (0, 0) if count(Verdict::Ok) == 0 => "nothing fails, and nothing was shown\n".to_owned(),
         (0, 0) => "everything is fine\n".to_owned(),
         _ => format!("{failing} failing, {warnings} warnings\n"),
     }

@@ -9,6 +9,7 @@ use redis::{Cmd, RedisResult, Value};
 use redis_link::RedisTarget;
 
 use super::check::{Check, Verdict};
+use super::unreached::{Reachability, reachability};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
 /// For how long the scratch key lives if it cannot be removed, in milliseconds.
@@ -17,6 +18,17 @@ const ABOUT: &str = "direct write";
 /// Reply of the guard's own Redis port to a write without a token.
 const WORDS_OF_THE_GUARD: [&str; 6] =
     ["NOTOKEN", "WRONGTOKEN", "FENCED", "COLLISION", "DENIED", "UNAVAILABLE"];
+/// Parts of the errors of a connection over TLS to a port that does not speak it.
+const WORDS_WITHOUT_TLS: [&str; 6] = [
+    "a plain port does not answer",
+    "does not answer in TLS",
+    "end of file",
+    "handshake eof",
+    "reset by peer",
+    "broken pipe",
+];
+/// A part of the error of a plain connection to a port that speaks anything else.
+const NOT_PLAIN: &str = "a TLS port does not answer";
 
 /// Result of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,9 +62,14 @@ pub(super) async fn check(target: &RedisTarget, key: Option<&str>) -> Vec<Check>
 }
 
 async fn check_as(target: &RedisTarget, user: &str, key: Option<&str>) -> Check {
+    // A refusal by sentinels says nothing of the Redis that they watch.
+    let address = match target.tcp_address(TIMEOUT).await {
+        Ok(address) => address,
+        Err(error) => return unchecked(&error),
+    };
     let mut connection = match target.connect(TIMEOUT).await {
         Ok(connection) => connection,
-        Err(error) => return unconnected(&error),
+        Err(error) => return unconnected(target, &address, &error).await,
     };
     let scratch = format!("fence-doctor:{}", service_kit::ids::random_hex(8));
     let is_scratch = key.is_none();
@@ -139,7 +156,7 @@ fn name(command: &Cmd) -> Option<String> {
 
 async fn attempt(connection: &mut Connection, command: &Cmd) -> Attempt {
     match answer(connection, command).await {
-        None => Attempt::Unclear(format!("no answer in {} ms", TIMEOUT.as_millis())),
+        None => Attempt::Unclear(format!("no reply within {} s", TIMEOUT.as_secs())),
         Some(Ok(_)) => Attempt::Allowed,
         Some(Err(error)) => {
             attempt_of(error.code().unwrap_or_default(), error.detail().unwrap_or_default(), &error)
@@ -187,15 +204,86 @@ fn verdict(attempt: Attempt, user: &str, is_scratch: bool) -> Check {
     }
 }
 
-fn unconnected(error: &str) -> Check {
-    if error.contains("WRONGPASS") || error.contains("AuthenticationFailed") {
-        return Check::ok(ABOUT, "these credentials are refused, as they should be");
+/// The finding without a connection: only a refusal shows that the application is shut out.
+async fn unconnected(target: &RedisTarget, address: &str, error: &str) -> Check {
+    if let Some(why) = refusal(error) {
+        return Check::ok(ABOUT, why);
     }
-    // The advice for a server does not fit here.
-    let error = error.split(". Start it").next().unwrap_or(error);
-    let text = "no connection came about from here, as it should be; if the application runs on \
-                another machine, try it there";
-    Check::ok(ABOUT, format!("{text} ({error})"))
+    match reachability(address, TIMEOUT).await {
+        Reachability::Open => unchecked(&obstacle(error, target.is_tls())),
+        Reachability::Untried(why) => unchecked(&format!("{why}; correct the address")),
+        Reachability::Closed(why) => {
+            let text = format!(
+                "nothing answers at {address} from here now ({why}), so no write past the guard \
+                 is possible there; but this proves nothing if the address is wrong; if the \
+                 application runs on another machine, try it there"
+            );
+            Check::information(ABOUT, text)
+        }
+    }
+}
+
+fn unchecked(why: &str) -> Check {
+    Check::warning(ABOUT, format!("not checked: {why}"))
+}
+
+/// The finding, if a password or an access rule refused the connection.
+fn refusal(error: &str) -> Option<&'static str> {
+    if error.contains("WRONGPASS") || error.contains("AuthenticationFailed") {
+        return Some("these credentials are refused, as they should be");
+    }
+    if error.contains("CertificateRequired") {
+        let text = "a client without a certificate is refused, as it should be; the application's \
+                    own, if it has one, was not tried";
+        return Some(text);
+    }
+    // A Redis that sentinels name is asked for its role.
+    let is_login_missing = error.contains("ROLE") && error.contains("NOAUTH");
+    is_login_missing.then_some("refused, as it should be: NOAUTH")
+}
+
+/// The reason why a port that accepts connections could not be tried, and what to do.
+fn obstacle(error: &str, is_tls: bool) -> String {
+    let why = cause(error);
+    if is_tls && WORDS_WITHOUT_TLS.iter().any(|words| error.contains(words)) {
+        return format!(
+            "it does not reply in TLS ({why}); write redis:// in --direct if it is a plain port, \
+             else correct the address"
+        );
+    }
+    if !is_tls && error.contains(NOT_PLAIN) {
+        return format!(
+            "it does not reply as a Redis without TLS ({why}); write rediss:// in --direct if it \
+             speaks TLS, else correct the address"
+        );
+    }
+    if error.contains("timed out") {
+        let text = "it accepts connections and does not reply; see that its process runs, and try \
+                    again";
+        return text.to_owned();
+    }
+    match error.contains("certificate") {
+        // The cause says what to do.
+        true => why,
+        false => format!("{why}; correct the URL, or try again"),
+    }
+}
+
+/// The cause of a failed connection, in one line, without the advice for a server.
+fn cause(error: &str) -> String {
+    let begins = [" cannot be reached: ", " cannot be used: "];
+    let begin = begins.iter().find_map(|begin| error.split_once(*begin));
+    let why = begin.map_or(error, |(_, why)| why);
+    if why.contains("Parse error") {
+        return "its reply is none of Redis".to_owned();
+    }
+    if why.starts_with("it does not answer in TLS") {
+        return "its reply is not in TLS".to_owned();
+    }
+    let ends = [". Start it", " (a TLS port", " (a plain port", "; name one with TlsOptions"];
+    let why = ends.iter().fold(why, |why, end| why.split(*end).next().unwrap_or(why));
+    // The driver takes no other setting for it.
+    why.replace("with TlsOptions::with_ca", "in the variable SSL_CERT_FILE")
 }
 
 /// Advice for a Redis that an application can write to directly.
@@ -227,5 +315,77 @@ mod tests {
         let done = verdict(Attempt::Allowed, "app", true);
         assert_eq!(done.verdict, Verdict::Warning);
         assert!(done.text.contains("ACL SETUSER app off"), "{}", done.text);
+    }
+
+    const OPEN_END: &str = ". Start it, or correct the URL";
+
+    #[test]
+    fn another_protocol_is_no_refusal() {
+        let garbled = "Redis at redis://a cannot be reached: Incompatible type - Parse error at \
+                       1\nUnexpected `33`\n (a TLS port does not answer to plain text: write \
+                       rediss:// if it is one)";
+        let reset = "Redis at redis://a cannot be reached: Connection reset by peer (os error 104) \
+                     (a TLS port does not answer to plain text: write rediss:// if it is one)";
+        let silent = "Redis at rediss://a cannot be reached: no answer (a plain port does not \
+                      answer to TLS: write redis:// if it is one)";
+        let plain = "Redis at rediss://a cannot be used: it does not answer in TLS; if its port is \
+                     a plain one, leave the s out of the URL's scheme";
+        for (error, is_tls, why, other) in [
+            (format!("{garbled}{OPEN_END}"), false, "(its reply is none of Redis)", "rediss://"),
+            (format!("{reset}{OPEN_END}"), false, "(Connection reset by peer (", "rediss://"),
+            (format!("{silent}{OPEN_END}"), true, "(no answer)", "redis://"),
+            (plain.to_owned(), true, "(its reply is not in TLS)", "redis://"),
+        ] {
+            assert_eq!(refusal(&error), None);
+            let text = obstacle(&error, is_tls);
+            assert!(text.contains(why) && text.contains(&format!("write {other} in")), "{text}");
+            assert!(!text.contains('\n') && !text.contains("Start it"), "{text}");
+        }
+    }
+
+    #[test]
+    fn other_obstacles_keep_their_cause() {
+        let at = "Redis at rediss://a cannot be";
+        for (error, text) in [
+            (
+                format!(
+                    "{at} used: its certificate is signed by a CA that this system does not \
+                         know; name the file of that CA with TlsOptions::with_ca"
+                ),
+                "its certificate is signed by a CA that this system does not know; name the file \
+                 of that CA in the variable SSL_CERT_FILE",
+            ),
+            (
+                format!(
+                    "{at} used: it refused the TLS handshake (HandshakeFailure), probably for \
+                         want of a client certificate; name one with TlsOptions::with_client"
+                ),
+                "it refused the TLS handshake (HandshakeFailure), probably for want of a client \
+                 certificate",
+            ),
+            (
+                format!("{at} reached: Redis server refused to switch database{OPEN_END}"),
+                "Redis server refused to switch database; correct the URL, or try again",
+            ),
+        ] {
+            assert_eq!(refusal(&error), None);
+            assert_eq!(obstacle(&error, true), text);
+        }
+        let late = obstacle("Redis at redis://a cannot be reached: timed out", false);
+        assert!(late.contains("does not reply"), "{late}");
+    }
+
+    #[test]
+    fn refusals_of_a_connection_are_well() {
+        for error in [
+            "Redis at redis://a cannot be used: it refuses the user \"app\" with this password \
+             (WRONGPASS); correct --store-user and --store-password-file, or the URL",
+            "Redis at rediss://a cannot be used: it refused the TLS handshake \
+             (CertificateRequired), probably for want of a client certificate",
+            "it does not answer ROLE: \"NOAUTH\": Authentication required.",
+        ] {
+            assert!(refusal(error).is_some(), "{error}");
+        }
+        assert_eq!(refusal("it does not answer ROLE: NoPerm"), None);
     }
 }

@@ -18,6 +18,7 @@ use service_kit::flags::StoreLoginFlags;
 use service_kit::tasks::Tasks;
 
 use super::check::Check;
+use super::unreached::{Reachability, reachability};
 
 /// Doctor only reads, so any Redis will do; the server's own verification is another matter.
 struct AnyRedis;
@@ -87,16 +88,65 @@ impl Login {
 /// Checks what the servers would find, and what the guard's port needs.
 pub(super) async fn check(target: RedisTarget, login: &Login) -> Vec<Check> {
     let tasks = Tasks::new();
+    let named = target.clone();
     let found = match login.target(target) {
         Ok(target) => check_at(target, &login.prefix(), &tasks).await,
         Err(error) => Err(error),
     };
     tasks.begin_shutdown();
-    // The servers' flags are named as here but for what they begin with.
-    found.unwrap_or_else(|error| {
-        let error = error.replace("--store", "--redis");
-        vec![Check::failing("redis", error.replace("--sentinel-", "--redis-sentinel-"))]
-    })
+    match found {
+        Ok(checks) => checks,
+        Err(error) => vec![Check::failing("redis", failure(&named, &error).await)],
+    }
+}
+
+/// The finding of a Redis that cannot be examined: the cause, and what to do.
+async fn failure(target: &RedisTarget, error: &str) -> String {
+    // A Redis that sentinels name is asked for its role before anything else.
+    if error.contains("ROLE") && error.contains("NOAUTH") {
+        return wants_password(target);
+    }
+    if ["no reply within", "timed out"].iter().any(|late| error.contains(late)) {
+        let limit = LinkOptions::default().connect_timeout;
+        if let Ok(address) = target.tcp_address(limit).await {
+            return silence(target, reachability(&address, limit).await);
+        }
+    }
+    if error.starts_with("Redis at ") && error.contains("Parse error") {
+        let other = if target.is_tls() { "" } else { ", and write rediss:// if it speaks TLS" };
+        return format!("the reply of {target} is none of Redis; correct the URL{other}");
+    }
+    let error = with_own_flags(error).lines().map(str::trim).collect::<Vec<_>>().join(" ");
+    match error.contains(" broke: ") {
+        true => format!("{error}; look at the log of Redis, and try again"),
+        false => error,
+    }
+}
+
+/// The finding of a Redis that did not reply in time.
+fn silence(target: &RedisTarget, reachability: Reachability) -> String {
+    match reachability {
+        Reachability::Open => format!(
+            "Redis at {target} does not reply, though connections are accepted: it is paused, or \
+             busy with one long command; look at its process, its log and SLOWLOG, and restart it \
+             if that does not end"
+        ),
+        Reachability::Closed(why) | Reachability::Untried(why) => {
+            format!("Redis at {target} cannot be reached: {why}; start it, or correct the URL")
+        }
+    }
+}
+
+fn wants_password(target: &RedisTarget) -> String {
+    format!(
+        "Redis at {target} wants a password (NOAUTH), so nothing else could be checked: name its \
+         file with --redis-password-file, and the user with --redis-user if it is not \"default\""
+    )
+}
+
+/// The servers' flags are named as here but for what they begin with.
+fn with_own_flags(text: &str) -> String {
+    text.replace("--store", "--redis").replace("--sentinel-", "--redis-sentinel-")
 }
 
 async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Vec<Check>, String> {
@@ -107,6 +157,7 @@ async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Ve
 }
 
 async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
+    login_suffices(link).await?;
     let mut checks = vec![version(link).await?];
     checks.extend(cluster(link).await?);
     let findings = probe(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
@@ -117,6 +168,20 @@ async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     checks.push(own_rights(link, needs).await);
     checks.extend(rights(link).await?);
     Ok(checks)
+}
+
+/// Before a login Redis refuses every command, and what a user may do does not show.
+///
+/// # Errors
+/// A sentence if a password is missing, or Redis does not reply.
+async fn login_suffices(link: &RedisLink) -> Result<(), String> {
+    match link.call(&redis::cmd("PING")).await {
+        Err(LinkError::Server { code, .. }) if code == "NOAUTH" => {
+            Err(wants_password(link.target()))
+        }
+        Ok(_) | Err(LinkError::Server { .. }) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 fn finding_check(finding: Finding) -> Check {
@@ -167,7 +232,7 @@ async fn own_rights(link: &RedisLink, needs: &Needs) -> Check {
     let about = "redis rights of lock-server";
     match needs.check_over(link, LinkOptions::default().connect_timeout).await {
         Ok(()) => Check::ok(about, "this user may do all that lock-server needs"),
-        Err(error) => Check::warning(about, error),
+        Err(error) => Check::warning(about, with_own_flags(&error)),
     }
 }
 
@@ -185,6 +250,9 @@ async fn rights(link: &RedisLink) -> Result<Vec<Check>, String> {
     for (name, command) in needs {
         match link.call(&command).await {
             Err(LinkError::Server { code, .. }) if code == "NOPERM" => refused.push(name),
+            Err(LinkError::Server { code, .. }) if code == "NOAUTH" => {
+                return Err(wants_password(link.target()));
+            }
             Ok(_) | Err(LinkError::Server { .. }) => {}
             Err(error) => return Err(error.to_string()),
         }

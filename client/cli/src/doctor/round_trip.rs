@@ -309,7 +309,11 @@ fn below(token: Token, mark: Token) -> String {
 /// The finding of an error reply, by what has to be done.
 fn refusal(who: &str, error: &Error) -> Check {
     let Some(problem) = error.problem() else {
-        return Check::failing(ABOUT, error.to_string());
+        let text = error.to_string();
+        return match error.kind() {
+            ErrorKind::OutcomeUnknown => Check::failing(ABOUT, unserved(who, &text)),
+            _ => Check::failing(ABOUT, text),
+        };
     };
     let detail = &problem.detail;
     match problem.code {
@@ -339,6 +343,49 @@ fn refusal(who: &str, error: &Error) -> Check {
             let text = format!("the guard refuses a lease that was just granted: {detail}");
             Check::failing(ABOUT, text)
         }
+        Code::StoreUnavailable | Code::UpstreamUnavailable | Code::OutcomeUnknown => {
+            Check::failing(ABOUT, unserved(who, detail))
+        }
         _ => Check::failing(ABOUT, error.to_string()),
+    }
+}
+
+/// A server that replied that it cannot do it for now, or did not reply.
+fn unserved(who: &str, text: &str) -> String {
+    format!(
+        "{who} fails: {}; see that its store runs and replies, and look at the server's log",
+        cause(text)
+    )
+}
+
+/// The cause at the end of an error, without the advice for a program, which could send its request
+/// once more.
+fn cause(text: &str) -> &str {
+    let last = text.rsplit("; the retry failed: ").next().unwrap_or(text);
+    let cause = last.rsplit(" is unknown: ").next().unwrap_or(last);
+    let advice = Code::ALL.iter().filter_map(|code| cause.find(&format!(" ({code}): "))).min();
+    advice.map_or(cause, |at| &cause[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_is_cut_to_its_cause() {
+        let broke = "the connection to Redis at redis://a broke: no reply within 2000 ms";
+        let retried = format!(
+            "acquire a: no reply, so the outcome is unknown: the outcome of the request for lock a \
+             is unknown: {broke} (outcome-unknown): Retry with the same lease_id.; the retry \
+             failed: acquire a: {broke} (store-unavailable): Try again after Retry-After."
+        );
+        assert_eq!(cause(&retried), format!("acquire a: {broke}"));
+        let text = unserved("the lock server", &retried);
+        assert!(text.len() < 200 && text.contains("its store"), "{text}");
+        let detail = format!("the outcome of the request for lock a is unknown: {broke}");
+        assert_eq!(cause(&detail), broke);
+        assert_eq!(cause(broke), broke);
+        let silent = "acquire a: no reply, so the outcome is unknown: http://a: timed out";
+        assert_eq!(cause(silent), "http://a: timed out");
     }
 }

@@ -40,10 +40,8 @@ pub(super) async fn examine(name: &str, base: &str, http: &Http) -> Examined {
             let text = format!("{base} answers {} to /livez; is it a {name}?", answer.status);
             return Examined::closed(vec![Check::failing(name, text)]);
         }
-        Err(error) => {
-            let text =
-                format!("{base} cannot be reached ({error}); start it, or check the address");
-            return Examined::closed(vec![Check::failing(name, text)]);
+        Err(why) => {
+            return Examined::closed(vec![Check::failing(name, format!("{base} {why}"))]);
         }
     };
     let mut checks = vec![Check::ok(name, format!("{base} is alive"))];
@@ -96,7 +94,7 @@ fn version(
     let about = format!("{name} version");
     let unread =
         |error: String| Check::failing(&about, format!("/version cannot be read: {error}"));
-    let text = answer.map_err(unread)?.text;
+    let text = answer.map_err(|why| unread(format!("it {why}")))?.text;
     let found: Introduction =
         serde_json::from_str(&text).map_err(|error| unread(error.to_string()))?;
     if found.name != name {
@@ -139,7 +137,7 @@ fn readiness(name: &str, answer: Result<Answer, String>) -> (bool, Vec<Check>) {
     let about = format!("{name} readiness");
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return (false, vec![Check::failing(about, error)]),
+        Err(why) => return (false, vec![Check::failing(about, format!("it {why}"))]),
     };
     let mut checks: Vec<Check> =
         answer.text.lines().filter_map(|line| readiness_line(name, line)).collect();

@@ -102,6 +102,8 @@ impl http_body::Body for StreamedRequest {
 pub(super) struct StreamedReply {
     /// `None` at the end.
     source: Option<ReplyBody>,
+    /// Error of the source, for the next poll.
+    broke_off: Option<std::io::Error>,
     client: Client,
     pause_max: Duration,
     pause: Option<Pin<Box<Sleep>>>,
@@ -109,7 +111,7 @@ pub(super) struct StreamedReply {
 
 impl StreamedReply {
     pub(super) fn new(body: ReplyBody, client: Client, pause_max: Duration) -> Self {
-        Self { source: Some(body), client, pause_max, pause: None }
+        Self { source: Some(body), broke_off: None, client, pause_max, pause: None }
     }
 
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Error> {
@@ -129,6 +131,9 @@ impl http_body::Body for StreamedReply {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, std::io::Error>>> {
         let this = &mut *self;
+        if let Some(error) = this.broke_off.take() {
+            return Poll::Ready(Some(Err(error)));
+        }
         if this.source.is_some() && !this.client.term().holds() {
             this.source = None;
             return Poll::Ready(Some(Err(std::io::Error::other("this guard's term has ended"))));
@@ -148,7 +153,11 @@ impl http_body::Body for StreamedReply {
                 }
                 Some(Err(error)) => {
                     this.source = None;
-                    return Poll::Ready(Some(Err(std::io::Error::other(error))));
+                    // At an error the server drops what it has not sent, the head included; it
+                    // sends that while it waits.
+                    this.broke_off = Some(std::io::Error::other(error));
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
                 }
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
@@ -167,7 +176,7 @@ impl http_body::Body for StreamedReply {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.source.as_ref().is_none_or(ReplyBody::is_end_stream)
+        self.broke_off.is_none() && self.source.as_ref().is_none_or(ReplyBody::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -147,7 +147,7 @@ impl Client {
             };
             match exchange::send(lease, &self.origin, request).await {
                 Ok((head, exchange)) => {
-                    return Ok(head.map(|()| ReplyBody::Stream(Box::new(exchange))));
+                    return reply::checked(head.map(|()| ReplyBody::Stream(Box::new(exchange))));
                 }
                 Err(Unanswered::Unknown(error)) => return Err(Lost::Unknown(chain(&error))),
                 Err(Unanswered::NotProcessed(error, unsent)) => {
@@ -179,7 +179,7 @@ impl Client {
             match connection.send(request).await {
                 Ok(response) => match again.filter(|_| is_goodbye(response.status())) {
                     Some(again) => return Ok(Sent::Unsent(again)),
-                    None => return Ok(Sent::Replied(replied(connection, response))),
+                    None => return replied(connection, response).map(Sent::Replied),
                 },
                 Err(mut error) => match (error.take_message(), again) {
                     (Some(unsent), _) => request = unsent,
@@ -200,7 +200,7 @@ impl Client {
         request: Request<UpstreamBody>,
     ) -> Result<Response<ReplyBody>, Lost> {
         match connection.send(request).await {
-            Ok(response) => Ok(replied(connection, response)),
+            Ok(response) => replied(connection, response),
             Err(error) if error.message().is_some() => Err(Lost::NotSent(chain(error.error()))),
             Err(error) => Err(self.lost(&connection, error.error())),
         }
@@ -307,8 +307,11 @@ pub(super) fn is_goodbye(status: StatusCode) -> bool {
     status == StatusCode::REQUEST_TIMEOUT
 }
 
-fn replied(connection: Box<Connection>, response: Response<Incoming>) -> Response<ReplyBody> {
-    response.map(|body| ReplyBody::Connection(connection, body))
+fn replied(
+    connection: Box<Connection>,
+    response: Response<Incoming>,
+) -> Result<Response<ReplyBody>, Lost> {
+    reply::checked(response.map(|body| ReplyBody::Connection(connection, body)))
 }
 
 /// Formats an error with its causes, in one line.

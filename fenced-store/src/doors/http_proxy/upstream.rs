@@ -55,7 +55,7 @@ pub enum UpstreamHttp {
 /// Returns `true` for the replies of a gateway that does not know what became of a request: it may
 /// still be on its way behind it. 520 to 527 are a content delivery network's.
 pub(super) fn is_unknown(status: StatusCode) -> bool {
-    status.is_informational() || matches!(status.as_u16(), 502 | 504 | 520..=527)
+    matches!(status.as_u16(), 502 | 504 | 520..=527)
 }
 
 /// Reads a status for [`Upstream::unknown_statuses`].

@@ -138,8 +138,8 @@ impl Outbox {
     /// `true` if no more commands of the client are served until replies are complete and read.
     ///
     /// A client may write all of its commands before it reads a reply. So beyond the high water
-    /// mark as many bytes of replies may wait as bytes of its commands, `backlog`: whichever of both
-    /// is smaller bounds the other.
+    /// mark as many bytes of replies may wait as bytes of its commands, `backlog`: whichever of
+    /// both is smaller bounds the other.
     pub(super) fn is_full(&self, backlog: usize) -> bool {
         let inner = self.inner.borrow();
         let queued = inner.sent - inner.done + inner.local.len() as u64;

@@ -18,7 +18,7 @@ fn setup(base: &str, state: &DataDir, probe: &str) -> Setup {
     Setup::bare("fenced-store")
         .args(&["--unsigned", "--proxy-listen", "127.0.0.1:0", "--upstream", base])
         .args(&["--max-request-lifetime", LONG, "--etag-probe", probe])
-        .args(&["--upstream-timeout", "2s", "--drain-wait", "10s"])
+        .args(&["--upstream-timeout", "5s", "--drain-wait", "10s"])
         .args(&["--state", fence_tests::key_file::text(&state.path())])
 }
 

@@ -210,7 +210,9 @@ async fn curl_and_nginx_speak_http2_over_tls_by_choice() {
         let with = |version| [&[version][..], &put].concat();
         assert_eq!(curl(&with("--http2")).await, "2 201 bounded");
         assert_eq!(curl(&with("--http1.1")).await, "1.1 204 bounded");
-        assert_eq!(nginx.log().lines().last(), Some(seen), "{http}");
+        // It is written after the reply.
+        let what = format!("{seen:?} in the log of nginx, for {http}");
+        until_true(&what, || async { nginx.log().lines().last() == Some(seen) }).await;
     }
 }
 

@@ -188,7 +188,7 @@ async fn a_connection_that_breaks_leaves_all_outcomes_unknown() {
 
 #[tokio::test]
 async fn a_late_reply_costs_its_stream_and_no_other() {
-    let guard = Shared::new(&["--upstream-timeout", "1s"]).await;
+    let guard = Shared::new(&["--upstream-timeout", "4s"]).await;
     let mut client = guard.client().await;
     put(&mut client, 1, "a", 33).await;
     let mut origin = guard.origin.accept(&[]).await;

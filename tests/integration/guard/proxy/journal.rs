@@ -91,6 +91,11 @@ async fn round(seed: &mut Seed) {
     }
     locks.iter_mut().for_each(Holders::succeed);
     progress(&locks, LOCKS / 2).await;
+    let misbehaved = || {
+        let fates = origin.fates();
+        Fate::BAD.iter().filter(|fate| fates.contains_key(fate)).count()
+    };
+    until_true("the origin to misbehave in most ways", || async { misbehaved() > 6 }).await;
     let mut reports = [0; 4];
     for holders in locks {
         let journal = holders.stop().await;
@@ -100,9 +105,7 @@ async fn round(seed: &mut Seed) {
             reports[answer.report as usize] += 1;
         }
     }
-    let fates = origin.fates();
     assert!(reports.iter().all(|count| *count > 0), "{reports:?}");
-    assert!(Fate::BAD.iter().filter(|fate| fates.contains_key(fate)).count() > 6, "{fates:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -116,7 +119,7 @@ async fn no_token_falls_at_an_origin_that_misbehaves_in_every_way() {
 /// The other side of `bounded`: beyond the lifetime that the operator stated nothing is promised.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_later_than_the_stated_lifetime_lands_on_top_of_a_newer_one() {
-    let lane = Lane::new("100ms").await;
+    let lane = Lane::new("2s").await;
     let mut hold = lane.upstream.hold("33");
     let late = lane.put("/doc", &token(33), "33").await;
     hold.arrived().await;

@@ -3,12 +3,54 @@
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Response};
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
 use tower::BoxError;
 
 use super::exchange::Exchange;
-use super::{Client, Connection};
+use super::{Client, Connection, Lost};
+
+/// Checks the head of a reply, and leaves one length in it at most. The HTTP library does not check
+/// the length in a reply to HEAD, and hands over a 101, which no request asks for.
+///
+/// # Errors
+/// [`Lost::Unknown`] if it is no reply.
+pub(super) fn checked<B>(mut response: Response<B>) -> Result<Response<B>, Lost> {
+    if response.status().is_informational() {
+        return Err(Lost::Unknown(format!("it replied {}", response.status())));
+    }
+    let headers = response.headers_mut();
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // It overrides the length (RFC 9112 section 6.3).
+        headers.remove(CONTENT_LENGTH);
+    }
+    if let Some(length) = stated_length(headers)? {
+        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+    }
+    Ok(response)
+}
+
+/// Returns the length that a head states, in bytes; one that is repeated is one (RFC 9110 section
+/// 8.6).
+///
+/// # Errors
+/// [`Lost::Unknown`] if there are two, or one is no number.
+fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, Lost> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        for text in value.to_str().unwrap_or_default().split(',').map(str::trim) {
+            let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+            let stated = text.parse::<u64>().ok().filter(|_| is_number);
+            if stated.is_none() || length.or(stated) != stated {
+                return Err(Lost::Unknown("its reply has an invalid Content-Length".to_owned()));
+            }
+            length = stated;
+        }
+    }
+    Ok(length)
+}
 
 /// Body of a reply, with the connection or stream that it comes from. Dropping it before its end
 /// closes the one or resets the other.
