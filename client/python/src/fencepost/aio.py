@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
-from . import election, locks, objects, validation
+from . import election, forks, locks, objects, validation
 from .base import (
     TTL_S,
     ClientBase,
     LeasesView,
     LeaseView,
     Options,
+    RequestBase,
     SessionOptions,
     Trusted,
     several,
@@ -53,6 +55,22 @@ class _Block:
         return loss.end(error) if loss is not None else None
 
 
+class _LossEvent(asyncio.Event):
+    """Set when the lease is lost, and in a forked child at once."""
+
+    def __init__(self, fence: Fence) -> None:
+        super().__init__()
+        self._fence = fence
+        fence.trust.on_loss(lambda _: fence.core.soon(self.set))
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        if self._fence.trust.loss() is not None:
+            # The loop of the parent, which may be closed, has those that wait.
+            with contextlib.suppress(RuntimeError):
+                self.set()
+
+
 class AsyncLease(LeaseView, _Block):
     """A live lease, renewed by a task of the event loop until it is released.
 
@@ -63,11 +81,8 @@ class AsyncLease(LeaseView, _Block):
 
     def __init__(self, fence: Fence, session: AsyncSession | None = None) -> None:
         super().__init__(fence, session)
-        self.lost = asyncio.Event()
+        self.lost: asyncio.Event = _LossEvent(fence)
         """Set when the lease is lost; ``await lease.lost.wait()``."""
-        # The trust must not keep this object: one that is dropped ends.
-        core, event = fence.core, self.lost
-        self._trust.on_loss(lambda _: core.soon(event.set))
 
     async def release(self) -> None:
         """Releases the lock; retries for up to 5 s, and no longer than the lease lasts.
@@ -129,21 +144,19 @@ class AsyncLease(LeaseView, _Block):
         if lost or late:
             raise (lost or late) from None  # type: ignore[misc]
 
-    def __del__(self) -> None:
-        fence = getattr(self, "_fence", None)
-        if fence is not None and not fence.is_released:
-            fence.core.soon(fence.abandon)
 
-
-class AsyncLockRequest:
+class AsyncLockRequest(RequestBase[AsyncLease]):
     """A request for a lock; see ``AsyncClient.lock``."""
 
     def __init__(self, client: AsyncClient, options: Options) -> None:
+        super().__init__(options)
         self._client = client
-        self._options = options
-        self._lease: AsyncLease | None = None
-        self._depth = 0
         self._entering: asyncio.Lock | None = None
+
+    def after_fork(self) -> None:
+        # A task that never runs in the child may have been entering.
+        self._entering = None
+        super().after_fork()
 
     async def acquire(self) -> AsyncLease:
         """Acquires the lock; each call is another grant.
@@ -153,9 +166,10 @@ class AsyncLockRequest:
         ``Invalid``.
         """
         held = await HeldLease.obtain(
-            self._client._core(), self._options.lock, self._options.on_warning
+            self._client._core(), self._options.lock, self._options.weak_on_warning()
         )
         lease = AsyncLease(held)
+        lease._options = self._options
         if self._options.on_lost is not None:
             lease.on_lost(self._options.on_lost)
         return lease
@@ -180,9 +194,8 @@ class AsyncLockRequest:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._depth -= 1
-        if self._depth == 0 and self._lease is not None:
-            lease, self._lease = self._lease, None
+        lease = self._leave()
+        if lease is not None:
             await lease.__aexit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
@@ -247,8 +260,8 @@ class AsyncSession(Trusted, _Block):
     """
 
     def __init__(self, held: HeldSession) -> None:
+        super().__init__(held.trust)
         self._held = held
-        self._trust = held.trust
 
     @property
     def session_id(self) -> str:
@@ -315,7 +328,7 @@ class AsyncSession(Trusted, _Block):
     def __del__(self) -> None:
         held = getattr(self, "_held", None)
         if held is not None and not held.is_ended:
-            held.core.soon(held.abandon)
+            self._drop(held)
 
 
 class AsyncElection:
@@ -376,7 +389,9 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
     ) -> AsyncSession:
         """Begins a session: ``async with await client.session() as session``."""
         options = SessionOptions(ttl, patience, metadata, Limits(), on_warning)
-        return AsyncSession(await begin_session(self._core(), options))
+        session = AsyncSession(await begin_session(self._core(), options))
+        session._options = options
+        return session
 
     async def lock_all(
         self,
@@ -465,5 +480,5 @@ async def begin_session(core: Core, options: SessionOptions) -> HeldSession:
         options.patience_ms,
         options.metadata,
         options.limits,
-        options.on_warning,
+        options.weak_on_warning(),
     )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import os
 import threading
 import weakref
 from collections.abc import Coroutine
 from typing import Any, Callable, Generic, TypeVar
 
+from . import forks
 from .core import Core
 from .errors import Invalid
 from .settings import Settings
@@ -56,10 +56,10 @@ class Background:
         self._is_closed = False
         self._begin_anew()
         _all.add(self)
+        forks.register(self)
 
     def _begin_anew(self) -> None:
         self._lock = threading.Lock()
-        self._pid = os.getpid()
         self._core: Core | None = None
 
     def after_fork(self) -> None:
@@ -145,16 +145,9 @@ _all: weakref.WeakSet[Background] = weakref.WeakSet()
 _of_parents: list[Core | None] = []
 
 
-def _after_fork() -> None:
-    for background in list(_all):
-        background.after_fork()
-
-
 def _at_exit() -> None:
     for background in list(_all):
         background.close(_EXIT_S)
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 atexit.register(_at_exit)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Generic, TypeVar
 
-from . import settings, token, validation
+from . import forks, settings, token, validation
 from .errors import LeaseLost, LostReason
 from .lease import Fence, WarningCallback
 from .limits import Limits
@@ -14,6 +15,7 @@ from .trust import Trust
 from .validation import Seconds
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 #: Callback of a loss, with the error that a check raises from then on.
 LostCallback = Callable[[LeaseLost], None]
@@ -22,10 +24,53 @@ LostCallback = Callable[[LeaseLost], None]
 TTL_S = 15.0
 
 
+class _OnLost:
+    """A callback of a loss, which is called once."""
+
+    def __init__(self, trust: Trust, callback: LostCallback) -> None:
+        self._trust = trust
+        self._callback: LostCallback | None = callback
+
+    def __call__(self, reason: LostReason) -> None:
+        callback, self._callback = self._callback, None
+        if callback is not None:
+            callback(self._trust.error(reason))
+
+
+def _weakly(keeper: T, call: Callable[..., None]) -> Callable[..., None]:
+    """Calls with this object and more for as long as something else keeps it.
+
+    The engine has callbacks only so: one that refers to its lease would keep that.
+    """
+    weak = weakref.ref(keeper)
+
+    def call_kept(*args: Any) -> None:
+        kept = weak()
+        if kept is not None:
+            call(kept, *args)
+
+    return call_kept
+
+
+def _abandon(held: Any, callbacks: Iterable[_OnLost]) -> None:
+    for callback in callbacks:
+        held.trust.on_loss(callback)
+    held.abandon()
+
+
 class Trusted:
     """What is trusted until a deadline: a lease, or a session."""
 
-    _trust: Trust
+    #: Of its request: it keeps the callback of warnings.
+    _options: object = None
+
+    def __init__(self, trust: Trust) -> None:
+        self._trust = trust
+        self._on_lost: list[_OnLost] = []
+
+    def _drop(self, held: Any) -> None:
+        """Ends what nothing refers to; to the callbacks that have gone with it that is a loss."""
+        held.core.soon(_abandon, held, self._on_lost)
 
     @property
     def remaining(self) -> float:
@@ -59,21 +104,20 @@ class Trusted:
     def on_lost(self, callback: LostCallback) -> None:
         """Calls back once with the ``LeaseLost`` when it is lost, in the thread that notices.
 
-        The callback must neither block nor raise. It is not called after a release.
+        The callback must neither block nor raise. It is not called after a release, nor by a fork:
+        in the child only ``check`` and ``lost`` say that the lease is the parent's.
         """
-
-        def call(reason: LostReason) -> None:
-            callback(self._trust.error(reason))
-
-        self._trust.on_loss(call)
+        call = _OnLost(self._trust, callback)
+        self._on_lost.append(call)
+        self._trust.on_loss(_weakly(call, _OnLost.__call__))
 
 
 class LeaseView(Trusted):
     """A lease without its I/O."""
 
     def __init__(self, fence: Fence, session: object = None) -> None:
+        super().__init__(fence.trust)
         self._fence = fence
-        self._trust = fence.trust
         # A session that is dropped ends, and with it this lease.
         self._bound_to = session
 
@@ -107,6 +151,11 @@ class LeaseView(Trusted):
 
     def check(self) -> None:
         self._fence.check()
+
+    def __del__(self) -> None:
+        fence = getattr(self, "_fence", None)
+        if fence is not None and not fence.is_released:
+            self._drop(fence)
 
 
 L = TypeVar("L", bound=LeaseView)
@@ -142,7 +191,19 @@ class LeasesView(Sequence[L], Generic[L]):
             lease.check()
 
 
-class Options:
+class Warned:
+    """Options with a callback of warnings."""
+
+    on_warning: WarningCallback | None
+
+    def weak_on_warning(self) -> WarningCallback | None:
+        """The callback for the engine: called for as long as a lease keeps these options."""
+        if self.on_warning is None:
+            return None
+        return _weakly(self, lambda kept, *args: kept.on_warning(*args))
+
+
+class Options(Warned):
     """Options of a request for a lock, and its callbacks."""
 
     def __init__(
@@ -156,6 +217,32 @@ class Options:
         self.on_warning = on_warning
         self.on_lost = on_lost
         self.is_reentrant = is_reentrant
+
+
+class RequestBase(Generic[L]):
+    """A request for a lock, and the lease of the block that it has entered."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._lease: L | None = None
+        self._depth = 0
+        self._of_parent: L | None = None
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Begins anew in a forked child, which may still leave a block of its parent."""
+        self._of_parent = self._lease or self._of_parent
+        self._lease, self._depth = None, 0
+
+    def _leave(self) -> L | None:
+        """Counts the end of a block; returns the lease that ends with it."""
+        if self._depth == 0:
+            return self._of_parent
+        self._depth -= 1
+        if self._depth > 0:
+            return None
+        lease, self._lease = self._lease, None
+        return lease
 
 
 class ClientBase(Generic[R]):
@@ -265,7 +352,7 @@ class ClientBase(Generic[R]):
         return self._request(Options(checked, on_warning, on_lost, reentrant))
 
 
-class SessionOptions:
+class SessionOptions(Warned):
     """Checked options of a session."""
 
     def __init__(

@@ -18,6 +18,7 @@ from .base import (
     LeasesView,
     LeaseView,
     Options,
+    RequestBase,
     SessionOptions,
     Trusted,
     several,
@@ -31,6 +32,7 @@ from .limits import Limits
 from .objects import Applied, Object
 from .plan import PATIENCE_S
 from .session import HeldSession
+from .trust import LossEvent
 from .validation import Seconds
 
 log = logging.getLogger("fencepost")
@@ -52,11 +54,8 @@ class Lease(LeaseView):
     ) -> None:
         super().__init__(fence, session)
         self._background = background
-        self.lost = threading.Event()
+        self.lost: threading.Event = LossEvent(self._trust)
         """Set when the lease is lost. ``check`` reads the clock; this follows within a second."""
-        # The trust must not keep this object: one that is dropped ends.
-        lost = self.lost
-        self._trust.on_loss(lambda _: lost.set())
 
     def release(self) -> None:
         """Releases the lock; retries for up to 5 s, and no longer than the lease lasts.
@@ -126,11 +125,6 @@ class Lease(LeaseView):
     ) -> None:
         _leave(self._background, [self], error)
 
-    def __del__(self) -> None:
-        fence = getattr(self, "_fence", None)
-        if fence is not None and not fence.is_released:
-            fence.core.soon(fence.abandon)
-
 
 def _leave(background: Background, leases: Iterable[Lease], error: BaseException | None) -> None:
     """Releases at the end of a block; the body's error is never masked."""
@@ -150,15 +144,18 @@ def _leave(background: Background, leases: Iterable[Lease], error: BaseException
         raise lost from None
 
 
-class LockRequest:
+class LockRequest(RequestBase[Lease]):
     """A request for a lock; see ``Client.lock``."""
 
     def __init__(self, client: Client, options: Options) -> None:
+        super().__init__(options)
         self._client = client
-        self._options = options
-        self._lease: Lease | None = None
-        self._depth = 0
         self._entering = threading.Lock()
+
+    def after_fork(self) -> None:
+        # Another thread of the parent may have been entering.
+        self._entering = threading.Lock()
+        super().after_fork()
 
     def acquire(self) -> Lease:
         """Acquires the lock; each call is another grant.
@@ -169,10 +166,11 @@ class LockRequest:
         """
         background, options = self._client._background, self._options
         held = background.run(
-            lambda core: HeldLease.obtain(core, options.lock, options.on_warning),
+            lambda core: HeldLease.obtain(core, options.lock, options.weak_on_warning()),
             HeldLease.abandon,
         )
         lease = Lease(background, held)
+        lease._options = options
         if options.on_lost is not None:
             lease.on_lost(options.on_lost)
         return lease
@@ -198,10 +196,8 @@ class LockRequest:
         trace: TracebackType | None,
     ) -> None:
         with self._entering:
-            self._depth -= 1
-            lease = self._lease if self._depth == 0 else None
+            lease = self._leave()
             if lease is not None:
-                self._lease = None
                 lease.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
@@ -265,14 +261,11 @@ class Session(Trusted):
     """
 
     def __init__(self, background: Background, held: HeldSession) -> None:
+        super().__init__(held.trust)
         self._background = background
         self._held = held
-        self._trust = held.trust
-        self.lost = threading.Event()
+        self.lost: threading.Event = LossEvent(self._trust)
         """Set when the session is lost, and with it every lease."""
-        # The trust must not keep this object: one that is dropped ends.
-        lost = self.lost
-        self._trust.on_loss(lambda _: lost.set())
 
     @property
     def session_id(self) -> str:
@@ -348,7 +341,7 @@ class Session(Trusted):
     def __del__(self) -> None:
         held = getattr(self, "_held", None)
         if held is not None and not held.is_ended:
-            held.core.soon(held.abandon)
+            self._drop(held)
 
 
 class Election:
@@ -414,7 +407,9 @@ class Client(ClientBase[LockRequest]):
         """Begins a session: ``with client.session() as session``."""
         options = SessionOptions(ttl, patience, metadata, Limits(), on_warning)
         held = self._background.run(lambda core: begin_session(core, options), HeldSession.abandon)
-        return Session(self._background, held)
+        session = Session(self._background, held)
+        session._options = options
+        return session
 
     def lock_all(
         self,

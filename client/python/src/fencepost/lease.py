@@ -86,7 +86,6 @@ class HeldLease(Fence):
     ) -> None:
         super().__init__(core, grant, Trust(grant.lock, window, options.limits))
         self._ttl_ms = options.ttl_ms
-        self._on_warning = on_warning
         self._renewal = core.spawn(self._renew_until_lost())
         self._watch = core.spawn(watch(self.trust, on_warning))
         self.trust.on_loss(lambda _: core.soon(self._renewal.cancel))

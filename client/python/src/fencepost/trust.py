@@ -9,7 +9,7 @@ import threading
 from collections.abc import Coroutine
 from typing import Any, Callable, TypeVar
 
-from . import clock
+from . import clock, forks
 from .clock import Reading
 from .errors import DEADLINE, FORKED, FencepostError, LeaseLost, LostReason
 from .limits import End, Hold, Limits
@@ -39,6 +39,13 @@ class Trust:
         self._pid = os.getpid()
         self._callbacks: list[LossCallback] = []
         self._is_over = False
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Loses the lease in a forked child; its callbacks are the parent's, and are not called."""
+        self._lock = threading.RLock()
+        self._callbacks = []
+        self._lost = FORKED
 
     @property
     def window(self) -> Window:
@@ -47,7 +54,7 @@ class Trust:
 
     def lost(self, now: Reading | None = None) -> LostReason | None:
         """Reason why the lease cannot be trusted now; ``None`` if it can. Reads the clock."""
-        # Before the mutex, which another thread of the parent may have held at the fork.
+        # Before the mutex: a fork by a C library renews nothing.
         if os.getpid() != self._pid:
             return FORKED
         now = clock.reading() if now is None else now
@@ -172,6 +179,22 @@ class Trust:
                 callback(reason)
             except Exception:
                 log.exception("a callback for the loss of %s failed", self.what)
+
+
+class LossEvent(threading.Event):
+    """Set when the lease is lost, and in a forked child at once."""
+
+    def __init__(self, trust: Trust) -> None:
+        super().__init__()
+        self._trust = trust
+        trust.on_loss(lambda _: self.set())
+        forks.register(self)
+
+    def after_fork(self) -> None:
+        """Begins anew, without the mutex that another thread of the parent may have held."""
+        super().__init__()
+        if self._trust.loss() is not None:
+            self.set()
 
 
 class WorkEnd:
