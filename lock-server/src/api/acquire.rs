@@ -48,20 +48,17 @@ pub(super) async fn acquire(
     });
     let wait_ms = acquire.wait_ms;
     let answer = asked(service.store.clone(), caller, acquire);
-    let Some(result) = answered(&service, wait_ms, answer).await else {
+    let owned = (service.clone(), lock.clone());
+    let finish = move |result| finish_one(owned.0, owned.1, session, hold, result);
+    let Some(result) = answered(&service, wait_ms, answer, finish).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
-    };
-    let result = match result {
-        Ok(result) => sealed::one(&service, &lock, session, result).await,
-        Err(reject) => Err(Refused::Forbidden(reject)),
     };
     // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
     }
-    account(hold, result.as_ref().map(|grant| grant.remaining_ms));
     let result = result.map_err(|refused| refused.reject(|error| error::reject(&lock, error)));
     service.counters.count(Operation::Acquire, result.as_ref().err().map(Reject::code));
     let grant = result?;
@@ -103,26 +100,51 @@ pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
     }
 }
 
-/// Awaits the store's reply; returns `None` if the server begins to shut down while the request
-/// waits.
+/// Last steps of an acquire: seals its grant, and updates the caller's quota.
+async fn finish_one(
+    service: Arc<Service>,
+    lock: LockName,
+    session: Option<SessionId>,
+    hold: Hold,
+    result: Result<Result<Grant, StoreError>, Reject>,
+) -> Result<Grant, Refused> {
+    let result = match result {
+        Ok(result) => sealed::one(&service, &lock, session, result).await,
+        Err(reject) => Err(Refused::Forbidden(reject)),
+    };
+    account(hold, result.as_ref().map(|grant| grant.remaining_ms));
+    result
+}
+
+/// Awaits the store's reply, and `finish` of it; returns `None` if the server begins to shut down
+/// while the request waits.
 ///
 /// # Cancel safety
-/// Dropped, it withdraws a request that waits, and completes one that does not.
-pub(super) async fn answered<T: Send + 'static>(
+/// Dropped, it withdraws a request that waits, and completes one that does not, or that has its
+/// reply.
+pub(super) async fn answered<T, R, F>(
     service: &Service,
     wait_ms: u64,
     answer: impl Future<Output = T> + Send + 'static,
-) -> Option<T> {
+    finish: impl FnOnce(T) -> F + Send + 'static,
+) -> Option<R>
+where
+    F: Future<Output = R> + Send + 'static,
+    R: Send + 'static,
+    T: Send + 'static,
+{
     if wait_ms == 0 {
-        return Some(service.kit.tasks.finish(answer).await);
+        return Some(service.kit.tasks.finish(async move { finish(answer.await).await }).await);
     }
     let shutdown = service.kit.tasks.shutdown_token();
-    let _waiting = service.counters.waiting();
-    tokio::select! {
+    let waiting = service.counters.waiting();
+    let answer = tokio::select! {
         biased;
-        answer = answer => Some(answer),
-        () = shutdown.cancelled() => None,
-    }
+        answer = answer => answer,
+        () = shutdown.cancelled() => return None,
+    };
+    drop(waiting);
+    Some(service.kit.tasks.finish(finish(answer)).await)
 }
 
 fn check(

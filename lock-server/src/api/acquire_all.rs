@@ -7,14 +7,15 @@ use access_control::{Caller, Hold, Verb};
 use axum::extract::State;
 use fence_protocol::wire::lock::LOCKS_PER_ACQUIRE_MAX;
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply, LockWish};
-use fence_protocol::{Code, LeaseId, LockName};
+use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::problem::{ApiJson, Reject};
 
 use super::acquire::{self, account, answered};
+use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
-use super::{Service, error, metadata, sealed};
+use super::{Service, error, metadata};
 use crate::counters::Operation;
-use crate::store::{Acquire, StoreError, Takeover};
+use crate::store::{Acquire, Grant, StoreError, Takeover};
 
 /// Grants a lease of each lock, waits for all of them, or refuses.
 ///
@@ -49,19 +50,16 @@ pub(super) async fn acquire_all(
     });
     let store = service.store.clone();
     let answer = async move { store.acquire_all(parts).await };
-    let Some(result) = answered(&service, wait_ms, answer).await else {
+    let owned = (service.clone(), locks.clone());
+    let finish = move |result| finish_all(owned.0, owned.1, session, holds, result);
+    let Some(result) = answered(&service, wait_ms, answer, finish).await else {
         let detail = "this server is shutting down; the request left the queues of its locks";
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
-    let result = sealed::all(&service, &locks, session, result).await;
     // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
         undelivered.is_delivered();
-    }
-    for (at, hold) in holds.into_iter().enumerate() {
-        let remaining_ms = result.as_ref().map(|grants| grants.get(at).map(|g| g.remaining_ms));
-        account(hold, remaining_ms.map(Option::unwrap_or_default));
     }
     let result = result.map_err(|refused| refused.reject(|refusal| reject(&locks, refusal)));
     service.counters.count(Operation::AcquireAll, result.as_ref().err().map(Reject::code));
@@ -72,6 +70,22 @@ pub(super) async fn acquire_all(
     let leases = locks.into_iter().zip(grants);
     let leases = leases.map(|(lock, grant)| service.lease_reply(lock, grant)).collect();
     Ok(ApiJson(LeasesReply { leases }))
+}
+
+/// Last steps: seals the grants, and updates the caller's quotas.
+async fn finish_all(
+    service: Arc<Service>,
+    locks: Vec<LockName>,
+    session: Option<SessionId>,
+    holds: Vec<Hold>,
+    result: Result<Vec<Grant>, StoreError>,
+) -> Result<Vec<Grant>, Refused> {
+    let result = sealed::all(&service, &locks, session, result).await;
+    for (at, hold) in holds.into_iter().enumerate() {
+        let remaining_ms = result.as_ref().map(|grants| grants.get(at).map(|g| g.remaining_ms));
+        account(hold, remaining_ms.map(Option::unwrap_or_default));
+    }
+    result
 }
 
 /// Checks the number of locks, and that each is named once.

@@ -1,5 +1,7 @@
 //! Between a grant and its reply: seals the guards first where `--seal` requires it.
 
+use std::time::Duration;
+
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LockName, SessionId};
 use futures_util::future::join_all;
@@ -7,7 +9,10 @@ use service_kit::problem::Reject;
 
 use super::Service;
 use crate::seals::NotSealed;
-use crate::store::{Grant, StoreError};
+use crate::store::{Grant, StoreError, is_ended, return_lease};
+
+/// Longest look at leases that were sealed just now: they are acknowledged without it.
+const LOOK_MAX: Duration = Duration::from_millis(500);
 
 /// Reason why a grant is not acknowledged.
 #[derive(Debug)]
@@ -55,8 +60,7 @@ impl Refused {
 /// Returns the grant once it may be acknowledged.
 ///
 /// # Cancel safety
-/// If dropped, guards are sealed or the lease rolled back all the same; a sealed lease stays as it
-/// is: the caller rolls it back if no client can retry.
+/// If dropped, the lease stays live and its guards may be sealed or not: callers complete it.
 pub(super) async fn one(
     service: &Service,
     lock: &LockName,
@@ -65,13 +69,11 @@ pub(super) async fn one(
 ) -> Result<Grant, Refused> {
     let mut grants = [(lock.clone(), result.map_err(Refused::Store)?)];
     let is_new = service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
-    match over(service, session, &grants, is_new).await {
-        None => {
-            let [(_, grant)] = grants;
-            Ok(grant)
-        }
-        Some((_, refusal)) => Err(Refused::Store(refusal)),
+    if let Some((_, refusal)) = over(service, session, &mut grants, is_new).await {
+        return Err(Refused::Store(refusal));
     }
+    let [(_, grant)] = grants;
+    Ok(grant)
 }
 
 /// Returns the grants of one step once all may be acknowledged, or none of them.
@@ -87,42 +89,66 @@ pub(super) async fn all(
     let grants = result.map_err(Refused::Store)?;
     let mut grants: Vec<_> = locks.iter().cloned().zip(grants).collect();
     let is_new = service.seals.after_grants(&mut grants).await.map_err(Refused::Unsealed)?;
-    match over(service, session, &grants, is_new).await {
-        None => Ok(grants.into_iter().map(|(_, grant)| grant).collect()),
-        Some((lock, refusal)) => {
-            let refusal = Box::new(refusal);
-            Err(Refused::Store(StoreError::Part { lock, refusal }))
+    if let Some((lock, refusal)) = over(service, session, &mut grants, is_new).await {
+        if !grants.iter().any(|(_, grant)| grant.is_repeat) {
+            join_all(grants.into_iter().map(|grant| give_back(service, grant))).await;
         }
+        let refusal = Box::new(refusal);
+        return Err(Refused::Store(StoreError::Part { lock, refusal }));
     }
+    Ok(grants.into_iter().map(|(_, grant)| grant).collect())
 }
 
 /// Returns a lock whose lease has ended before the reply could be sent. Where guards were sealed
 /// meanwhile, the store is asked: a release, another server's rollback or the end of a session may
-/// have come first.
+/// have come first. What that takes is subtracted from what remains of the grants.
 async fn over(
     service: &Service,
     session: Option<SessionId>,
-    grants: &[(LockName, Grant)],
+    grants: &mut [(LockName, Grant)],
     is_sealed_now: bool,
 ) -> Option<(LockName, StoreError)> {
-    if let Some((lock, _)) = grants.iter().find(|(_, grant)| is_over(grant, session)) {
-        let reason = EndReason::Expired;
-        return Some((lock.clone(), StoreError::Lost { reason, why: None }));
+    if is_sealed_now {
+        let begun_ms = service.kit.clock.monotonic_ms();
+        let looks = join_all(grants.iter().map(|(lock, grant)| ended(service, lock, grant)));
+        let ended = tokio::time::timeout(LOOK_MAX, looks).await.unwrap_or_default();
+        if let Some(ended) = ended.into_iter().flatten().next() {
+            return Some(ended);
+        }
+        let took_ms = service.kit.clock.monotonic_ms().saturating_sub(begun_ms);
+        for (_, grant) in &mut *grants {
+            grant.remaining_ms = grant.remaining_ms.saturating_sub(took_ms);
+        }
     }
-    let asked = grants.iter().filter(|_| is_sealed_now);
-    let ended = join_all(asked.map(|(lock, grant)| ended(service, lock, grant))).await;
-    ended.into_iter().flatten().next()
+    let (lock, _) = grants.iter().find(|(_, grant)| is_over(grant, session))?;
+    Some((lock.clone(), StoreError::Lost { reason: EndReason::Expired, why: None }))
 }
 
-/// Returns why a lease has ended, if the store knows that it has.
+/// Returns why a lease has ended, if the store knows that it has. An expiry shows in the time that
+/// remains: one node of a quorum may know of it alone.
 async fn ended(
     service: &Service,
     lock: &LockName,
     grant: &Grant,
 ) -> Option<(LockName, StoreError)> {
     let shown = service.store.show(lock).await.ok()?;
-    let ended = shown.history.iter().find(|ended| ended.lease_id == grant.lease_id)?;
-    Some((lock.clone(), StoreError::Lost { reason: ended.reason, why: None }))
+    let ended = shown.history.into_iter().find(|ended| ended.lease_id == grant.lease_id)?;
+    let is_early = ended.reason != EndReason::Expired;
+    let lost = StoreError::Lost { reason: ended.reason, why: ended.why };
+    is_early.then(|| (lock.clone(), lost))
+}
+
+/// Ends a lease of a group that is not acknowledged. A tracked task retries where the store does
+/// not confirm it.
+async fn give_back(service: &Service, (lock, grant): (LockName, Grant)) {
+    if is_ended(&service.store.release(&lock, grant.lease_id).await) {
+        return;
+    }
+    let store = service.store.clone();
+    let kit = service.kit.clone();
+    service.kit.tasks.spawn(async move {
+        return_lease(&*store, &kit, &lock, grant.lease_id, grant.remaining_ms).await;
+    });
 }
 
 /// `true` if the lease expired before the reply could be sent. A lease of a session has no time of

@@ -153,21 +153,15 @@ impl Seals {
     /// expire; those that were there before the request stay.
     ///
     /// # Cancel safety
-    /// Dropped, it is completed all the same: guards are sealed, or the leases rolled back. A retry
-    /// of the acquire with the same id gets what was sealed.
+    /// If dropped, leases stay live and guards may be sealed or not: a caller that cannot be
+    /// retried completes it.
     pub(crate) async fn after_grants(
         &self,
         grants: &mut [(LockName, Grant)],
     ) -> Result<bool, NotSealed> {
         let begun_ms = self.kit.clock.monotonic_ms();
         let is_required = self.with(SealMode::Required, grants).next().is_some();
-        let is_new = if is_required {
-            let seals = self.clone();
-            let grants = grants.to_vec();
-            self.kit.tasks.finish(async move { seals.required(&grants).await }).await?
-        } else {
-            false
-        };
+        let is_new = is_required && self.required(grants).await?;
         for (lock, grant) in self.with(SealMode::Lazy, grants) {
             self.seal_later(lock, grant);
         }

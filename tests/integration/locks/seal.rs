@@ -273,9 +273,46 @@ async fn a_client_that_leaves_during_the_seal_leaves_no_unsealed_lease() {
     let _ = request.await;
     let token = seal.fence.token;
     seal.take();
+    // The retry may come before the reply to the first seal.
+    guard.answer();
     guard.answer();
     let again = soon("the grant", locks.acquire("job", body)).await;
     assert_eq!(again.lease().token, token);
+}
+
+/// The client leaves before there is anything to seal.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_leaves_during_the_commit_leaves_no_unsealed_lease() {
+    let redis = Redis::start().await;
+    let guard = Witness::start().await;
+    let setup = with_guards(&redis.url(), &[&guard.base]).args(REQUIRED);
+    let server = setup.args(&["--store-timeout", "60s"]).in_process().await;
+    let locks = server.locks();
+    guard.hold();
+    for path in ["/v1/locks/job/acquire", "/v1/acquire"] {
+        let _: String = redis.run(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+        let mut body = json!({"lease_id": lease_id(), "ttl_ms": 600_000});
+        if path == "/v1/acquire" {
+            body["locks"] = json!([{"lock": "job"}]);
+        }
+        let asking = locks.clone();
+        let request = tokio::spawn(async move { asking.0.post(path, &body).await });
+        until_true("the request to be there", || async {
+            let metrics = locks.0.get("/metrics").await;
+            let text = String::from_utf8_lossy(&metrics.body).into_owned();
+            // This one, and the one for the metrics.
+            text.lines().any(|line| line == "fencepost_http_requests_in_flight 2")
+        })
+        .await;
+        request.abort();
+        let _ = request.await;
+        let _: String = redis.run(&["CLIENT", "UNPAUSE"]).await;
+        guard.seal().await.fail();
+        until_true("the lock to be free", || async {
+            locks.show("job").await.state == LockState::Free
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

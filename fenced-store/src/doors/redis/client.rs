@@ -9,7 +9,7 @@ use bytes::{Buf, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::authorize::authorize;
-use super::backlog::{LEFT_FULL, REPLIES_FULL};
+use super::backlog::REPLIES_FULL;
 use super::budget::{Charge, FREE};
 use super::commands::names::Listing;
 use super::commands::{Handling, KeyUse, Touches};
@@ -18,7 +18,7 @@ use super::hub::Hub;
 use super::out::Out;
 use super::outbox::{End, Outbox};
 use super::own_clients::OwnClientEntry;
-use super::patience::{Awaited, Patience};
+use super::patience::Patience;
 use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
@@ -69,6 +69,8 @@ pub(super) struct Client {
     /// The connection is closed once the client has received every reply; the last one is FENCED,
     /// or says that the buffers are full.
     ends: bool,
+    /// The client has closed its side.
+    has_left: bool,
     /// Memory of the command that is being served, in bytes.
     in_hand: usize,
     /// Clients that hold the same tokens.
@@ -162,6 +164,7 @@ impl Client {
             own: None,
             refused: None,
             ends: false,
+            has_left: false,
             in_hand: 0,
             group: None,
             transaction: None,
@@ -178,8 +181,8 @@ impl Client {
         self.outbox.flush();
         if self.outbox.end() == Some(End::TooSlow) && !self.ends {
             self.record_cut(REPLIES_FULL);
-        } else if !self.ends && matches!(self.receipt(), Awaited::Receipt(_)) {
-            self.record_cut(LEFT_FULL);
+        } else if self.has_left || self.outbox.end() == Some(End::Gone) {
+            self.record_left();
         }
         if self.ends {
             self.deliver(&stop).await;
@@ -349,7 +352,10 @@ impl Client {
             // The next wait checks whether the client is idle.
             () = ending::refusal(self.group.as_deref()) => Flow::Continue,
             read = self.reader.read_buf(&mut self.buf), if reads => match read {
-                Ok(0) | Err(_) => Flow::Close,
+                Ok(0) | Err(_) => {
+                    self.has_left = true;
+                    Flow::Close
+                }
                 Ok(bytes) => self.charged(bytes),
             },
             () = stop.cancelled() => {
@@ -415,7 +421,10 @@ impl Client {
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
                 read = self.reader.read_buf(&mut self.buf), if reads => {
                     let next = match read {
-                        Ok(0) | Err(_) => Flow::Close,
+                        Ok(0) | Err(_) => {
+                    self.has_left = true;
+                    Flow::Close
+                }
                         Ok(bytes) => self.charged(bytes),
                     };
                     if next == Flow::Close {

@@ -47,7 +47,7 @@ impl PortCounters {
             );
             registry.register(
                 "redis_port_clients_over_limit",
-                "Clients that the Redis port disconnected because its buffers were full",
+                "Clients that the Redis port disconnected because its buffers were full, or that left at the limit",
                 counters.over_limit.clone(),
             );
             registry.register(

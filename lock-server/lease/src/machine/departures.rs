@@ -6,7 +6,7 @@ use fence_protocol::{LeaseId, LockName};
 use super::Machine;
 use super::groups::Group;
 use crate::StoreError;
-use crate::record::{Holder, Waiter};
+use crate::record::{Ended, Holder, Waiter};
 
 /// A request that has left its queue, or all of its queues.
 pub(super) struct Left {
@@ -92,9 +92,11 @@ impl Machine {
         let live: Vec<&LockName> = locks.iter().filter(lives).collect();
         let is_rolled_back = self.roll_back_own(now_ms, locks, lease_id);
         if is_rolled_back {
-            for lock in live {
+            for lock in locks {
                 let Some(mut record) = self.take_out(lock) else { continue };
-                record.ended.retain(|ended| ended.lease_id != lease_id);
+                let is_own =
+                    |ended: &Ended| live.contains(&lock) || ended.reason == EndReason::Expired;
+                record.ended.retain(|ended| ended.lease_id != lease_id || !is_own(ended));
                 self.put_back(lock.clone(), record);
             }
         }

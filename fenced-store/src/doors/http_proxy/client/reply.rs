@@ -27,7 +27,11 @@ pub(super) fn checked<B>(mut response: Response<B>) -> Result<Response<B>, Lost>
         headers.remove(CONTENT_LENGTH);
     }
     if let Some(length) = stated_length(headers)? {
-        headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        let mut stated = headers.get_all(CONTENT_LENGTH).iter();
+        let is_listed = stated.next().is_some_and(|value| value.as_bytes().contains(&b','));
+        if is_listed || stated.next().is_some() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
     }
     Ok(response)
 }

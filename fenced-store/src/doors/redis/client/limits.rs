@@ -2,7 +2,7 @@
 
 use bytes::BytesMut;
 
-use super::super::backlog::{self, BUFFERS_FULL};
+use super::super::backlog::{self, BUFFERS_FULL, LEFT_FULL};
 use super::super::budget::FREE;
 use super::super::patience::Awaited;
 use super::super::resp::ProtocolError;
@@ -107,6 +107,14 @@ impl Client {
         self.charge.restart();
         self.ends = true;
         Flow::Close
+    }
+
+    /// Names a client that left at its limit: its own patience may have been shorter than the
+    /// guard's, which then sends no error.
+    pub(super) fn record_left(&self) {
+        if matches!(self.receipt(), Awaited::Receipt(_)) {
+            self.record_cut(LEFT_FULL);
+        }
     }
 
     /// Logs and counts that the client is disconnected because the buffers are full.
