@@ -109,6 +109,11 @@ async fn exit_codes_name_the_next_action() {
         let args = [&["object", "put", "a", "--token-header", header][..], more].concat();
         args.into_iter().map(str::to_owned).collect::<Vec<_>>()
     };
+    // Of a lock that is not held, and at a server that has no locks.
+    let revoke = |flag: &str, server: &str| {
+        let args = ["lock", "revoke", "a", "--reason", "x", flag, server];
+        args.map(str::to_owned).to_vec()
+    };
     for (args, code) in [
         (vec!["lock".into(), "acquire".into(), "a".into()], 75),
         (vec!["lock".into(), "renew".into(), "a".into(), lease.into()], 0),
@@ -129,6 +134,8 @@ async fn exit_codes_name_the_next_action() {
         ),
         (vec!["lock".into(), "release".into(), "a".into(), lease.into()], 0),
         (vec!["lock".into(), "release".into(), "a".into(), lease.into()], 76),
+        (revoke("--server", &site.locks.base), 1),
+        (revoke("--server", &site.guard.base), 64),
         (vec!["lock".into(), "acquire".into(), "a//b".into()], 64),
         (vec!["lock".into(), "acquire".into(), "a".into(), "--ttl".into(), "0s".into()], 64),
         (vec!["lock".into(), "renew".into(), "a".into(), "nope".into()], 64),

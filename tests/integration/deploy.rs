@@ -94,7 +94,12 @@ async fn a_notify_socket_that_is_gone_does_not_stop_the_server() {
 /// Its words on a service that is well. It asks again where the service took too long to reply.
 async fn healthy(program: &str, address: &str, flags: &[String]) -> Output {
     until("a healthy service", || async {
-        Some(health_with(program, address, flags).await).filter(|output| output.code == 0)
+        let output = health_with(program, address, flags).await;
+        if output.code != 0 {
+            assert!(output.stderr.contains("no reply within"), "{output:?}");
+            return None;
+        }
+        Some(output)
     })
     .await
 }

@@ -80,6 +80,19 @@ async fn a_shells_command_line_leads() {
     }
 }
 
+/// Beside a command it would make a candidate of what is meant to watch.
+#[tokio::test]
+async fn follow_is_refused_without_observe() {
+    let site = Site::new().await;
+    for refused in [&["--follow"][..], &["--follow", "--", "touch", "led"]] {
+        let output = site.fence("a", refused).ended().await;
+        assert_eq!(output.code, 64, "{refused:?}: {output:?}");
+        assert_eq!(output.stderr.lines().count(), 1, "{refused:?}: {output:?}");
+        assert!(output.stderr.contains("give --observe"), "{refused:?}: {output:?}");
+    }
+    assert!(!site.file("led").exists());
+}
+
 #[tokio::test]
 async fn a_leader_that_dies_is_followed_by_the_next() {
     let site = Site::new().await;

@@ -69,7 +69,7 @@ impl Reply {
 
     /// `true` if the store was too slow for the request, or for one before it. A store in which
     /// grants are paused, or that has no tokens left, is not.
-    fn is_of_a_slow_store(&self) -> bool {
+    pub(crate) fn is_of_a_slow_store(&self) -> bool {
         if self.status != 503 {
             return self.status == 504;
         }
@@ -382,7 +382,7 @@ impl Locks {
         let path = format!("/v1/locks/{}", encode(lock));
         crate::wait::until("the state of a lock", || async {
             let reply = self.0.get(&path).await;
-            (!matches!(reply.status, 503 | 504)).then(|| reply.expect(200).read())
+            (!reply.is_of_a_slow_store()).then(|| reply.expect(200).read())
         })
         .await
     }

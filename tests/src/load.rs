@@ -98,7 +98,7 @@ impl Load {
             let lease = self.rig.locks[0].grant(name, TTL_MS).await;
             let reply = until("what a key holds", || async {
                 let reply = self.rig.guards[0].fenced_get(name, &lease.fencing_token).await;
-                (!matches!(reply.status, 503 | 504)).then_some(reply)
+                (!reply.is_of_a_slow_store()).then_some(reply)
             })
             .await;
             let found = (reply.status != 404)

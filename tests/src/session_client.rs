@@ -30,7 +30,7 @@ impl Sessions {
         let ask = json!({"session_id": session, "owner": owner, "ttl_ms": ttl_ms});
         crate::wait::until("a session", || async {
             let reply = self.try_create(&ask).await.expect("an answer");
-            (!matches!(reply.status, 503 | 504)).then(|| reply.expect(200).read())
+            (!reply.is_of_a_slow_store()).then(|| reply.expect(200).read())
         })
         .await
     }

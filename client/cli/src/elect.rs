@@ -42,11 +42,15 @@ pub(crate) struct Args {
     observe: bool,
 
     /// With --observe: print every change of leader until Ctrl-C
-    #[arg(long, requires = "observe")]
+    #[arg(long)]
     follow: bool,
 
     /// The command and its arguments
-    #[arg(required_unless_present_any = ["observe", "shell"], last = true, value_name = "CMD")]
+    #[arg(
+        required_unless_present_any = ["observe", "follow", "shell"],
+        last = true,
+        value_name = "CMD"
+    )]
     command: Vec<OsString>,
 
     #[command(flatten)]
@@ -80,6 +84,10 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
 
 /// Campaigns and leads in turn, or observes.
 pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
+    // Not for clap to refuse: beside a command, which excludes --observe, it requires nothing.
+    if args.follow && !args.observe {
+        return Err(Failure::usage("--follow prints changes of leader: give --observe with it"));
+    }
     let view = WaitView::endless();
     let client = args.connect.builder()?.wait_observer(view.clone()).build()?;
     let election = election(&args, &client);

@@ -7,11 +7,13 @@ mod watch;
 use std::time::Duration;
 
 use clap::Subcommand;
-use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
+use fence_client::Error;
+use fence_protocol::{Code, LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::Connect;
 use crate::identity::Identity;
 use crate::kind::Kind;
+use crate::reason;
 use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
 use crate::waiting::{WaitArgs, WaitView};
@@ -172,7 +174,7 @@ struct List {
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
     /// Length of the list
-    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_name = "N")]
     limit: usize,
     #[command(flatten)]
     output: Output,
@@ -188,12 +190,14 @@ Examples:
 
 The holder does not have to agree: its next renewal replies with the reason. What protects the
 data until then is the guard. Guards that the lock server knows (--guard there) are sealed first,
-and the reply names for each whether it refuses the holder from now on.")]
+and the reply names for each whether it refuses the holder from now on.
+
+Exit code 1 when the lock is not held.")]
 struct Revoke {
     /// Name of the lock
     lock: LockName,
     /// The reason, for the holder and the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
     reason: Owner,
     /// Only this lease, without seals
     #[arg(long, value_name = "ID")]
@@ -234,12 +238,22 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
             let lock = &args.lock;
             let reply = match args.lease {
                 Some(lease) => locks.revoke_lease(lock, lease, args.reason).await?,
-                None => locks.revoke(lock, args.reason).await?,
+                None => locks.revoke(lock, args.reason).await.map_err(not_held)?,
             };
             args.output.print(&reply, |reply| print::revoked(lock, reply))?;
         }
     }
     Ok(code::OK)
+}
+
+/// A lock that is not held is no such thing. A path that the server does not know, for which the
+/// hint is the usual one, is wrong usage.
+fn not_held(error: Error) -> Failure {
+    let problem = error.problem().filter(|problem| problem.code == Code::NotFound);
+    match problem.is_some_and(|problem| problem.hint != problem.code.hint()) {
+        true => Failure::from(error).with_code(code::NOTHING),
+        false => error.into(),
+    }
 }
 
 async fn acquire(args: Acquire) -> Result<(), Failure> {

@@ -13,6 +13,7 @@ mod identity;
 mod kind;
 mod lock;
 mod object;
+mod reason;
 mod run;
 #[cfg(feature = "servers")]
 mod serve;
@@ -90,11 +91,15 @@ struct Settings;
 
 impl Env for Settings {
     fn get(&self, name: &str) -> Option<String> {
-        if name == "FENCE_LOCK" { None } else { ProcessEnv.get(name) }
+        if self.sets(name) { ProcessEnv.get(name) } else { None }
     }
 
     fn names(&self) -> Vec<String> {
         ProcessEnv.names()
+    }
+
+    fn sets(&self, name: &str) -> bool {
+        name != "FENCE_LOCK"
     }
 }
 

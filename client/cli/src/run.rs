@@ -115,6 +115,10 @@ pub(crate) async fn run(args: Args) -> Result<u8, Failure> {
     if args.lock.len() > 1 && args.identity.takeover_of.is_some() {
         return Err(Failure::usage("--takeover-of names one lease, and takes one --lock with it"));
     }
+    let mut locks = args.lock.iter().enumerate();
+    if let Some((_, lock)) = locks.find(|(at, lock)| args.lock[..*at].contains(lock)) {
+        return Err(Failure::usage(format!("--lock {lock} is given twice")));
+    }
     let view = WaitView::new();
     let client = args.identity.client(&args.connect, &view)?;
     let command = args.options.command_line(&args.command);

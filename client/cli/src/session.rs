@@ -9,6 +9,7 @@ use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
 use crate::connect::Connect;
+use crate::reason;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 
@@ -92,7 +93,7 @@ struct List {
     #[arg(long, value_name = "SESSION")]
     after: Option<SessionId>,
     /// Length of the list
-    #[arg(long, default_value_t = 100, value_name = "N")]
+    #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_name = "N")]
     limit: usize,
     #[command(flatten)]
     output: Output,
@@ -106,12 +107,14 @@ Example:
   fence session block 8a6bd64e-2a5f-4b44-9f80-1c1e3a6fd1f1 --reason 'runs away, INC-1234'
 
 Nothing is pulled from under the holder: it can no longer renew, stops when its time is over, and
-only then are its locks free. To end one lease now: fence lock revoke.")]
+only then are its locks free. To end one lease now: fence lock revoke.
+
+Exit codes: 76 the session has ended, 1 it is not known.")]
 struct Block {
     /// Id of the session
     session: SessionId,
     /// The reason, for the session and the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
     reason: Owner,
     #[command(flatten)]
     output: Output,
@@ -155,8 +158,8 @@ pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
         }
         Command::Block(args) => {
             let client = args.connect.client()?;
-            let reply = client.sessions().block(args.session, args.reason).await?;
-            args.output.print(&reply, session_tables::session)?;
+            let blocked = client.sessions().block(args.session, args.reason).await;
+            args.output.print(&blocked.map_err(nothing)?, session_tables::session)?;
         }
     }
     Ok(code::OK)
@@ -186,7 +189,7 @@ fn over(error: Error) -> Failure {
     error.into()
 }
 
-/// For a reader, an unknown session is not a loss.
+/// For a reader or an operator, an unknown session is not a loss.
 fn nothing(error: Error) -> Failure {
     if is(&error, Code::SessionUnknown) {
         return Failure::from(error).with_code(code::NOTHING);

@@ -102,7 +102,7 @@ async fn work_that_ended_in_time_is_no_loss_where_its_release_is_late() {
 async fn a_renewal_that_was_retried_still_counts() {
     let network = Network::start().await;
     let client = network.client();
-    let ttl = Duration::from_secs(24);
+    let ttl = Duration::from_secs(12);
     let lease = client.lock("a").ttl(ttl).acquire().await.unwrap();
     let session = client.session().ttl(ttl).begin().await.unwrap();
     network.lose("", Loss::Late(ttl * 37 / 100), u32::MAX);

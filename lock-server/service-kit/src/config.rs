@@ -43,8 +43,8 @@ pub fn parse<A: clap::Parser>(
 /// The settings of a command, where the layers apply to the flags of the subcommand at `path`.
 ///
 /// `args` begin with the program's name. When they do not lead to that subcommand, then they are
-/// parsed as they are. Subcommands below `path` take their flags from the command line alone,
-/// unless a flag is global.
+/// parsed as they are. A global flag of a command above `path` is among them. Subcommands below
+/// `path` take their flags from the command line alone, unless a flag is global.
 ///
 /// # Errors
 /// [`ConfigError`], with every wrong setting; also for `--help` and `--version`.
@@ -64,14 +64,14 @@ pub fn parse_at<A: clap::Parser>(
         return A::try_parse_from(args).map_err(ConfigError::from);
     };
     let layers = Layers::read(prefix, command::specs(&strict, path), own, env);
-    let (settings, errors) = layers.judged(&strict, path);
+    let (settings, errors) = layers.judged(&strict, path, env);
     if !errors.is_empty() {
         return Err(ConfigError::settings(errors));
     }
     let at = command::insert_position(&strict, path, &args);
     let injected = settings.iter().filter(|setting| setting.origin != Origin::Flag);
     args.splice(at..at, injected.flat_map(Setting::tokens));
-    strict
+    command::without_global_variables(strict)
         .try_get_matches_from(args)
         .and_then(|matches| A::from_arg_matches(&matches))
         .map_err(|error| setting::combined(error, &settings))
@@ -147,7 +147,12 @@ impl Layers {
     }
 
     /// The settings, and everything that is wrong with them.
-    fn judged(mut self, strict: &Command, path: &[&str]) -> (Vec<Setting>, Vec<String>) {
+    fn judged(
+        mut self,
+        strict: &Command,
+        path: &[&str],
+        env: &dyn Env,
+    ) -> (Vec<Setting>, Vec<String>) {
         let loose = command::loosened(strict.clone(), path, true);
         for setting in &mut self.settings {
             if let Some(error) = setting.error(&loose, path) {
@@ -158,10 +163,12 @@ impl Layers {
         for spec in self.specs.iter().filter(|spec| spec.is_required) {
             if !self.settings.iter().any(|setting| setting.spec.id == spec.id) {
                 let long = &spec.long;
-                let variable = spec.variable(&self.prefix);
+                let variable = Some(spec.variable(&self.prefix)).filter(|name| env.sets(name));
+                let variable = variable.map(|name| format!("the variable {name}, "));
+                let variable = variable.unwrap_or_default();
                 self.errors.push(format!(
-                    "--{long} is missing: give the flag, the variable {variable}, or the key \
-                     {long} in the file that --config names"
+                    "--{long} is missing: give the flag, {variable}or the key {long} in the file \
+                     that --config names"
                 ));
             }
         }

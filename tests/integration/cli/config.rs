@@ -98,6 +98,26 @@ async fn the_command_checks_its_settings() {
     assert!(group.code == 64 && group.stderr.contains("acquire"), "{group:?}");
 }
 
+/// A wrong colour is the fault of its own variable, and no fault where a flag replaces it.
+#[tokio::test]
+async fn a_setting_of_every_command_has_its_own_origin() {
+    let site = Site::new().await;
+    let pink = [
+        ("FENCE_COLOR", "pink"),
+        ("FENCE_SERVER", site.locks.base.as_str()),
+        ("FENCE_GUARD", site.guard.base.as_str()),
+    ];
+    let output = run("fence", &["lock", "list"], &pink).await;
+    let shown = "error: variable FENCE_COLOR: \"pink\" is not valid for --color: \
+                 write auto or always or never\n";
+    assert_eq!((output.code, output.stderr.as_str()), (64, shown), "{output:?}");
+    let output = run("fence", &["lock", "list", "--color", "never"], &pink).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let output = run("fence", &["config", "show"], &[("FENCE_COLOR", "never")]).await;
+    assert_eq!(line(&output, "color"), "color never variable FENCE_COLOR");
+    assert_eq!(line(&output, "log"), "log warn default");
+}
+
 #[tokio::test]
 async fn completions_and_man_pages_are_of_all_programs() {
     for program in ["fence", "lock-server", "fenced-store"] {

@@ -41,6 +41,8 @@ async fn errors_name_flags() {
         (&["object", "put", "a", "--token-header", "x"], "--token-header"),
         (&["lock", "acquire", "a", "--min-token", "999999999999999"], "--min-token"),
         (&["lock", "release", "a"], "--lease"),
+        (&["lock", "revoke", "a", "--reason", ""], "--reason: reason \"\" must be"),
+        (&["lock", "list", "--limit", "-3"], "\"-3\" is not valid for --limit"),
     ] {
         let output = site.fence(args).await;
         assert_eq!(output.code, 64, "{args:?}: {output:?}");

@@ -75,10 +75,11 @@ async fn bad_input_is_reported() {
         (format!("lock acquire a --session {unknown}"), 76, "session-unknown"),
         ("session show nope".to_owned(), 64, "nope"),
         ("session create --ttl 9d".to_owned(), 64, "9d"),
-        ("session create --ttl 10ms".to_owned(), 64, "10 is out of range"),
+        ("session create --ttl 10ms".to_owned(), 64, "--ttl 10ms is out of range"),
         ("session create --metadata {".to_owned(), 64, "JSON"),
         ("session list --limit 0".to_owned(), 64, "limit"),
         (format!("session block {unknown}"), 64, "--reason"),
+        (format!("session block {unknown} --reason x"), 1, "session-unknown"),
         ("session".to_owned(), 64, "create"),
         (format!("lock acquire a --takeover --takeover-of {lease}"), 64, "--takeover"),
     ] {

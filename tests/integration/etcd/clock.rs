@@ -64,7 +64,8 @@ async fn steps_of_a_servers_wall_clock_end_no_lease_and_lower_no_token() {
         let api = server.locks().0;
         until_true("etcd to be well", || async {
             let ready = api.get("/readyz?verbose").await;
-            String::from_utf8_lossy(&ready.body).contains("[+]etcd ok")
+            let text = String::from_utf8_lossy(&ready.body);
+            ready.status == 200 && text.contains("[+]etcd ok")
         })
         .await;
     }

@@ -40,11 +40,11 @@ async fn beat(server: &Server, session: SessionId) {
 async fn the_server_that_received_the_last_heartbeat_ends_the_session() {
     let etcd = Etcd::start().await;
     let [one, two] = two(patient(&etcd.url())).await;
-    let session = sessions(&one).begin("process", 15_000).await.session_id;
+    let session = sessions(&one).begin("process", 10_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = one.locks().acquire("kept", ask).await.lease();
     // Longer than the first server would have waited.
-    let apart = two.locks().grant("apart", 18_000).await;
+    let apart = two.locks().grant("apart", 12_000).await;
     until_true("more than its time to pass", || async {
         beat(&two, session).await;
         two.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)
@@ -94,12 +94,12 @@ async fn the_sessions_of_a_dead_server_end_by_the_others_clocks() {
 async fn a_paused_server_ends_no_session_of_another() {
     let etcd = Etcd::start().await;
     let [still, other] = two(patient(&etcd.url())).await;
-    let session = sessions(&still).begin("process", 15_000).await.session_id;
+    let session = sessions(&still).begin("process", 10_000).await.session_id;
     let ask = json!({"session_id": session, "owner": "process"});
     let held = still.locks().acquire("kept", ask).await.lease();
     still.process.pause();
     still.process.stopped().await;
-    let apart = other.locks().grant("apart", 18_000).await;
+    let apart = other.locks().grant("apart", 12_000).await;
     until_true("more than its time to pass", || async {
         beat(&other, session).await;
         other.locks().show("apart").await.holder.is_none_or(|now| now.lease_id != apart.lease_id)

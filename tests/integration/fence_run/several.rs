@@ -196,7 +196,7 @@ async fn what_makes_no_sense_is_64() {
     let many: Vec<String> = (0..64).map(|n| format!("--lock=n/{n}")).collect();
     let many: Vec<&str> = many.iter().map(String::as_str).collect();
     for (options, shown) in [
-        (vec!["--lock", "job"], "twice"),
+        (vec!["--lock", "job"], "--lock job is given twice"),
         (many, "1 to 64"),
         (vec!["--lock", "a//b"], "a//b"),
         (vec!["--lock", "other", "--takeover-of", &lease], "one --lock"),

@@ -5,8 +5,9 @@ use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Setup};
-use fence_tests::wait::until_true;
 use serde_json::json;
+
+use crate::locks::guards::informed_process;
 
 /// A guard that takes the marks of `earlier`, where there is one.
 fn guard_of(store: &str, earlier: Option<&str>) -> Setup {
@@ -27,14 +28,8 @@ async fn from_store_to_store_keeps_marks_and_raises_tokens() {
         let guard = guard_of(store, earlier).start().await;
         assert_eq!(guard.guard().fence("a").await.mark, mark, "as at the earlier store");
         let setup = Setup::lock_server(&lock_stores[number]).args(&["--guard", &guard.base]);
-        let server = setup.start().await;
+        let server = informed_process(&setup).await;
         let locks = server.locks();
-        // A guard that was slow to reply is retried.
-        until_true("the guard's marks", || async {
-            let ready = locks.0.get("/readyz?verbose").await;
-            String::from_utf8_lossy(&ready.body).contains("[+]guards ok")
-        })
-        .await;
         locks.grant("first", 60_000).await;
         let lease = locks.grant("a", 60_000).await;
         assert!(Some(lease.token) > mark, "{lease:?} above {mark:?}");

@@ -11,7 +11,7 @@ use fence_tests::upstream::Upstream;
 use fence_tests::wait::{until, until_true};
 use http::Method;
 
-use crate::locks::guards::{FAR, raise, readiness};
+use crate::locks::guards::{FAR, informed_process, raise, readiness};
 
 const NAMED: [&str; 2] = ["--host-name", "locks.example"];
 
@@ -28,12 +28,7 @@ async fn a_lock_server_reads_and_seals_guards_over_tls() {
     let setup = Setup::lock_server("memory:").args(&["--guard", &proxy.base]);
     let setup = setup.args(&["--seal", "*=required"]);
     let ca = certificates.text("ca.pem");
-    // A busy guard may not reply in time, and is read again later.
-    let server = until("a guard that is read at the start", || async {
-        let server = setup.clone().args(&["--peer-ca", &ca]).start().await;
-        readiness(&server).await.contains("[+]guards ok").then_some(server)
-    })
-    .await;
+    let server = informed_process(&setup.clone().args(&["--peer-ca", &ca])).await;
     let held = server.locks().grant("a", 60_000).await;
     assert!(held.token.get() > FAR, "{held:?}");
     assert_eq!(guard.guard().fence("a").await.mark, Some(held.token));

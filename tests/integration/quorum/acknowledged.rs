@@ -181,7 +181,7 @@ async fn an_undelivered_grant_is_rolled_back() {
     })
     .await;
     // The nodes count its votes for used up, whatever becomes of them.
-    let next = in_turn(&store).await;
+    let next = soon("the next", in_turn(&store)).await;
     assert_ne!(next.lease_id, lease);
     for at in 0..3 {
         until_true(&format!("no vote for it at node {at}"), || async {

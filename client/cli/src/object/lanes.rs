@@ -11,6 +11,7 @@ use fence_terminal::table::{Facts, listing};
 
 use super::with_next;
 use crate::connect::Connect;
+use crate::reason;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -57,7 +58,7 @@ struct Of {
     #[arg(long, value_name = "ID")]
     quarantine: String,
     /// The reason, for the audit log
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
     reason: Owner,
 }
 

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{
-    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, kill_process,
+    Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, WaitOptions, getpgid, kill_process,
     kill_process_group, test_kill_process_group, wait, waitid,
 };
 
@@ -68,16 +68,25 @@ impl Job {
         self.group
     }
 
-    /// Sends a signal to the whole group. One that is gone already needs none.
+    /// Sends a signal to the whole group, and to the command where it has left the group. What is
+    /// gone already needs none.
     pub(super) fn signal(&self, signal: Signal) {
         match kill_process_group(self.group, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => tracing::warn!(%error, "the process group cannot be signalled"),
         }
+        // But for KILL, two would be too many: some programs end at once at a second one.
+        if signal == Signal::KILL || getpgid(Some(self.group)) != Ok(self.group) {
+            self.signal_leader(signal);
+        }
     }
 
     /// Sends a signal to the command alone, and not to what it has started.
     pub(super) fn signal_leader(&self, signal: Signal) {
+        // Its number may belong to another process once it is reaped.
+        if self.reaped {
+            return;
+        }
         match kill_process(self.group, signal) {
             Ok(()) | Err(Errno::SRCH) => {}
             Err(error) => tracing::warn!(%error, "the command cannot be signalled"),

@@ -1,8 +1,10 @@
 //! Errors in the words of the command line. Servers and SDK speak of headers and fields; here each
 //! has its flag.
 
+use std::time::Duration;
+
 use fence_client::Error;
-use fence_protocol::{Code, Problem};
+use fence_protocol::{Code, Problem, duration};
 
 /// A word of the API or the SDK, and what it is on the command line. The longer ones come first.
 const FLAGS: &[(&str, &str)] = &[
@@ -60,9 +62,25 @@ fn hint(code: Code) -> &'static str {
     }
 }
 
+/// Words between a time to live and its range: the server's, and those of the protocol.
+const OUT_OF_RANGE: [&str; 2] = [" is out of range: this server takes ", " must be from "];
+
 /// The text with flags in place of headers and fields.
 pub(crate) fn in_flags(text: &str) -> String {
-    FLAGS.iter().fold(text.to_owned(), |text, (word, flag)| text.replace(word, flag))
+    refused_ttl(text).unwrap_or_else(|| {
+        FLAGS.iter().fold(text.to_owned(), |text, (word, flag)| text.replace(word, flag))
+    })
+}
+
+/// A refused time to live with units, which the API states in milliseconds.
+fn refused_ttl(text: &str) -> Option<String> {
+    let (before, rest) = text.split_once("ttl_ms ")?;
+    let split = |words: &'static str| Some((words, rest.split_once(words)?));
+    let (words, (ttl, range)) = OUT_OF_RANGE.into_iter().find_map(split)?;
+    let (least, most) = range.strip_suffix(" (a day)").unwrap_or(range).split_once(" to ")?;
+    let show = |ms: &str| Some(duration::show(Duration::from_millis(ms.parse().ok()?)));
+    let ttl = show(ttl.trim_matches('"'))?;
+    Some(format!("{}--ttl {ttl}{words}{} to {}", in_flags(before), show(least)?, show(most)?))
 }
 
 /// The message of an error for people.
@@ -112,6 +130,18 @@ mod tests {
                 assert!(!text.contains(word), "{code}: {word} in {text:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_refused_time_to_live_has_units() {
+        assert_eq!(
+            in_flags("ttl_ms 1 is out of range: this server takes 100 to 3600000"),
+            "--ttl 1ms is out of range: this server takes 100ms to 1h"
+        );
+        assert_eq!(
+            in_flags("acquire a: ttl_ms \"90000000\" must be from 1 to 86400000 (a day)"),
+            "acquire a: --ttl 1day1h must be from 1ms to 1day"
+        );
     }
 
     #[test]

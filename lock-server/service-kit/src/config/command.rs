@@ -4,7 +4,7 @@ use std::ffi::OsString;
 
 use clap::builder::ValueParser;
 use clap::error::ErrorKind;
-use clap::{ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 
 use super::error::ConfigError;
 
@@ -50,10 +50,24 @@ fn variable(prefix: &str, name: &str) -> String {
     format!("{prefix}_{}", name.replace('-', "_").to_ascii_uppercase())
 }
 
-/// The flags of the command at `path` (those of the top where there is no such subcommand).
+/// The arguments of the command at `path` (those of the top where there is no such subcommand),
+/// then the global ones of the commands above it.
+pub(super) fn arguments<'a>(command: &'a Command, path: &[&str]) -> Vec<&'a Arg> {
+    let mut at = command;
+    let mut global = Vec::new();
+    for name in path {
+        let Some(below) = at.find_subcommand(name) else {
+            return command.get_arguments().collect();
+        };
+        global.extend(at.get_arguments().filter(|arg| arg.is_global_set()));
+        at = below;
+    }
+    at.get_arguments().chain(global).collect()
+}
+
+/// The flags among [`arguments`].
 pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
-    let at = path.iter().try_fold(command, |command, name| command.find_subcommand(name));
-    let args = at.unwrap_or(command).get_arguments();
+    let args = arguments(command, path).into_iter();
     args.filter_map(|arg| {
         let kind = match arg.get_action() {
             ArgAction::Set => Kind::Value,
@@ -82,8 +96,9 @@ pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a 
     path.iter().try_fold(matches, |matches, name| matches.subcommand_matches(name))
 }
 
-/// The command without demands on which flags must be there; without `typed`, values may be
-/// anything, so that all of them can be checked before one is refused.
+/// The command without demands on which flags must be there, and without variables that clap reads
+/// by itself; without `typed`, values may be anything, so that all of them can be checked before
+/// one is refused.
 pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command {
     let groups: Vec<_> = command.get_groups().map(|group| group.get_id().clone()).collect();
     let command = groups
@@ -92,7 +107,7 @@ pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command 
         .subcommand_required(false)
         .arg_required_else_help(false)
         .mut_args(|arg| {
-            let arg = arg.required(false);
+            let arg = arg.required(false).env(None::<&'static str>);
             let takes_values = matches!(arg.get_action(), ArgAction::Set | ArgAction::Append);
             if typed || !takes_values { arg } else { arg.value_parser(ValueParser::os_string()) }
         });
@@ -102,6 +117,15 @@ pub(super) fn loosened(command: Command, path: &[&str], typed: bool) -> Command 
         }
         _ => command,
     }
+}
+
+/// The command whose global flags have their variables from the layers alone: clap would refuse a
+/// wrong variable even where a flag on the command line replaces it.
+pub(super) fn without_global_variables(command: Command) -> Command {
+    command.mut_args(|arg| match arg.is_global_set() {
+        true => arg.env(None::<&'static str>),
+        false => arg,
+    })
 }
 
 /// Returns the flags of the command line, with values that are still raw.

@@ -18,6 +18,11 @@ pub trait Env {
 
     /// The names of all variables that are set.
     fn names(&self) -> Vec<String>;
+
+    /// Returns `false` for a variable that sets nothing, though a flag has its name.
+    fn sets(&self, _name: &str) -> bool {
+        true
+    }
 }
 
 /// The variables of this process.

@@ -58,7 +58,7 @@ impl SettingsReport {
         let mut specs = command::specs(&strict, path);
         specs.iter_mut().for_each(|spec| spec.is_required = false);
         let (settings, errors) =
-            Layers::read(prefix, specs.clone(), own, env).judged(&strict, path);
+            Layers::read(prefix, specs.clone(), own, env).judged(&strict, path, env);
         let settings = specs.iter().filter_map(|spec| shown(spec, &settings, &strict, path));
         Ok(Self { settings: settings.collect(), errors })
     }
@@ -93,8 +93,8 @@ fn shown(
     strict: &Command,
     path: &[&str],
 ) -> Option<ShownSetting> {
-    let at = path.iter().try_fold(strict, |command, name| command.find_subcommand(name))?;
-    let arg = at.get_arguments().find(|arg| arg.get_id().as_str() == spec.id)?;
+    let mut args = command::arguments(strict, path).into_iter();
+    let arg = args.find(|arg| arg.get_id().as_str() == spec.id)?;
     if arg.is_hide_set() {
         return None;
     }

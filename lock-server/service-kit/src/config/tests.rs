@@ -211,6 +211,8 @@ fn help_and_version_pass_and_unknown_flags_do_not() {
 struct Tool {
     #[arg(long)]
     output: Option<String>,
+    #[arg(long, global = true)]
+    depth: Option<u8>,
     #[command(subcommand)]
     command: ToolCommand,
 }
@@ -238,13 +240,54 @@ fn the_flags_may_belong_to_a_subcommand() {
     let want = |dir: &str, port| ToolCommand::Serve { dir: Some(dir.to_owned()), port };
     // A value that reads like the subcommand is not taken for it.
     let tool = parse("tool --output serve serve --port 8", &env).unwrap();
-    assert_eq!(tool, Tool { output: Some("serve".to_owned()), command: want("d", 8) });
+    let output = Some("serve".to_owned());
+    assert_eq!(tool, Tool { output, depth: None, command: want("d", 8) });
     assert_eq!(parse("tool serve --dir x", &env).unwrap().command, want("x", 7));
     let show = parse("tool show serve", &env).unwrap();
     assert_eq!(show.command, ToolCommand::Show { name: "serve".to_owned() });
     let error = parse("tool serve", &BTreeMap::new()).unwrap_err();
     assert!(error.to_string().contains("--port is missing"), "{error}");
     assert_eq!(parse("tool", &env).unwrap_err().exit_code(), USAGE_EXIT_CODE);
+}
+
+#[test]
+fn a_global_flag_has_layers_below_its_command() {
+    let parse = |words: &str, depth: &str| {
+        let args = words.split_whitespace().map(OsString::from);
+        parse_at::<Tool>("SRV", &["serve"], args, &env(&[("PORT", "7"), ("DEPTH", depth)]))
+    };
+    let wrong = parse("tool serve --dir d", "deep").unwrap_err().errors();
+    assert_eq!(wrong.len(), 1, "{wrong:?}");
+    assert!(wrong[0].starts_with("variable SRV_DEPTH: \"deep\" is not valid for --depth"));
+    for words in ["tool serve --depth 2", "tool --depth 2 serve"] {
+        assert_eq!(parse(words, "deep").unwrap().depth, Some(2), "flag over variable: {words}");
+    }
+    assert_eq!(parse("tool serve", "3").unwrap().depth, Some(3));
+}
+
+/// Variables of which one sets nothing, though a flag has its name.
+struct EnvWithout(&'static str);
+
+impl Env for EnvWithout {
+    fn get(&self, _name: &str) -> Option<String> {
+        None
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn sets(&self, name: &str) -> bool {
+        name != self.0
+    }
+}
+
+#[test]
+fn a_variable_that_sets_nothing_is_not_recommended() {
+    let missing = errors("", &EnvWithout("SRV_STORE"));
+    let shown =
+        "--store is missing: give the flag, or the key store in the file that --config names";
+    assert_eq!(missing, [shown]);
 }
 
 #[test]

@@ -22,15 +22,15 @@ async fn whatever_lives_outlives_a_short_jump() {
     let redis = SteppedRedis::start().await;
     let store = store(&redis).await;
     let owner = request("a", 100, 0).owner;
-    let ttl = Ttl::from_ms(60_000).unwrap();
+    let ttl = Ttl::from_ms(18_000).unwrap();
     let session = session_id();
     let new = NewSession { session_id: session, owner, ttl, metadata: None, principal: None };
     store.create_session(new).await.unwrap();
     let bound = Acquire { session: Some(session), ..request("bound", 100, 0) };
     let bound = store.acquire(bound).await.unwrap();
-    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 60_000, wait_ms) };
+    let shared = |wait_ms| Acquire { mode: Mode::Shared, ..request("s", 18_000, wait_ms) };
     let shared = [store.acquire(shared(0)).await.unwrap(), store.acquire(shared(0)).await.unwrap()];
-    let one = request("g/1", 60_000, 0);
+    let one = request("g/1", 18_000, 0);
     let two = Acquire { lock: name("g/2"), ..one.clone() };
     let group = store.acquire_all(vec![one, two]).await.unwrap();
     redis.step(MOMENT);

@@ -66,10 +66,11 @@ async fn a_pause_is_reported() {
     let reply = locks.acquire("b", json!({})).await;
     let problem = reply.problem(Code::StoreUnavailable);
     assert!(problem.detail.contains("no lock is granted for another"), "{problem:?}");
-    let left_ms = reply.json()["paused_ms"].as_u64();
-    assert!(left_ms.is_some_and(|left| left <= 15_000 + LATE_MS), "{reply:?}");
+    let left_ms = reply.json()["paused_ms"].as_u64().unwrap();
+    // The bound in Redis is ahead by an eighth of the lease.
+    assert!(left_ms <= 15_000 + 2_000, "{reply:?}");
     let retry_after = reply.header("retry-after").parse::<u64>();
-    assert!(retry_after.is_ok_and(|s| (1..=20).contains(&s)), "{reply:?}");
+    assert_eq!(retry_after, Ok(left_ms.div_ceil(1_000).max(1)), "{reply:?}");
     let text = readiness(&server).await;
     assert!(text.contains("[!]grants warning: no lock is granted") && text.ends_with("ready\n"));
     let metrics = locks.0.get("/metrics").await;

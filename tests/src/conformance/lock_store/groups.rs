@@ -31,8 +31,7 @@ async fn take_all(store: &Store, parts: Vec<Acquire>) -> Vec<Grant> {
     store.acquire_all(parts).await.expect("all of them are free")
 }
 
-/// Starts a group that must wait, and returns when it has its places; or its answer, where what it
-/// should wait for was over before.
+/// Starts a group that must wait, and returns when it has its places.
 pub(super) async fn enqueue_all(store: &Store, parts: Vec<Acquire>) -> WaitingGroup {
     let lock = parts[0].lock.clone();
     let lease = parts[0].lease_id;
@@ -43,6 +42,10 @@ pub(super) async fn enqueue_all(store: &Store, parts: Vec<Acquire>) -> WaitingGr
         waiting.is_finished() || state.queue.iter().any(|waiter| waiter.lease_id == lease)
     })
     .await;
+    if waiting.is_finished() {
+        let outcome = waiting.await;
+        panic!("the group did not wait: {outcome:?}");
+    }
     waiting
 }
 

@@ -25,8 +25,15 @@ pub(super) async fn begin(store: &Store, ttl_ms: u64) -> SessionId {
 /// A session that ends soon, and may have ended when the reply about it comes.
 async fn begin_briefly(store: &Store) -> SessionId {
     until("a session", || async {
-        let begun = store.create_session(new_session(SHORT_MS)).await;
-        begun.ok().map(|session| session.session_id)
+        match store.create_session(new_session(SHORT_MS)).await {
+            Ok(session) => Some(session.session_id),
+            Err(StoreError::Session(SessionRefusal {
+                why: NoSession::Ended(SessionEndReason::Expired),
+                ..
+            })) => None,
+            Err(error) if is_late(&error) => None,
+            Err(other) => panic!("{other:?}"),
+        }
     })
     .await
 }
