@@ -37,7 +37,7 @@ pub mod journal_origin;
 pub mod key_file;
 pub mod load;
 pub mod openapi;
-pub mod paused_mint;
+pub mod paused_store;
 pub mod ports;
 pub mod postgres_client;
 pub mod postgres_database;

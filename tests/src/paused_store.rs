@@ -1,7 +1,6 @@
-//! A store that pauses revocations before they mint their token.
+//! A store that pauses a step.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
@@ -13,25 +12,37 @@ use lock_server::store::{
 };
 use tokio::sync::Notify;
 
-/// A store whose [`mint`](LockStore::mint) waits, once it is armed.
+/// A step that can be paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PausedStep {
+    /// [`LockStore::mint`], with which a revocation begins.
+    Mint,
+    /// [`LockStore::release_as`].
+    Release,
+}
+
+/// A store that waits before a step, once it is armed.
 #[derive(Debug)]
-pub struct PausedMint {
+pub struct PausedStore {
     store: Arc<dyn LockStore>,
-    is_armed: AtomicBool,
+    armed: Mutex<Option<PausedStep>>,
     reached: Notify,
     resumed: Notify,
 }
 
-impl PausedMint {
+impl PausedStore {
     /// Over this store; not armed.
     pub fn new(store: Arc<dyn LockStore>) -> Self {
-        let is_armed = AtomicBool::new(false);
-        Self { store, is_armed, reached: Notify::new(), resumed: Notify::new() }
+        let armed = Mutex::new(None);
+        Self { store, armed, reached: Notify::new(), resumed: Notify::new() }
     }
 
-    /// Pauses from now on.
-    pub fn arm(&self) {
-        self.is_armed.store(true, Ordering::SeqCst);
+    /// Pauses before this step from now on.
+    ///
+    /// # Panics
+    /// If another test's thread has panicked meanwhile.
+    pub fn arm(&self, step: PausedStep) {
+        *self.armed.lock().expect("no panic") = Some(step);
     }
 
     /// Waits until a call is paused.
@@ -40,14 +51,25 @@ impl PausedMint {
     }
 
     /// Resumes the call that is paused, and pauses no other.
+    ///
+    /// # Panics
+    /// As [`arm`](Self::arm).
     pub fn resume(&self) {
-        self.is_armed.store(false, Ordering::SeqCst);
+        *self.armed.lock().expect("no panic") = None;
         self.resumed.notify_one();
+    }
+
+    async fn pause(&self, step: PausedStep) {
+        let is_armed = *self.armed.lock().expect("no panic") == Some(step);
+        if is_armed {
+            self.reached.notify_one();
+            self.resumed.notified().await;
+        }
     }
 }
 
 #[async_trait]
-impl LockStore for PausedMint {
+impl LockStore for PausedStore {
     async fn acquire(&self, request: Acquire) -> Result<Grant, StoreError> {
         self.store.acquire(request).await
     }
@@ -72,6 +94,7 @@ impl LockStore for PausedMint {
         lock: &LockName,
         lease: LeaseId,
     ) -> Result<EndedReply, StoreError> {
+        self.pause(PausedStep::Release).await;
         self.store.release_as(principal, lock, lease).await
     }
 
@@ -80,10 +103,7 @@ impl LockStore for PausedMint {
     }
 
     async fn mint(&self, lock: &LockName) -> Result<Token, StoreError> {
-        if self.is_armed.load(Ordering::SeqCst) {
-            self.reached.notify_one();
-            self.resumed.notified().await;
-        }
+        self.pause(PausedStep::Mint).await;
         self.store.mint(lock).await
     }
 
@@ -113,7 +133,7 @@ impl LockStore for PausedMint {
 }
 
 #[async_trait]
-impl SessionStore for PausedMint {
+impl SessionStore for PausedStore {
     async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
         self.store.create_session(new).await
     }
