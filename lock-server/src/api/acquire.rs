@@ -48,12 +48,14 @@ pub(super) async fn acquire(
     });
     let wait_ms = acquire.wait_ms;
     let answer = asked(service.store.clone(), caller, acquire);
-    let owned = (service.clone(), lock.clone());
-    let finish = move |result| finish_one(owned.0, owned.1, session, hold, result);
+    let mut holds = Holds::new(vec![hold], made_up);
+    let owned = (service.clone(), lock.clone(), holds.take_known());
+    let finish = move |result| finish_one(owned, session, result);
     let Some(result) = answered(&service, wait_ms, answer, finish).await else {
         let detail = format!("this server is shutting down; the request left the queue of {lock}");
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
+    holds.account(|_| result.as_ref().map(|grant| grant.remaining_ms));
     // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
@@ -90,29 +92,49 @@ async fn asked(
     others::unless_own(&caller, &lock, result, again).await
 }
 
-/// Updates the caller's quota with the outcome.
-pub(super) fn account(hold: Hold, remaining_ms: Result<u64, &Refused>) {
-    match remaining_ms {
-        Ok(remaining_ms) => hold.granted(remaining_ms),
-        Err(refused) if refused.is_unknown() => hold.unknown(),
-        Err(refused) if refused.has_no_lease() => hold.gone(),
-        Err(_) => hold.refused(),
+/// Room in the caller's quota for the leases of one request.
+#[derive(Debug, Default)]
+pub(super) struct Holds {
+    holds: Vec<Hold>,
+    made_up: bool,
+}
+
+impl Holds {
+    /// `made_up` if this server generated the id: a client that hangs up frees the room then, as
+    /// its leases are rolled back.
+    pub(super) fn new(holds: Vec<Hold>, made_up: bool) -> Self {
+        Self { holds, made_up }
+    }
+
+    /// Takes those of an id that the client knows. They are accounted for though it hangs up.
+    pub(super) fn take_known(&mut self) -> Self {
+        if self.made_up { Self::default() } else { std::mem::take(self) }
+    }
+
+    /// Updates the quota with the outcome, `remaining_ms` of the lease at each place.
+    pub(super) fn account<'a>(&mut self, remaining_ms: impl Fn(usize) -> Result<u64, &'a Refused>) {
+        for (at, hold) in self.holds.drain(..).enumerate() {
+            match remaining_ms(at) {
+                Ok(remaining_ms) => hold.granted(remaining_ms),
+                Err(refused) if refused.is_unknown() => hold.unknown(),
+                Err(refused) if refused.has_no_lease() => hold.gone(),
+                Err(_) => hold.refused(),
+            }
+        }
     }
 }
 
 /// Last steps of an acquire: seals its grant, and updates the caller's quota.
 async fn finish_one(
-    service: Arc<Service>,
-    lock: LockName,
+    (service, lock, mut holds): (Arc<Service>, LockName, Holds),
     session: Option<SessionId>,
-    hold: Hold,
     result: Result<Result<Grant, StoreError>, Reject>,
 ) -> Result<Grant, Refused> {
     let result = match result {
         Ok(result) => sealed::one(&service, &lock, session, result).await,
         Err(reject) => Err(Refused::Forbidden(reject)),
     };
-    account(hold, result.as_ref().map(|grant| grant.remaining_ms));
+    holds.account(|_| result.as_ref().map(|grant| grant.remaining_ms));
     result
 }
 

@@ -10,7 +10,7 @@ use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply, LockWish};
 use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::problem::{ApiJson, Reject};
 
-use super::acquire::{self, account, answered};
+use super::acquire::{self, Holds, answered};
 use super::sealed::{self, Refused};
 use super::undelivered::Undelivered;
 use super::{Service, error, metadata};
@@ -50,12 +50,14 @@ pub(super) async fn acquire_all(
     });
     let store = service.store.clone();
     let answer = async move { store.acquire_all(parts).await };
-    let owned = (service.clone(), locks.clone());
-    let finish = move |result| finish_all(owned.0, owned.1, session, holds, result);
+    let mut holds = Holds::new(holds, made_up);
+    let owned = (service.clone(), locks.clone(), holds.take_known());
+    let finish = move |result| finish_all(owned, session, result);
     let Some(result) = answered(&service, wait_ms, answer, finish).await else {
         let detail = "this server is shutting down; the request left the queues of its locks";
         return Err(Reject::new(Code::ShuttingDown, detail).retry_after(1));
     };
+    account(&mut holds, &result);
     // A client that receives an unknown outcome has no id to retry with.
     let is_known = !matches!(&result, Err(refused) if refused.is_unknown());
     if let Some(undelivered) = undelivered.as_mut().filter(|_| is_known) {
@@ -74,18 +76,20 @@ pub(super) async fn acquire_all(
 
 /// Last steps: seals the grants, and updates the caller's quotas.
 async fn finish_all(
-    service: Arc<Service>,
-    locks: Vec<LockName>,
+    (service, locks, mut holds): (Arc<Service>, Vec<LockName>, Holds),
     session: Option<SessionId>,
-    holds: Vec<Hold>,
     result: Result<Vec<Grant>, StoreError>,
 ) -> Result<Vec<Grant>, Refused> {
     let result = sealed::all(&service, &locks, session, result).await;
-    for (at, hold) in holds.into_iter().enumerate() {
-        let remaining_ms = result.as_ref().map(|grants| grants.get(at).map(|g| g.remaining_ms));
-        account(hold, remaining_ms.map(Option::unwrap_or_default));
-    }
+    account(&mut holds, &result);
     result
+}
+
+fn account(holds: &mut Holds, result: &Result<Vec<Grant>, Refused>) {
+    holds.account(|at| {
+        let grants = result.as_ref()?;
+        Ok(grants.get(at).map(|grant| grant.remaining_ms).unwrap_or_default())
+    });
 }
 
 /// Checks the number of locks, and that each is named once.

@@ -1,10 +1,11 @@
 //! Limits of a principal.
 
 use fence_protocol::Code;
+use fence_tests::redis_server::Redis;
 use fence_tests::wait::until_true;
 use serde_json::json;
 
-use super::{As, Site};
+use super::{As, Site, on_redis};
 
 #[tokio::test]
 async fn locks_held_are_limited_and_nothing_is_lost() {
@@ -40,6 +41,34 @@ async fn a_lease_that_expired_counts_no_more() {
     team.acquire("team/b").await.problem(Code::LimitReached);
     until_true("the lease to expire", || async { team.acquire("team/b").await.status == 200 })
         .await;
+}
+
+/// Its lease is rolled back, for no client knows its id: the room is free again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_hangs_up_without_an_id_holds_nothing() {
+    let site = Site::with("max-locks = 1");
+    let redis = Redis::start().await;
+    let server = site.arm(on_redis(&redis)).in_process().await;
+    let team = As::new(&server, "team");
+    let eye = As::new(&server, "eye");
+    let _: String = redis.run(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    let body = json!({"ttl_ms": 600_000});
+    let arrived = until_true("the request to be there", || async {
+        let metrics = eye.get("/metrics").await;
+        let text = String::from_utf8_lossy(&metrics.body).into_owned();
+        // This one, and the one for the metrics.
+        text.lines().any(|line| line == "fencepost_http_requests_in_flight 2")
+    });
+    tokio::select! {
+        reply = team.lock("team/a", "acquire", &body) => panic!("{reply:?}"),
+        () = arrived => {}
+    }
+    let _: String = redis.run(&["CLIENT", "UNPAUSE"]).await;
+    until_true("room for a lock", || async { team.acquire("team/b").await.status == 200 }).await;
+    until_true("the end of the other", || async {
+        eye.get("/v1/locks/team%2Fa").await.json()["state"] == "free"
+    })
+    .await;
 }
 
 #[tokio::test]
