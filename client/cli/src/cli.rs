@@ -127,6 +127,13 @@ pub(crate) enum Command {
     JobHelper(run::helper::Args),
 }
 
+/// `true` for a command line with which this program starts itself.
+pub(crate) fn is_internal(args: &[OsString]) -> bool {
+    let command = Cli::command();
+    let name = args.get(1).and_then(|name| name.to_str());
+    name.and_then(|name| command.find_subcommand(name)).is_some_and(clap::Command::is_hide_set)
+}
+
 /// The names of the subcommands that a command line leads to: the place of the settings that
 /// variables and the configuration file may give. Empty where it does not lead to a command yet.
 pub(crate) fn path(args: &[OsString]) -> Vec<String> {

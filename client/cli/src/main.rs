@@ -26,7 +26,7 @@ use std::process::ExitCode;
 
 use clap::Parser as _;
 use fence_terminal::output::{self, Format};
-use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at};
+use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at, parse_flags};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Command, Parsed};
@@ -66,6 +66,9 @@ fn main() -> ExitCode {
 
 /// Flag, then variable (`FENCE_…`), then the file that `--config` names, then default.
 fn settings(args: &[OsString]) -> Result<Parsed, ConfigError> {
+    if cli::is_internal(args) {
+        return parse_flags(args.iter().cloned());
+    }
     let path = cli::path(args);
     if path.is_empty() {
         return Parsed::try_parse_from(args).map_err(ConfigError::from);

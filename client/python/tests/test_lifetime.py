@@ -259,3 +259,15 @@ def test_an_asynchronous_lease_whose_owner_is_dropped_is_released(site: Site, na
             assert [lost.ended_by for lost in calls] == ["released"]
 
     asyncio.run(asyncio.wait_for(work(), 2 * PATIENCE_S))
+
+
+def test_a_session_that_ended_well_is_no_loss_to_its_leases(client: Client, name: str) -> None:
+    calls: list[LeaseLost] = []
+    with client.session(ttl=60) as session:
+        bound = session.lock(name)
+        bound.on_lost(calls.append)
+    del bound
+    gc.collect()
+    # What was queued for the loop comes before this.
+    client.lock(f"{name}/after", ttl=60).acquire().release()
+    assert calls == []

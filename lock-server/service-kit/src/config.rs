@@ -77,6 +77,20 @@ pub fn parse_at<A: clap::Parser>(
         .map_err(|error| setting::combined(error, &settings))
 }
 
+/// The settings of a command line alone: for a program that this one starts itself, in which a
+/// variable of the user's must not be wrong.
+///
+/// # Errors
+/// [`ConfigError`], as for [`parse_at`].
+pub fn parse_flags<A: clap::Parser>(
+    args: impl IntoIterator<Item = OsString>,
+) -> Result<A, ConfigError> {
+    command::without_global_variables(A::command())
+        .try_get_matches_from(args)
+        .and_then(|matches| A::from_arg_matches(&matches))
+        .map_err(ConfigError::from)
+}
+
 /// Settings of all layers, before they are checked.
 struct Layers {
     prefix: String,

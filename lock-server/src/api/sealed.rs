@@ -12,7 +12,7 @@ use crate::seals::NotSealed;
 use crate::store::{Grant, StoreError, is_ended, return_lease};
 
 /// Longest look at leases that were sealed just now: they are acknowledged without it.
-const LOOK_MAX: Duration = Duration::from_millis(500);
+const LOOK_MAX: Duration = Duration::from_secs(1);
 
 /// Reason why a grant is not acknowledged.
 #[derive(Debug)]
@@ -110,9 +110,10 @@ async fn over(
 ) -> Option<(LockName, StoreError)> {
     if is_sealed_now {
         let begun_ms = service.kit.clock.monotonic_ms();
-        let looks = join_all(grants.iter().map(|(lock, grant)| ended(service, lock, grant)));
-        let ended = tokio::time::timeout(LOOK_MAX, looks).await.unwrap_or_default();
-        if let Some(ended) = ended.into_iter().flatten().next() {
+        let looks = grants
+            .iter()
+            .map(|(lock, grant)| tokio::time::timeout(LOOK_MAX, ended(service, lock, grant)));
+        if let Some(ended) = join_all(looks).await.into_iter().flatten().flatten().next() {
             return Some(ended);
         }
         let took_ms = service.kit.clock.monotonic_ms().saturating_sub(begun_ms);

@@ -146,7 +146,8 @@ impl Seals {
 
     /// Seals the guards as `--seal` requires for locks that were granted in one step and are not
     /// acknowledged yet: they are rolled back together. Takes the time that it took from what
-    /// remains of them. Returns `true` if guards were sealed now, and not for an earlier request.
+    /// remains of them. Returns `true` if guards were sealed now, and no other request with the id
+    /// was faster.
     ///
     /// # Errors
     /// [`NotSealed`] if a guard that has to be sealed was not. The leases were rolled back, or will
@@ -198,8 +199,8 @@ impl Seals {
             return Err(self.roll_back(grants, &results).await);
         }
         match self.decide(grants, Decision::Sealed) {
-            Decision::Sealed => Ok(!results.is_empty()),
-            Decision::RolledBack => Err(rolled_back(grants, &results)),
+            (Decision::Sealed, is_first) => Ok(is_first && !results.is_empty()),
+            (Decision::RolledBack, _) => Err(rolled_back(grants, &results)),
         }
     }
 
@@ -213,7 +214,7 @@ impl Seals {
         decisions.is_sealed(lock, grant.token)
     }
 
-    fn decide(&self, grants: &[(LockName, Grant)], decision: Decision) -> Decision {
+    fn decide(&self, grants: &[(LockName, Grant)], decision: Decision) -> (Decision, bool) {
         let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
         decisions.decide(tokens(grants), decision)
     }
@@ -235,7 +236,7 @@ impl Seals {
                 return rolled_back(grants, seals);
             }
             true => true,
-            false => self.decide(grants, Decision::RolledBack) == Decision::Sealed,
+            false => self.decide(grants, Decision::RolledBack).0 == Decision::Sealed,
         };
         let pending = if is_kept { &[] } else { grants };
         let releases = pending.iter().map(|(lock, grant)| self.store.release(lock, grant.lease_id));

@@ -29,13 +29,15 @@ pub(super) struct Decisions {
 impl Decisions {
     /// Decides on the grants of one request together, unless that was done before for one of them:
     /// then they get its decision. Of two requests with one id that seal at the same time, the
-    /// first decides for both. The oldest decisions are removed.
+    /// first decides for both. The oldest decisions are removed. Returns the decision, and `true`
+    /// if it was made now.
     pub(super) fn decide<'a>(
         &mut self,
         grants: impl Iterator<Item = (&'a LockName, Token)> + Clone,
         decision: Decision,
-    ) -> Decision {
-        let decision = self.earlier(grants.clone()).unwrap_or(decision);
+    ) -> (Decision, bool) {
+        let earlier = self.earlier(grants.clone());
+        let decision = earlier.unwrap_or(decision);
         for (lock, token) in grants {
             let grant = (lock.clone(), token);
             if self.known.insert(grant.clone(), decision).is_none() {
@@ -47,7 +49,7 @@ impl Decisions {
         {
             self.known.remove(&oldest);
         }
-        decision
+        (decision, earlier.is_none())
     }
 
     /// Returns the decision that was made for one of these grants.
@@ -96,11 +98,11 @@ mod tests {
         let [one, other] = ["a", "b"].map(|name| LockName::new(name).unwrap());
         for first in [Decision::Sealed, Decision::RolledBack] {
             let mut decisions = Decisions::default();
-            decisions.decide([(&one, token(1))].into_iter(), first);
+            assert_eq!(decisions.decide([(&one, token(1))].into_iter(), first), (first, true));
             for decision in [Decision::Sealed, Decision::RolledBack] {
                 // Together with a lock that is not sealed at all.
                 let grants = [(&other, token(2)), (&one, token(1))].into_iter();
-                assert_eq!(decisions.decide(grants, decision), first);
+                assert_eq!(decisions.decide(grants, decision), (first, false));
             }
             for (lock, token) in [(&one, token(1)), (&other, token(2))] {
                 assert_eq!(decisions.is_sealed(lock, token), first == Decision::Sealed);

@@ -113,6 +113,10 @@ async fn a_setting_of_every_command_has_its_own_origin() {
     assert_eq!((output.code, output.stderr.as_str()), (64, shown), "{output:?}");
     let output = run("fence", &["lock", "list", "--color", "never"], &pink).await;
     assert_eq!(output.code, 0, "{output:?}");
+    // The programs that it starts itself read no variables.
+    let held = ["run", "--lock", "a", "--color", "never", "--", "echo", "done"];
+    let output = run("fence", &held, &pink).await;
+    assert_eq!((output.code, output.stdout.as_str()), (0, "done\n"), "{output:?}");
     let output = run("fence", &["config", "show"], &[("FENCE_COLOR", "never")]).await;
     assert_eq!(line(&output, "color"), "color never variable FENCE_COLOR");
     assert_eq!(line(&output, "log"), "log warn default");

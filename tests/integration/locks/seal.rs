@@ -315,6 +315,26 @@ async fn a_client_that_leaves_during_the_commit_leaves_no_unsealed_lease() {
     }
 }
 
+/// Of a group that is refused for one lease, none stays.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_that_lost_one_during_its_seal_gives_the_others_back() {
+    let guard = Witness::start().await;
+    let server = with_guards("memory:", &[&guard.base]).args(REQUIRED).in_process().await;
+    let locks = server.locks();
+    guard.hold();
+    let lease = lease_id();
+    let body =
+        json!({"lease_id": lease, "ttl_ms": 600_000, "locks": [{"lock": "a"}, {"lock": "b"}]});
+    let asking = locks.clone();
+    let request = tokio::spawn(async move { asking.0.post("/v1/acquire", &body).await });
+    let seals = [guard.seal().await, guard.seal().await];
+    locks.release("b", lease).await.expect(200);
+    seals.into_iter().for_each(Seal::take);
+    let problem = soon("the reply", request).await.unwrap().problem(Code::LeaseLost);
+    assert!(problem.detail.contains("lock b"), "{problem}");
+    assert_eq!(locks.show("a").await.state, LockState::Free);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_released_during_its_seal_is_not_acknowledged() {
     let guard = Witness::start().await;

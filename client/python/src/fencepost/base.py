@@ -53,9 +53,12 @@ def _weakly(keeper: T, call: Callable[..., None]) -> Callable[..., None]:
 
 
 def _abandon(held: Any, callbacks: Iterable[_OnLost]) -> None:
-    for callback in callbacks:
-        held.trust.on_loss(callback)
-    held.abandon()
+    try:
+        if not held.trust.is_over:
+            for callback in callbacks:
+                held.trust.on_loss(callback)
+    finally:
+        held.abandon()
 
 
 class Trusted:
@@ -154,7 +157,8 @@ class LeaseView(Trusted):
 
     def __del__(self) -> None:
         fence = getattr(self, "_fence", None)
-        if fence is not None and not fence.is_released:
+        # One of a session ends with that.
+        if fence is not None and not fence.is_released and fence.ends_alone:
             self._drop(fence)
 
 

@@ -23,8 +23,14 @@ def register(each: Inherited) -> None:
 
 
 def _after_fork() -> None:
+    errors: list[Exception] = []
     for each in list(_all):
-        each.after_fork()
+        try:
+            each.after_fork()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 if hasattr(os, "register_at_fork"):

@@ -27,6 +27,9 @@ WarningCallback = Callable[[str, float], None]
 class Fence:
     """What may be written under: a grant, and the trust in it. A lease, or one of a session."""
 
+    #: One of a session ends with that.
+    ends_alone = True
+
     def __init__(self, core: Core, grant: Grant, trust: Trust) -> None:
         self.core = core
         self.grant = grant

@@ -59,6 +59,8 @@ def _checked(reply: dict[str, Any], session_id: str) -> dict[str, Any]:
 class SessionLease(Fence):
     """Lease that lives as long as its session, unless it is released, revoked or taken over."""
 
+    ends_alone = False
+
     def __init__(self, session: HeldSession, grant: Grant) -> None:
         super().__init__(session.core, grant, _BondTrust(session.trust, grant.lock))
         self.session = session

@@ -94,6 +94,11 @@ class Trust:
         reason = self.lost()
         return None if reason is None or self._is_over else self.error(reason)
 
+    @property
+    def is_over(self) -> bool:
+        """``True`` once it has ended as it should: that is no loss."""
+        return self._is_over
+
     def error(self, reason: LostReason) -> LeaseLost:
         """The error of this loss."""
         return LeaseLost(f"the lease on {self.what} is lost: {reason}", reason=reason)

@@ -422,9 +422,9 @@ impl Client {
                 read = self.reader.read_buf(&mut self.buf), if reads => {
                     let next = match read {
                         Ok(0) | Err(_) => {
-                    self.has_left = true;
-                    Flow::Close
-                }
+                            self.has_left = true;
+                            Flow::Close
+                        }
                         Ok(bytes) => self.charged(bytes),
                     };
                     if next == Flow::Close {
