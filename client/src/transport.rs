@@ -306,11 +306,11 @@ impl Endpoint {
         } else if let Some(why) = tls {
             let why = format!("{url}: {why}");
             let is_refused = has_new_connection && TlsOptions::is_client_refused(error);
-            match error.is_connect() || is_refused {
+            match is_unsent(error) || is_refused {
                 true => Failure::NotSent(why),
                 false => Failure::NoReply(why),
             }
-        } else if error.is_connect() {
+        } else if is_unsent(error) {
             let why = causes(cause);
             Failure::NotSent(format!(
                 "{url}: {why}. Check that the server runs and that the address is right"
@@ -319,6 +319,15 @@ impl Endpoint {
             Failure::NoReply(format!("{url}: {}", no_reply(&causes(cause), url)))
         }
     }
+}
+
+/// Whether there was no connection, or it ended before the request was written.
+fn is_unsent(error: &reqwest::Error) -> bool {
+    let first: &dyn std::error::Error = error;
+    let is_canceled = std::iter::successors(Some(first), |error| error.source())
+        .filter_map(|error| error.downcast_ref::<hyper::Error>())
+        .any(hyper::Error::is_canceled);
+    error.is_connect() || is_canceled
 }
 
 tokio::task_local! {

@@ -6,13 +6,13 @@ use fence_protocol::Code;
 use fence_protocol::wire::event::{EventKind, ExplainedLock};
 use fence_protocol::wire::fence::FenceReply;
 use fence_protocol::wire::lock::LeaseReply;
-use fence_tests::api::{Api, Guard, Locks, encode};
+use fence_tests::api::{Api, Endpoint, Guard, Locks, encode};
 use fence_tests::event_stream::EventStream;
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::key_file::{lease_id, text, unsigned};
 use fence_tests::redis_server::Redis;
 use fence_tests::resp_client::RespClient;
-use fence_tests::servers::{Server, Setup};
+use fence_tests::servers::Setup;
 use fence_tests::wait::{until, until_true};
 use http::Method;
 use serde_json::json;
@@ -44,13 +44,13 @@ fn reporting(bases: &[&str]) -> Setup {
 }
 
 /// The line of the check, and that the guard is ready whatever it says.
-async fn readiness(guard: &Server) -> String {
-    let reply = Api::new(&guard.base).get("/readyz?verbose").await.expect(200);
+async fn readiness(guard: &impl Endpoint) -> String {
+    let reply = guard.api().get("/readyz?verbose").await.expect(200);
     let text = String::from_utf8(reply.body.to_vec()).unwrap();
     text.lines().find(|line| line.contains("refusal-reports")).unwrap_or_default().to_owned()
 }
 
-async fn until_ready(guard: &Server, what: &str) {
+async fn until_ready(guard: &impl Endpoint, what: &str) {
     until_true(what, || async { readiness(guard).await.contains(what) }).await;
 }
 
@@ -75,7 +75,7 @@ async fn overtaken(locks: &Locks, guard: &Guard, lock: &str) -> (LeaseReply, Lea
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stalled_holders_write_is_shown_where_one_asks_about_the_lock() {
     let server = Setup::lock_server("memory:").start().await;
-    let guard = reporting(&[&server.base]).start().await;
+    let guard = reporting(&[&server.base]).in_process().await;
     let locks = server.locks();
     let mut stream = EventStream::open(&server.base, "?prefix=orders/", "").await;
     let (old, new) = overtaken(&locks, &guard.guard(), "orders/42").await;
@@ -108,19 +108,21 @@ async fn three_servers_show_the_report_of_the_redis_port_to_one() {
     let redis = Redis::start().await;
     let data = Redis::start().await;
     let setup = Setup::lock_server(&redis.url());
-    let servers = [setup.start().await, setup.start().await, setup.start().await];
-    let port = ["--redis-listen", "127.0.0.1:0", "--report-to", &servers[0].base];
+    let first = setup.start().await;
+    let others = [setup.in_process().await, setup.in_process().await];
+    let servers = [first.locks(), others[0].locks(), others[1].locks()];
+    let port = ["--redis-listen", "127.0.0.1:0", "--report-to", &first.base];
     let mut guard = Setup::fenced_store(&data.url()).args(&port).start().await;
     let address = guard.redis_port().await;
     let mut streams = Vec::new();
     for server in &servers {
-        streams.push(EventStream::open(&server.base, "?prefix=a", "").await);
+        streams.push(EventStream::open(&server.0, "?prefix=a", "").await);
     }
-    let old = servers[1].locks().grant("a", 60_000).await;
+    let old = servers[1].grant("a", 60_000).await;
     let mut stalled = RespClient::fenced(&address, &old.fencing_credential).await;
     stalled.call(&["SET", "a", "1"]).await;
-    servers[2].locks().release("a", old.lease_id).await.expect(200);
-    let new = servers[0].locks().grant("a", 60_000).await;
+    servers[2].release("a", old.lease_id).await.expect(200);
+    let new = servers[0].grant("a", 60_000).await;
     let mut next = RespClient::fenced(&address, &new.fencing_credential).await;
     next.call(&["SET", "a", "2"]).await;
     let late = stalled.call(&["SET", "a", "late"]).await;
@@ -136,7 +138,7 @@ async fn three_servers_show_the_report_of_the_redis_port_to_one() {
         assert_eq!((refused.lease_id, refused.mark), (Some(old.lease_id), Some(new.token)));
         assert!(refused.text.unwrap().contains("Redis port"));
         ids.push(stream.last_id.clone());
-        let events = refusals(&server.locks(), "a", 1).await;
+        let events = refusals(server, "a", 1).await;
         assert_eq!((events.len(), events[0].token), (1, Some(old.token)));
     }
     assert!(ids.windows(2).all(|pair| pair[0] == pair[1]), "{ids:?}");
@@ -203,7 +205,7 @@ async fn a_refused_script_is_shown_where_one_asks_about_the_lock() {
 async fn a_lock_server_that_is_down_costs_no_answer_and_gets_the_report_later() {
     let port = fence_tests::ports::unused();
     let address = format!("127.0.0.1:{port}");
-    let guard = reporting(&[&format!("http://{address}")]).start().await;
+    let guard = reporting(&[&format!("http://{address}")]).in_process().await;
     until_ready(&guard, "[!]refusal-reports warning: refusals are not reported: http://").await;
     let api = guard.guard();
     let late = lease_id();
@@ -236,7 +238,7 @@ async fn a_lock_server_that_is_down_costs_no_answer_and_gets_the_report_later() 
 async fn no_answer_waits_for_a_report() {
     let server = Setup::lock_server("memory:").start().await;
     let proxy = FaultProxy::before(&server.address()).await;
-    let guard = reporting(&[&format!("http://{}", proxy.address())]).start().await;
+    let guard = reporting(&[&format!("http://{}", proxy.address())]).in_process().await;
     until_ready(&guard, "[+]refusal-reports ok").await;
     proxy.set(Fault::Blackhole);
     let api = guard.guard();
@@ -276,7 +278,7 @@ async fn the_last_refusals_are_reported_before_the_end() {
 async fn the_next_lock_server_gets_the_report_if_the_first_is_dead() {
     let server = Setup::lock_server("memory:").start().await;
     let dead = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
-    let guard = reporting(&[&dead, &server.base]).start().await;
+    let guard = reporting(&[&dead, &server.base]).in_process().await;
     let (_, new) = overtaken(&server.locks(), &guard.guard(), "a").await;
     assert_eq!(refusals(&server.locks(), "a", 1).await[0].mark, Some(new.token));
     until_ready(&guard, "[+]refusal-reports ok").await;
@@ -302,7 +304,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
     let server = setup.args(&["--access-file", &access]).start().await;
     let secret = |name: &str| file(name, format!("secret-of-{name}\n"));
     let guard = reporting(&[&server.base]);
-    let mine = guard.clone().args(&["--report-auth-file", &secret("guard")]).start().await;
+    let mine = guard.clone().args(&["--report-auth-file", &secret("guard")]).in_process().await;
     let stale = async |api: &Guard, lock: &str| {
         api.put(lock, &unsigned(9, lock, lease_id()), "new").await.expect(201);
         api.put(lock, &unsigned(3, lock, lease_id()), "late").await.problem(Code::StaleToken);
@@ -331,7 +333,7 @@ async fn a_guard_reports_what_it_has_the_right_to() {
         if !arm.is_empty() {
             setup = setup.args(&["--report-auth-file", &secret(arm)]);
         }
-        let guard = setup.start().await;
+        let guard = setup.in_process().await;
         until_ready(&guard, hint).await;
         stale(&guard.guard(), "jobs/3").await;
     }

@@ -146,7 +146,7 @@ async fn limits_come_from_the_command_line() {
 async fn a_data_folder_in_use() {
     for setup in BOTH {
         let data = DataDir::new();
-        let _owner = setup(&data.store()).start().await;
+        let _owner = setup(&data.store()).in_process().await;
         let output = setup(&data.store()).refused().await;
         assert!(output.stderr.contains(text(&data.path())), "{}", output.stderr);
         assert!(output.stderr.contains("use"), "{}", output.stderr);
@@ -251,16 +251,16 @@ async fn help_and_version() {
 #[tokio::test]
 async fn both_servers_share_a_key_file() {
     let keys = KeyFile::new("k1", 9);
-    let locks = Setup::lock_server("memory:").keys(&keys.path()).start().await;
-    let guard = Setup::fenced_store("memory:").keys(&keys.path()).start().await;
+    let locks = Setup::lock_server("memory:").keys(&keys.path()).in_process().await;
+    let guard = Setup::fenced_store("memory:").keys(&keys.path()).in_process().await;
     let lease = locks.locks().grant("orders/42", 60_000).await;
     guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
     let rotated = format!("k2:{}\nk1:{}\n", "0a".repeat(32), "09".repeat(32));
     let folder = TempDir::new().unwrap();
     std::fs::write(folder.path().join("keys"), rotated).unwrap();
     let path = folder.path().join("keys");
-    let new_locks = Setup::lock_server("memory:").keys(&path).start().await;
-    let new_guard = Setup::fenced_store("memory:").keys(&path).start().await;
+    let new_locks = Setup::lock_server("memory:").keys(&path).in_process().await;
+    let new_guard = Setup::fenced_store("memory:").keys(&path).in_process().await;
     new_guard.guard().put("orders/42", &lease.fencing_token, "paid").await.expect(201);
     let lease = new_locks.locks().grant("k2", 60_000).await;
     assert!(lease.fencing_token.contains("kid=\"k2\""), "{}", lease.fencing_token);

@@ -60,6 +60,7 @@ struct Control {
     cut: CancellationToken,
     /// `true` if the connections of this time are stranded.
     strand: CancellationToken,
+    held: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
     /// `true` if the request of [`Fault::DropRepliesAfter`] has passed.
     has_passed: Arc<AtomicBool>,
@@ -72,6 +73,7 @@ pub struct FaultProxy {
     faults: watch::Sender<Faults>,
     cut: watch::Sender<CancellationToken>,
     strand: watch::Sender<CancellationToken>,
+    held: Arc<AtomicU64>,
     dropped: Arc<AtomicU64>,
     has_passed: Arc<AtomicBool>,
     upstream: watch::Sender<String>,
@@ -90,6 +92,7 @@ impl FaultProxy {
         let (faults, faults_seen) = watch::channel(none);
         let (cut, cut_seen) = watch::channel(CancellationToken::new());
         let (strand, strand_seen) = watch::channel(CancellationToken::new());
+        let held = Arc::new(AtomicU64::new(0));
         let dropped = Arc::new(AtomicU64::new(0));
         let has_passed = Arc::new(AtomicBool::new(false));
         let control = Control {
@@ -97,13 +100,24 @@ impl FaultProxy {
             faults: faults_seen,
             cut: cut_seen.borrow().clone(),
             strand: strand_seen.borrow().clone(),
+            held: held.clone(),
             dropped: dropped.clone(),
             has_passed: has_passed.clone(),
         };
         let (upstream, upstream_seen) = watch::channel(upstream.to_owned());
         let accepting = accept(listener, upstream_seen, (cut_seen, strand_seen), control);
         let accepting = AbortOnDropHandle::new(tokio::spawn(accepting));
-        Self { address, faults, cut, strand, dropped, has_passed, upstream, _accepting: accepting }
+        Self {
+            address,
+            faults,
+            cut,
+            strand,
+            held,
+            dropped,
+            has_passed,
+            upstream,
+            _accepting: accepting,
+        }
     }
 
     /// From now on it stands before another address, as a name or an address that is moved by hand
@@ -156,6 +170,11 @@ impl FaultProxy {
     /// closed, whatever their ends do; new ones work.
     pub fn strand(&self) {
         self.strand.send_replace(CancellationToken::new()).cancel();
+    }
+
+    /// Number of pieces that were held back so far, whether they passed later or not.
+    pub fn held(&self) -> u64 {
+        self.held.load(Ordering::SeqCst)
     }
 
     /// Number of pieces of replies that were swallowed so far.
@@ -231,6 +250,7 @@ async fn pump(
         let fault = control.faults.borrow_and_update().fault_for(source);
         match (fault, direction) {
             (Fault::Blackhole, _) | (Fault::HoldReplies, Direction::Reply) => {
+                control.held.fetch_add(u64::from(count > 0), Ordering::SeqCst);
                 // What was read is held, in order, until the fault is over; so is a close.
                 let over = control.faults.wait_for(|all| all.fault_for(source) != fault);
                 if over.await.is_err() {

@@ -16,7 +16,7 @@ use rustls::Connection;
 use service_kit::socket;
 use service_kit::tasks::Tasks;
 use service_kit::tls::ServerTls;
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -224,6 +224,17 @@ impl ClientWriter {
             Self::Plain(writer) => writer.as_ref().poll_write_ready(cx),
             Self::Tls(writer) => writer.poll_writable(cx),
         }
+    }
+
+    /// Waits until the connection is broken: reset by its client, or given up by the kernel. It
+    /// takes no read to notice that, and a client that only sends no more has not broken it.
+    pub(in crate::doors) async fn disconnected(&self) {
+        let tcp: &TcpStream = match self {
+            Self::Plain(writer) => writer.as_ref(),
+            Self::Tls(writer) => writer.tcp(),
+        };
+        // Without its event queue the thread is ending.
+        let _ = tcp.ready(Interest::ERROR).await;
     }
 
     /// Announces the end as far as the socket takes it now; for a connection that is dropped.

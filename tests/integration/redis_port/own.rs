@@ -76,3 +76,24 @@ async fn a_client_that_leaves_a_blocked_connection_is_noticed() {
         until_true("BLPOP is ended", async || !is_blocked(&redis).await).await;
     }
 }
+
+/// Its end cannot be read: it lies behind commands that the guard does not receive before Redis has
+/// replied.
+#[tokio::test]
+async fn a_client_that_resets_a_blocked_connection_is_noticed() {
+    let redis = Redis::start().await;
+    let guard = port(&setup(&redis.url())).await;
+    let grant = Grant::new(5, "1");
+    let key = grant.key("a");
+    let first = [request(&["GET", &key]), request(&["BLPOP", &grant.key("list"), "0"])].concat();
+    // More than may wait for replies, and 64 KiB.
+    let many = request(&["SET", &key, &"x".repeat(1024)]).repeat(1024);
+    for next in [Vec::new(), request(&["SELECT", "1"])] {
+        let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
+        client.send_raw(&[&first[..], &next, &many].concat()).await;
+        until_true("BLPOP waits", || is_blocked(&redis)).await;
+        // It has not read the reply to GET, so its kernel resets the connection.
+        drop(client);
+        until_true("BLPOP is ended", async || !is_blocked(&redis).await).await;
+    }
+}

@@ -4,7 +4,7 @@ use fence_tests::redis_cluster::RedisCluster;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
-use fence_tests::wait::until_true;
+use fence_tests::wait::{soon, until_true};
 
 use super::{Port, port, setup};
 
@@ -141,13 +141,62 @@ async fn a_client_that_reads_nothing_at_the_limit_gets_an_error() {
         // No command behind the error was executed, and others are served.
         assert_eq!(other.call(&["GET", &key]).await, Resp::bulk(value(executed)));
     }
-    assert_eq!(guard.server.metric("fencepost_redis_port_clients_over_limit_total").await, 2);
+    assert_eq!(clients_over_limit(&guard).await, 2);
+}
+
+async fn clients_over_limit(guard: &Port) -> u64 {
+    guard.server.metric("fencepost_redis_port_clients_over_limit_total").await
+}
+
+/// Sends commands, and reads the replies once the guard has given up waiting for that. The sockets
+/// may hold all that is left to send, so that it was sent says nothing.
+async fn read_at_last(guard: &Port, grant: &Grant, commands: Vec<u8>) -> Vec<Resp> {
+    let client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let (mut writer, mut reader) = client.split();
+    let sent = tokio::spawn(async move { writer.write_all(&commands).await.map(|()| writer) });
+    until_true("the guard to give up", || async { clients_over_limit(guard).await == 1 }).await;
+    let mut replies = Vec::new();
+    while let Ok(reply) = soon("a reply, or the end", reader.next()).await {
+        replies.push(reply);
+    }
+    drop(sent);
+    replies
+}
+
+/// Sends commands without reading a reply, and leaves after `looks` in a row at a guard that
+/// forwards no more of them. Returns once the guard has noticed.
+async fn leave_unread(guard: &Port, grant: &Grant, commands: Vec<u8>, looks: u32) {
+    let forwarded =
+        async || guard.server.metric("fencepost_redis_port_commands_forwarded_total").await;
+    let before = forwarded().await;
+    let client = RespClient::fenced(&guard.address, &grant.credential).await;
+    let (mut writer, reader) = client.split();
+    // The writer stays: its end would be that of the client.
+    let sent = tokio::spawn(async move { writer.write_all(&commands).await.map(|()| writer) });
+    until_true("no more commands to be forwarded", || async {
+        let now = forwarded().await;
+        for _ in 0..looks {
+            if forwarded().await != now {
+                return false;
+            }
+        }
+        now > before
+    })
+    .await;
+    drop(reader);
+    sent.abort();
+    drop(sent.await);
+    until_true("the guard to notice that its client has left", || async {
+        guard.server.metric("fencepost_redis_port_clients").await == 0
+    })
+    .await;
 }
 
 /// The least buffers that hold a pipeline of short commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_of_a_small_buffer_gets_an_error_or_is_named() {
     const GETS: usize = 200_000;
+    const LOOKS_MAX: u32 = 1 << 12;
     let redis = Redis::with(&[("appendonly", "no")]).await;
     let args = ["--max-redis-buffer-bytes", "1048576", "--max-command-bytes", "1048576"];
     let setup = setup(&redis.url()).args(&args);
@@ -157,29 +206,21 @@ async fn a_client_of_a_small_buffer_gets_an_error_or_is_named() {
     let text = format!("{:0100}", 1);
     let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
     assert_eq!(client.call(&["SET", &key, &text]).await, Resp::simple("OK"));
-    client.send_raw(&request(&["GET", &key]).repeat(GETS)).await;
-    let mut replies = client.until_closed().await;
+    let mut replies = read_at_last(&guard, &grant, request(&["GET", &key]).repeat(GETS)).await;
     let error = replies.pop().expect("an error");
     assert!(error.expect_error("UNAVAILABLE").contains("no reply was read"), "{error:?}");
     assert!(replies.iter().all(|reply| *reply == Resp::bulk(text.as_str())));
 
-    // Its own patience may be shorter than the guard's.
+    // Its own patience may be shorter than the guard's. A guard that was only slow is not at its
+    // limit: the next client looks for longer.
     let patient = port(&setup).await;
-    let client = RespClient::fenced(&patient.address, &grant.credential).await;
-    let (mut writer, reader) = client.split();
-    let bytes = request(&["GET", &key]).repeat(GETS);
-    let sent = tokio::spawn(async move { writer.write_all(&bytes).await });
-    let bytes_metric = "fencepost_redis_port_clients_over_limit_total";
-    until_true("no more commands to be received", || async {
-        let before = patient.server.metric("fencepost_redis_port_commands_forwarded_total").await;
-        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
-        let now = patient.server.metric("fencepost_redis_port_commands_forwarded_total").await;
-        now > 0 && now == before
-    })
-    .await;
-    sent.abort();
-    drop(reader);
-    until_true("the log", || async { patient.server.metric(bytes_metric).await == 1 }).await;
+    let mut looks = 1;
+    while clients_over_limit(&patient).await == 0 {
+        assert!(looks <= LOOKS_MAX, "a client at its limit is not counted");
+        leave_unread(&patient, &grant, request(&["GET", &key]).repeat(GETS), looks).await;
+        looks *= 4;
+    }
+    assert_eq!(clients_over_limit(&patient).await, 1);
     let log = patient.server.process.stderr();
     assert!(log.contains("the client left while it read no replies"), "{log}");
 }

@@ -91,8 +91,7 @@ async fn a_write_that_never_arrived_is_done_by_its_repeat() {
     let lease = site.lease("doc").await;
     site.proxy.set(Fault::Blackhole);
     let begun = begin(lease, Change::Put);
-    // Long enough for it to be under way; whether it is does not change what must come out.
-    tokio::time::sleep(Duration::from_millis(100)).await;
+    until_true("the write to be under way", || async { site.proxy.held() > 0 }).await;
     site.proxy.cut();
     site.proxy.set(Fault::None);
     let (_lease, result) = soon("the write", begun).await.unwrap();

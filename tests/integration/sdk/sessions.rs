@@ -66,7 +66,7 @@ async fn a_blocked_session_is_lost_before_its_lock_passes_on() {
     let site = Site::new().await;
     let client = site.client();
     let api = Api::new(&site.locks.base);
-    let session = Session::begin(&client, Duration::from_secs(4)).await.unwrap();
+    let session = Session::begin(&client, TTL).await.unwrap();
     let lease = session.acquire("blocked", Duration::ZERO).await.unwrap();
     let path = format!("/v1/sessions/{}/block", session.id());
     api.post(&path, &serde_json::json!({"reason": "test"})).await.expect(200);

@@ -169,6 +169,11 @@ impl TlsWriter {
         Self { tcp, session }
     }
 
+    /// The connection under it.
+    pub(super) fn tcp(&self) -> &TcpStream {
+        self.tcp.as_ref()
+    }
+
     /// Waits until the socket takes more.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.tcp.writable().await

@@ -69,7 +69,7 @@ pub(super) struct Client {
     /// The connection is closed once the client has received every reply; the last one is FENCED,
     /// or says that the buffers are full.
     ends: bool,
-    /// The client has closed its side.
+    /// The client has closed its side, or its connection is broken.
     has_left: bool,
     /// Memory of the command that is being served, in bytes.
     in_hand: usize,
@@ -358,6 +358,10 @@ impl Client {
                 }
                 Ok(bytes) => self.charged(bytes),
             },
+            () = self.outbox.disconnected(), if !reads => {
+                self.has_left = true;
+                Flow::Close
+            }
             () = stop.cancelled() => {
                 self.settled().await;
                 Flow::Close
@@ -381,7 +385,7 @@ impl Client {
 
     /// `true` if the client is read although nothing more is served now: it leaves replies unread,
     /// or waits for a blocking command, which may block for ever: only a read shows that it has
-    /// disconnected.
+    /// closed its side.
     fn reads_ahead(&self) -> bool {
         let is_own = self.upstream.as_ref().is_some_and(|upstream| upstream.is_own());
         (is_own && self.buf.len() < FREE) || self.takes_backlog()
@@ -430,6 +434,10 @@ impl Client {
                     if next == Flow::Close {
                         return Flow::Close;
                     }
+                }
+                () = self.outbox.disconnected(), if !reads => {
+                    self.has_left = true;
+                    return Flow::Close;
                 }
                 reason = self.patience.ends(awaited) => return self.overdue(awaited, &reason),
             }

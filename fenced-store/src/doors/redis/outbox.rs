@@ -376,6 +376,11 @@ impl Outbox {
         // An error shows in the write that follows.
         let _ = self.socket.writable().await;
     }
+
+    /// Waits until the client's connection is broken; it needs no read.
+    pub(super) async fn disconnected(&self) {
+        self.socket.disconnected().await;
+    }
 }
 
 impl Drop for Outbox {
