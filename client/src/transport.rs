@@ -321,7 +321,7 @@ impl Endpoint {
     }
 }
 
-/// Whether there was no connection, or it ended before the request was written.
+/// `true` if there was no connection, or it ended before the request was written.
 fn is_unsent(error: &reqwest::Error) -> bool {
     let first: &dyn std::error::Error = error;
     let is_canceled = std::iter::successors(Some(first), |error| error.source())
