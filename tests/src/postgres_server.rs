@@ -314,7 +314,7 @@ fn template() -> &'static Path {
         own(folder.path());
         let mut init = program("initdb");
         init.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
-        // A segment of its log is copied with each cluster: 4 MB of 27, not 16 of 39.
+        // A segment of its log is copied with each cluster: 31 MB, not 39.
         init.args(["--wal-segsize=4", "-D"]);
         init.arg(folder.path().join("data"));
         let output = init.output().expect("initdb");
