@@ -240,7 +240,7 @@ async fn a_stopped_group_is_killed_too() {
 #[tokio::test]
 async fn revoked_while_running_is_76() {
     let site = Site::new().await;
-    let mut process = site.run(&["--ttl", "6s", "--grace", "60s"], LIVES_ON);
+    let mut process = site.run(&["--ttl", "9s", "--grace", "60s"], LIVES_ON);
     let job = site.job_pid().await;
     site.locks.revoke("job", "by the test").await.expect(200);
     let output = process.ended().await;

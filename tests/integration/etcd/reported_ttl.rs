@@ -78,7 +78,7 @@ async fn a_retry_after_a_shorter_renewal_elsewhere_gets_the_shorter_ttl() {
 async fn a_bound_lease_gets_no_longer_ttl_than_its_session() {
     let mut etcd = Etcd::start().await;
     let servers: [Server; 2] = [lock_server(&etcd).await, lock_server(&etcd).await];
-    let session = Sessions(servers[0].locks().0).begin("me", 20_000).await.session_id;
+    let session = Sessions(servers[0].locks().0).begin("me", 30_000).await.session_id;
     // A part of its time is over.
     tokio::time::sleep(Duration::from_millis(3_000)).await;
     etcd.start_again().await;
@@ -103,15 +103,15 @@ async fn a_renewal_whose_reply_was_lost_gets_the_ttl_of_etcd() {
     let setup = Setup::lock_server(&format!("etcd://{}", proxy.address()));
     let mut hurt = setup.args(&["--store-timeout", "9s"]).start().await;
     let well = lock_server(&etcd).await;
-    let lease = hurt.locks().grant("a", 12_000).await;
+    let lease = hurt.locks().grant("a", 18_000).await;
     proxy.set(Fault::DropRepliesAfter(LOCK_KEY));
     let locks = hurt.locks();
     let renewing = tokio::spawn(async move { locks.renew("a", lease.lease_id).await });
     until_true("the answer to be lost", || async { proxy.dropped() > 0 }).await;
     proxy.set(Fault::None);
     let renewed = soon("an answer", renewing).await.unwrap().lease();
-    // The reply may have been read late. Without the second renewal there were at most three
-    // seconds left of twelve.
+    // The reply may have been read late. Without the second renewal there were at most nine seconds
+    // left of eighteen.
     let late = Duration::from_secs(6);
     let believed = Instant::now() + Duration::from_millis(renewed.ttl_ms).saturating_sub(late);
     hurt.process.kill();

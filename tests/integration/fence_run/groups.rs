@@ -107,7 +107,7 @@ async fn a_command_that_left_its_group_is_ended() {
                  time.sleep(600)";
     for (is_revoked, expected) in [(false, 143), (true, 76)] {
         let site = Site::new().await;
-        let mut process = site.command(&["--ttl", "6s"], &["python3", "-c", moves]);
+        let mut process = site.command(&["--ttl", "9s"], &["python3", "-c", moves]);
         let command = site.job_pid().await;
         match is_revoked {
             true => drop(site.locks.revoke("job", "by the test").await.expect(200)),

@@ -105,7 +105,7 @@ async fn it_holds_nothing_while_it_waits_and_leaves_every_queue() {
 #[tokio::test]
 async fn one_lost_lease_ends_the_command() {
     let site = Site::new().await;
-    let options = [&MORE[..], &["--ttl", "6s", "--grace", "60s"]].concat();
+    let options = [&MORE[..], &["--ttl", "9s", "--grace", "60s"]].concat();
     let mut process = site.run(&options, LIVES_ON);
     let job = site.job_pid().await;
     site.locks.revoke("z/1", "by the test").await.expect(200);
@@ -156,7 +156,7 @@ async fn the_longest_hold_counts_from_the_grant() {
 #[tokio::test]
 async fn a_blocked_session_ends_the_command_first() {
     let site = Site::new().await;
-    let options = [&MORE[..], &["--ttl", "6s", "--grace", "60s"]].concat();
+    let options = [&MORE[..], &["--ttl", "9s", "--grace", "60s"]].concat();
     let script = "trap '' TERM; echo $$ > pid; while :; do sleep 0.02; done";
     let mut process = site.run(&options, script);
     let job = site.job_pid().await;
@@ -179,7 +179,7 @@ async fn a_blocked_session_ends_the_command_first() {
 #[tokio::test]
 async fn a_restart_takes_all_of_them_over() {
     let site = Site::new().await;
-    let options = [&MORE[..], &["--takeover", "--owner", "svc", "--ttl", "6s"]].concat();
+    let options = [&MORE[..], &["--takeover", "--owner", "svc", "--ttl", "9s"]].concat();
     let mut old = site.run(&options, LIVES_ON);
     site.job_pid().await;
     assert_eq!(code(site.run(&options, "true")).await.code, 0);

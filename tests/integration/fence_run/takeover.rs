@@ -4,7 +4,7 @@ use fence_protocol::wire::lock::LockState;
 
 use super::{LIVES_ON, Site, code, is_alive};
 
-const OWNER: [&str; 4] = ["--owner", "billing", "--ttl", "6s"];
+const OWNER: [&str; 4] = ["--owner", "billing", "--ttl", "9s"];
 
 /// The earlier life, where it still runs, has its command ended, and says why.
 #[tokio::test]

@@ -6,6 +6,7 @@ use fence_tests::fault_proxy::FaultProxy;
 use fence_tests::redis_server::Redis;
 use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient, request};
+use fence_tests::wait::scaled;
 
 use super::{port, setup};
 
@@ -22,7 +23,7 @@ async fn a_shared_connection_that_went_dark_is_replaced() {
     assert_eq!(client.call(set).await, Resp::simple("OK"));
     line.strand();
     client.send(set).await;
-    let room = Duration::from_secs(90);
+    let room = scaled(Duration::from_secs(90));
     let reply = tokio::time::timeout(room, client.next()).await.expect("an answer").unwrap();
     assert!(reply.is_error("UNKNOWN"), "{reply:?}");
     assert_eq!(client.call(set).await, Resp::simple("OK"));

@@ -10,8 +10,8 @@ use http::Method;
 
 use super::Site;
 
-/// It is renewed every two seconds, and outlives a stall of the machine.
-const TTL: Duration = Duration::from_secs(6);
+/// It is renewed after a third, and outlives a stall of the machine for three seconds then.
+const TTL: Duration = Duration::from_secs(8);
 
 async fn shown(api: &Api, session: &Session) -> SessionReply {
     api.get(&format!("/v1/sessions/{}", session.id())).await.expect(200).read()

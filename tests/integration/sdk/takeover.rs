@@ -9,8 +9,8 @@ use tokio::sync::oneshot;
 
 use super::Site;
 
-/// It is renewed every two seconds, and outlives a stall of the machine.
-const TTL: Duration = Duration::from_secs(6);
+/// It is renewed after a third, and outlives a stall of the machine for three seconds then.
+const TTL: Duration = Duration::from_secs(8);
 const SUPERSEDED: ErrorKind =
     ErrorKind::LeaseLost { reason: LostReason::Ended(EndReason::Superseded) };
 

@@ -11,8 +11,8 @@ use fence_tests::wait::{soon, until_true};
 
 use super::Site;
 
-/// It is renewed every two seconds, and outlives a stall of the machine.
-const TTL: Duration = Duration::from_secs(6);
+/// It is renewed after a third, and outlives a stall of the machine for three seconds then.
+const TTL: Duration = Duration::from_secs(8);
 const WAIT: Duration = Duration::from_secs(60);
 
 fn lost(reason: EndReason) -> ErrorKind {

@@ -17,8 +17,8 @@ use crate::wait::scaled;
 static UNDER_WAY: Semaphore = Semaphore::const_new(8);
 /// Longest time of a scenario.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Longest time of a package's `check`, in seconds: it downloads tools the first time.
-const CHECK_LIMIT: &str = "600";
+/// Longest time of a package's `check`: it downloads tools the first time.
+const CHECK_LIMIT: Duration = Duration::from_secs(600);
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
@@ -127,8 +127,9 @@ pub fn package_check(language: &str, args: &[&str]) -> String {
     let script = Path::new(ROOT).join("client").join(language).join("check");
     let programs = crate::binaries::path("fence");
     // A check that hangs is a failure, not the end of the run.
+    let limit = scaled(CHECK_LIMIT).as_secs();
     let output = crate::process::command("timeout")
-        .arg(CHECK_LIMIT)
+        .arg(limit.to_string())
         .arg(&script)
         .args(args)
         .env("FENCE_BIN", programs.parent().expect("a folder"))
@@ -138,7 +139,7 @@ pub fn package_check(language: &str, args: &[&str]) -> String {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(
         output.status.success(),
-        "{} {args:?}: {} (124 after {CHECK_LIMIT} s)\n{text}\n{errors}",
+        "{} {args:?}: {} (124 after {limit} s)\n{text}\n{errors}",
         script.display(),
         output.status
     );

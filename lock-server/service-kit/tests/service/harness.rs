@@ -29,8 +29,8 @@ pub(crate) const THREADS: usize = 2;
 /// Longer than any test: a limit that must not be the one that strikes.
 pub(crate) const NEVER: Duration = Duration::from_secs(3600);
 
-/// Short enough to wait for, and longer than a busy machine lets most heads wait.
-pub(crate) const SOON: Duration = Duration::from_secs(2);
+/// Short enough to wait for, and longer than a busy machine that pauses lets a head wait.
+pub(crate) const SOON: Duration = Duration::from_secs(4);
 
 pub(crate) const OPTIONS: HttpOptions = HttpOptions {
     max_body_bytes: 200_000,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::routing::get;
+use futures_util::future::join_all;
 use service_kit::listener::{DrainReport, ListenOptions};
 use tokio::sync::Semaphore;
 
@@ -190,7 +191,7 @@ async fn a_resting_connection_ends_with_a_goodbye() {
             client.send(kind::PING, 0, 0, &[1; 8]).await;
             match client.frame().await {
                 Some(frame) if frame.kind == kind::GOAWAY => break frame.code(),
-                Some(_) => {}
+                Some(_) => tokio::time::sleep(SOON / 100).await,
                 None => panic!("it ended without a GOAWAY"),
             }
         }
@@ -219,8 +220,8 @@ fn unfinished_heads() -> [Vec<u8>; 4] {
 
 #[tokio::test]
 async fn an_unfinished_head_ends_the_connection_in_the_time_for_heads() {
-    let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
-    for part in unfinished_heads() {
+    let all = unfinished_heads().map(|part| async move {
+        let server = start(ListenOptions { header_timeout: SOON, ..options() }).await;
         // Behind a request in flight: the head keeps its client from sending anything else.
         let mut client = connect(&server).await;
         client.request(1, "GET", "/wait").await;
@@ -233,7 +234,8 @@ async fn an_unfinished_head_ends_the_connection_in_the_time_for_heads() {
         let settings = frame(kind::SETTINGS, 0, 0, &[]);
         client.bytes(&[PREFACE, &settings[..], &part[..]].concat()).await;
         assert_eq!(goodbye(&mut client).await, Some(code::ENHANCE_YOUR_CALM), "{part:?}");
-    }
+    });
+    join_all(all).await;
 }
 
 /// Bytes that arrive one by one earn no time.

@@ -33,11 +33,13 @@ impl Upstream {
                 },
                 () = self.closing.notified() => break "closed".to_owned(),
             }
-            if let Err(why) = self.distribute(&mut replies) {
-                break why;
-            }
+            let distributed = self.distribute(&mut replies);
+            // Replies before one that cannot be read are whole.
             for outbox in replies.flush.drain(..) {
                 outbox.flush_and_wake();
+            }
+            if let Err(why) = distributed {
+                break why;
             }
         };
         if let Some(is_message) = replies.cut {
