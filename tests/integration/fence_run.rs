@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use fence_protocol::FencingToken;
 use fence_protocol::wire::lock::LockState;
 use fence_tests::api::Locks;
-use fence_tests::process::{Output, Process, command};
+use fence_tests::process::{Output, Process, command, pause};
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -230,7 +230,7 @@ async fn a_stopped_group_is_killed_too() {
     let mut process = site.run(&["--ttl", "5s"], LIVES_ON);
     let job = site.job_pid().await;
     process.pause();
-    kill_process(job, Signal::STOP).unwrap();
+    pause(job).unwrap();
     site.until_free().await;
     process.resume();
     assert_eq!(process.ended().await.code, 76);

@@ -193,7 +193,6 @@ async fn a_watcher_that_is_too_slow_learns_what_it_missed() {
     let watch = fence(&server, &["lock", "watch"]);
     line(&watch, &["ready"]).await;
     watch.pause();
-    watch.stopped().await;
     let locks = server.locks();
     let refusal = json!({"lock": "s".repeat(256), "token": 7, "lease_id": lease_id(), "mark": 9,
                          "operation": "o".repeat(256), "owner": "w".repeat(256)});

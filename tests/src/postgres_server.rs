@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use rustix::process::Pid;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
@@ -136,7 +137,13 @@ impl Postgres {
 
     /// SIGSTOP to the postmaster and every back end.
     pub fn pause(&self) {
-        self.signal_all("-STOP");
+        // Paused, it begins no back end that is not in the list.
+        self.process.pause();
+        for child in self.children() {
+            // One may have ended by itself meanwhile.
+            let child = child.parse().ok().and_then(Pid::from_raw);
+            let _ = child.map(crate::process::pause);
+        }
     }
 
     /// SIGCONT to the postmaster and every back end.
@@ -153,9 +160,6 @@ impl Postgres {
         // Paused, it begins no back end that is not in the list.
         if self.process.is_running() {
             self.process.pause();
-        }
-        while self.process.is_running() && !self.process.is_stopped() {
-            std::thread::yield_now();
         }
         let children = self.children();
         self.signal_all("-KILL");

@@ -4,12 +4,12 @@ use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tempfile::TempDir;
 
-use crate::wait::{until, until_within};
+use crate::wait::{patience, until, until_within};
 
 /// A running (or ended) process. Killed, with its process group, when dropped; shows the end of
 /// its output when dropped by a failing test.
@@ -48,6 +48,40 @@ pub fn command(program: impl AsRef<Path>) -> Command {
         }
     }
     command
+}
+
+/// SIGSTOP to one process, of which nothing runs any more afterwards.
+///
+/// # Errors
+/// Where there is no such process.
+///
+/// # Panics
+/// If it continues to run.
+pub fn pause(process: Pid) -> rustix::io::Result<()> {
+    kill_process(process, Signal::STOP)?;
+    await_pause(process);
+    Ok(())
+}
+
+/// Waits until every thread of a process that was sent SIGSTOP has stopped, or the process has
+/// ended. On a busy machine the others run on until one of them had a turn and took the signal.
+///
+/// # Panics
+/// If one continues to run.
+pub(crate) fn await_pause(process: Pid) {
+    let began = Instant::now();
+    while states_of(process).chars().any(|state| !"TZX".contains(state)) {
+        assert!(began.elapsed() < patience(), "process {process:?} runs on after SIGSTOP");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The state of each thread as the kernel names it, a letter each; none of a process that is gone.
+fn states_of(process: Pid) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero()));
+    let stats = tasks.into_iter().flatten().flatten();
+    let stats = stats.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    stats.filter_map(|stat| stat.rsplit(") ").next()?.chars().next()).collect()
 }
 
 impl Process {
@@ -100,8 +134,11 @@ impl Process {
     }
 
     /// SIGSTOP: it stops between two instructions and knows nothing of it.
+    ///
+    /// # Panics
+    /// If there is no such process, or it continues to run.
     pub fn pause(&self) {
-        self.signal(Signal::STOP);
+        pause(self.id()).unwrap_or_else(|error| panic!("SIGSTOP {}: {error}", self.name));
     }
 
     /// Resumes it (SIGCONT).
@@ -120,9 +157,8 @@ impl Process {
 
     /// Returns `true` while it is paused.
     pub fn is_stopped(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid()));
-        let stat = stat.unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        let states = states_of(self.id());
+        !states.is_empty() && states.chars().all(|state| state == 'T')
     }
 
     /// The memory that it occupies now, in bytes.

@@ -235,15 +235,36 @@ impl RedisCluster {
         true
     }
 
-    /// Gives the slot to `to`, once all keys are there.
+    /// Gives the slot to `to`, once all keys are there, and waits until every node knows. A node
+    /// that does not know of the move before yet may take an epoch that is not the highest: what
+    /// another one said of the slot meanwhile then counts for more.
     pub async fn finish_move(&self, slot: u16, from: usize, to: usize) {
         let text = slot.to_string();
         let id = &self.nodes[to].id;
-        for index in [to, from] {
-            let node = &self.nodes[index].redis;
-            let _: () = node.run(&["CLUSTER", "SETSLOT", &text, "NODE", id]).await;
+        until_true("every node to know the new owner of the slot", || async {
+            for index in [to, from] {
+                let node = &self.nodes[index].redis;
+                let _: () = node.run(&["CLUSTER", "SETSLOT", &text, "NODE", id]).await;
+            }
+            for index in 0..self.nodes.len() {
+                if !self.names(index, slot, to).await {
+                    // Nothing where its epoch is the highest that it knows of.
+                    let _: String = self.nodes[to].redis.run(&["CLUSTER", "BUMPEPOCH"]).await;
+                    return false;
+                }
+            }
+            true
+        })
+        .await;
+    }
+
+    /// Has each of two nodes say that the other owns a slot without keys, until a move is finished.
+    pub async fn disown(&self, slot: u16, owner: usize, other: usize) {
+        let text = slot.to_string();
+        for (at, named) in [(owner, other), (other, owner)] {
+            let id = &self.nodes[named].id;
+            let _: () = self.nodes[at].redis.run(&["CLUSTER", "SETSLOT", &text, "NODE", id]).await;
         }
-        // The others hear of it by themselves.
     }
 
     /// Moves a slot with all its keys.

@@ -54,7 +54,6 @@ async fn a_revision_that_is_given_twice_is_not_the_same_lease() {
     let released = granted_at(&etcd, &old, first + 10, "released", ask.clone()).await;
     let seen = etcd.log_length().await;
     old.process.pause();
-    old.process.stopped().await;
     etcd.restore(&backup.file()).await;
     etcd.start_again().await;
     next_token(&new.locks(), "again").await;
@@ -162,7 +161,6 @@ async fn a_possibly_granted_lease_is_reported_to_no_client() {
             .collect();
         until_true("tokens", || async { etcd.revision().await > begin + FAR + 40 }).await;
         server.process.pause();
-        server.process.stopped().await;
         seen.is_later.store(true, Ordering::SeqCst);
         etcd.restore(&backup.file()).await;
         etcd.start_again().await;
@@ -192,7 +190,6 @@ async fn a_doubt_stays_until_the_lift_is_written() {
     burn(&etcd, etcd.revision().await + FAR).await;
     let highest = locks.grant("highest", LONG_MS).await.token.get();
     server.process.pause();
-    server.process.stopped().await;
     etcd.restore(&backup.file()).await;
     etcd.start_again().await;
     etcd.fill().await;

@@ -103,7 +103,6 @@ async fn the_leader_is_paused_under_load_and_resumes() {
         site.a_while().await;
         let leader = site.cluster.leader().await;
         site.cluster.node(leader).process().pause();
-        site.cluster.node(leader).process().stopped().await;
         site.load.progress(12).await;
         assert_ne!(site.cluster.leader().await, leader);
         site.cluster.node(leader).process().resume();

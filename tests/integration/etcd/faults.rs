@@ -211,7 +211,6 @@ async fn a_silent_etcd_is_unknown_in_bounded_time() {
     let renewed = answered(|| locks.renew("a", lease.lease_id)).await.lease();
     assert_eq!(renewed.token, lease.token);
     site.etcd.process().pause();
-    site.etcd.process().stopped().await;
     let reply = soon("an answer", locks.renew("a", lease.lease_id)).await;
     assert!(matches!(reply.status, 503 | 504), "{reply:?}");
     site.etcd.process().resume();

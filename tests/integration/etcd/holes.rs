@@ -33,7 +33,6 @@ impl Outwitted {
         next_token(&watched.locks(), "watched").await;
         // It stands in for one that looks a second too late.
         watched.process.pause();
-        watched.process.stopped().await;
         etcd.save(&backup.file()).await;
         let seen = etcd.log_length().await;
         for _ in 0..OTHERS_WRITES {

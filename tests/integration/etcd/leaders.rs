@@ -31,7 +31,6 @@ async fn no_lease_ends_when_an_old_leader_resumes() {
     }
     let held = granting.join_all().await;
     cluster.node(leader).process().pause();
-    cluster.node(leader).process().stopped().await;
     until_true("another leader", || async { cluster.leader().await != leader }).await;
     all_renewed(&locks, &held).await;
     // More than the old leader's clock would give them.
@@ -75,7 +74,6 @@ async fn a_follower_that_lags_lifts_nothing() {
     let locks = server.locks();
     for round in 0..2 {
         lagging.process().pause();
-        lagging.process().stopped().await;
         for number in 0..40 {
             let lease = granted_soon(&locks, &format!("{round}/{number}"), LONG_MS).await;
             released(&locks, lease.lock.as_str(), lease.lease_id).await;
@@ -97,7 +95,6 @@ async fn a_follower_that_lags_lifts_nothing() {
         proxy.set(Fault::None);
         // The next round begins with the member that does not lag.
         lagging.process().pause();
-        lagging.process().stopped().await;
         until_true("the other member", || async {
             locks.acquire("other", json!({"ttl_ms": 1_000, "wait_ms": 5_000})).await.status == 200
         })

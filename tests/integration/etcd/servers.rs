@@ -143,7 +143,6 @@ async fn the_waiter_of_a_paused_server_is_passed_over() {
     let first = wait_for(&still.locks(), "turn");
     locks.queue_of("turn", 1).await;
     still.process.pause();
-    still.process.stopped().await;
     let second = wait_for(&locks, "turn");
     locks.queue_of("turn", 2).await;
     until_alone(&etcd).await;
@@ -180,7 +179,6 @@ async fn a_paused_server_serves_its_waiters_when_it_resumes() {
     let waiting = wait_for(&still.locks(), "free");
     locks.queue_of("free", 1).await;
     still.process.pause();
-    still.process.stopped().await;
     until_alone(&etcd).await;
     locks.release("free", held.lease_id).await.expect(200);
     still.process.resume();

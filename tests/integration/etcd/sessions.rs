@@ -98,7 +98,6 @@ async fn a_paused_server_ends_no_session_of_another() {
     let ask = json!({"session_id": session, "owner": "process"});
     let held = still.locks().acquire("kept", ask).await.lease();
     still.process.pause();
-    still.process.stopped().await;
     let apart = other.locks().grant("apart", 12_000).await;
     until_true("more than its time to pass", || async {
         beat(&other, session).await;

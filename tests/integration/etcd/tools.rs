@@ -89,7 +89,6 @@ async fn another_node_leads_when_the_leader_is_gone() {
     assert_eq!(cluster.node(second).range("tools/").await.len(), 1);
     cluster.node_mut(first).start_again().await;
     cluster.node(second).process().pause();
-    cluster.node(second).process().stopped().await;
     let third = cluster.leader().await;
     assert_ne!(second, third);
     cluster.node(second).process().resume();

@@ -48,7 +48,7 @@ async fn a_stopped_member_is_killed_while_the_lock_is_held() {
     let script = format!("{}; while [ ! -e go ]; do sleep 0.02; done; exit 3", member(setup));
     let mut process = site.run(&["--ttl", "9s", "--grace", "1s"], &script);
     let left = site.pid_in("member").await;
-    kill_process(left, Signal::STOP).unwrap();
+    pause(left).unwrap();
     let next = next_holder(&site, left);
     site.locks.queue_of("job", 1).await;
     std::fs::write(site.file("go"), "").unwrap();

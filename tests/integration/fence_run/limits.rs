@@ -41,7 +41,7 @@ async fn a_command_that_stalls_is_ended_before_its_lock_passes_on() {
         (lease, is_alive(job))
     });
     site.locks.queued("job", &next).await;
-    if let Err(error) = kill_process(job, Signal::STOP) {
+    if let Err(error) = pause(job) {
         // On a machine that is busy enough it was ended already.
         assert!(!is_alive(job), "{error}");
     }

@@ -36,7 +36,6 @@ async fn it_does_not_take_back_what_another_server_granted() {
     let given_up = tokio::spawn(async move { first.try_acquire("moved", asked).await });
     other.queue_of("moved", 1).await;
     one.process.pause();
-    one.process.stopped().await;
     given_up.abort();
     let before = servers_of(&redis, "moved").await;
     let second = two.locks();
@@ -96,7 +95,6 @@ async fn its_waiters_wait_on() {
         other.queue_of(&lock, 1).await;
     }
     one.process.pause();
-    one.process.stopped().await;
     other.queue_of("seen", 1).await;
     for lease in &held {
         other.release(lease.lock.as_str(), lease.lease_id).await.expect(200);

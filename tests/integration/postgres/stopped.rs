@@ -1,15 +1,16 @@
 //! Processes that are stopped while PostgreSQL writes to them: what their transactions hold.
 
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fence_protocol::Code;
 use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::postgres_server::Postgres;
+use fence_tests::process::pause;
 use fence_tests::psql::{DONE, Psql};
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until, until_true};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::task::JoinHandle;
 
@@ -73,7 +74,6 @@ impl StoppedGuard {
         let write = tokio::spawn(async move { writer.put("a", &header, "late").await.status });
         waiting(&postgres, "lock_objects").await;
         guard.process.pause();
-        guard.process.stopped().await;
         assert_eq!(gate.run("COMMIT;").await, DONE);
         until_true("the server to wait for the guard", || async {
             postgres.sql(WRITING).await == "1"
@@ -121,12 +121,12 @@ async fn a_session_that_does_not_end_is_named() {
     assert_eq!(client.run(&enter).await, DONE);
     let open = "SELECT pid FROM pg_stat_activity WHERE state = 'idle in transaction'";
     let pid = postgres.sql(open).await;
-    let signal = |name| Command::new("kill").arg(name).arg(&pid).status().unwrap();
-    assert!(signal("-STOP").success());
+    let backend = Pid::from_raw(pid.parse().unwrap()).unwrap();
+    pause(backend).unwrap();
     let new = unsigned(6, "a", lease_id());
     let refused = server.guard().put("a", &new, "six").await.problem(Code::StoreUnavailable);
     assert!(refused.detail.contains(&format!("sessions: {pid},")), "{}", refused.detail);
-    assert!(signal("-CONT").success());
+    kill_process(backend, Signal::CONT).unwrap();
     until_true("a write", || async { server.guard().put("a", &new, "six").await.status == 201 })
         .await;
 }
@@ -146,8 +146,9 @@ async fn back_ends_that_do_not_end_hold_up_no_other_lock() {
     let open = "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity \
                 WHERE state = 'idle in transaction'";
     let pids = postgres.sql(open).await;
-    let signal = |name| Command::new("kill").arg(name).args(pids.split(' ')).status().unwrap();
-    assert!(signal("-STOP").success());
+    let pids = pids.split(' ').map(|pid| Pid::from_raw(pid.parse().unwrap()).unwrap());
+    let pids: Vec<Pid> = pids.collect();
+    pids.iter().for_each(|pid| pause(*pid).unwrap());
     let mut client = Psql::start(&postgres.url());
     assert_eq!(client.run(&enter("other")).await, DONE);
     // The server looks itself: so many are there at once for a few seconds only.
@@ -175,7 +176,7 @@ async fn back_ends_that_do_not_end_hold_up_no_other_lock() {
     // Its own holder is ended.
     server.guard().put("other", &unsigned(6, "other", lease_id()), "six").await.expect(201);
     assert!(answered.load(Ordering::SeqCst) < AT_ONCE, "it waited for seals of others");
-    assert!(signal("-CONT").success());
+    pids.iter().for_each(|pid| kill_process(*pid, Signal::CONT).unwrap());
     for task in stuck {
         soon("the end of a write", task).await.unwrap();
     }
@@ -199,7 +200,6 @@ async fn a_stopped_lock_server_holds_up_no_other() {
     let renewed = tokio::spawn(async move { answered(&locks, "large", "renew", renewal).await });
     let pid = waiting(&postgres, "pg_temp.commit").await;
     server.process.pause();
-    server.process.stopped().await;
     // Spaces, so that it can be read all the same.
     let change = "UPDATE fence_locks.records SET version = version + 1000000, \
                   value = value || decode(repeat('20', 20000000), 'hex') \

@@ -8,7 +8,6 @@ use fence_tests::postgres_client::{PostgresClient, credential_of, frame, startup
 use fence_tests::process::Process;
 use fence_tests::psql::{DONE, Psql};
 use fence_tests::wait::{soon, until, until_true};
-use rustix::process::Signal;
 
 use super::{database, port, setup, shop};
 
@@ -68,10 +67,10 @@ async fn a_stopped_psql_cannot_commit_after_its_successor_began() {
         (shop(&postgres, "postgres", sql).await == "1").then_some(())
     })
     .await;
-    old.signal(Signal::STOP);
+    old.pause();
     let mut new = port.log_in(34).await.unwrap();
     new.query("INSERT INTO journal VALUES (34, 1)").await.unwrap();
-    old.signal(Signal::CONT);
+    old.resume();
     let ended = old.ended().await;
     assert_ne!(ended.code, 0);
     assert!(
@@ -231,7 +230,6 @@ async fn the_server_s_last_error_reaches_a_client_that_still_sends() {
     })
     .await;
     port.server.process.pause();
-    port.server.process.stopped().await;
     let end = format!("SELECT pg_terminate_backend({pid}, 5000)");
     assert_eq!(shop(&postgres, "postgres", &end).await, "t");
     port.server.process.resume();

@@ -32,7 +32,6 @@ impl Run {
     /// No server looks at the nodes meanwhile, so that all of it is gone at once.
     async fn forget(&self, nodes: &[usize], left: &Server) {
         left.process.pause();
-        left.process.stopped().await;
         for at in nodes {
             self.nodes.node(*at).run::<()>(&["FLUSHALL"]).await;
         }

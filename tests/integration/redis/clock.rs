@@ -211,7 +211,6 @@ async fn a_redis_that_stood_still_is_no_jump() {
     let locks = server.locks();
     let held = locks.grant("held", 60_000).await;
     redis.process().pause();
-    redis.process().stopped().await;
     let own = locks.clone();
     let asking = tokio::spawn(async move { own.grant("asked", 60_000).await });
     until_true("the request to be handled", || async {

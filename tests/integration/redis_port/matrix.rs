@@ -103,7 +103,6 @@ async fn guards_that_stop_and_go_on() {
     for _ in 0..rounds {
         let stopped = pick(&mut seed, &rigs);
         stopped.guard.server.process.pause();
-        stopped.guard.server.process.stopped().await;
         holders.succeed();
         holders.progress(100).await;
         stopped.guard.server.process.resume();

@@ -268,7 +268,6 @@ async fn a_change_of_a_user_without_a_reply_ends_its_connection() {
     let mut client = RespClient::fenced(&guard.address, &grant.credential).await;
     assert_eq!(build(&mut client, "1:a").await, ok());
     redis.process().pause();
-    redis.process().stopped().await;
     let reply = client.call(&["SORT", &grant.key("list")]).await;
     reply.expect_error("UNAVAILABLE");
     redis.process().resume();

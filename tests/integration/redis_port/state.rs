@@ -169,7 +169,6 @@ async fn wait_counts_what_was_written_on_another_connection() {
         assert_eq!(client.call(&["WAIT", "1", "20000"]).await, Resp::Integer(1));
     }
     replica.process().pause();
-    replica.process().stopped().await;
     for client in [&mut plain, &mut fenced] {
         let once = ["FENCE", &other.credential, "SET", &other.key("a"), "1"];
         assert_eq!(client.call(&once).await, Resp::simple("OK"));

@@ -52,7 +52,6 @@ async fn a_stopped_leader_that_resumes_forwards_nothing() {
         }
         tokio::time::sleep(Duration::from_micros(seed.below(4_000))).await;
         old.server.process.pause();
-        old.server.process.stopped().await;
         let before = requests.len();
         for write in 0..BURST {
             later(&mut requests, old, token, format!("stopped {round}.{write}"));
@@ -180,7 +179,6 @@ async fn the_rest_of_a_body_stays_behind() {
     })
     .await;
     old.server.process.pause();
-    old.server.process.stopped().await;
     let mut replies = JoinSet::new();
     for mut client in clients {
         replies.spawn(async move {

@@ -66,7 +66,7 @@ use tokio::process::{Child, ChildStdin};
 use tokio::sync::oneshot;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::process::command;
+use crate::process::{await_pause, command};
 use crate::wait::until_some;
 
 /// A reply that has not been awaited yet.
@@ -181,8 +181,18 @@ impl Driver {
         self.received.events().iter().cloned().collect()
     }
 
-    /// Sends a signal to its process group.
-    pub fn signal(&self, signal: Signal) {
+    /// SIGSTOP to its process group.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+        self.group.into_iter().for_each(await_pause);
+    }
+
+    /// SIGCONT to its process group.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
         if let Some(group) = self.group {
             let _ = kill_process_group(group, signal);
         }

@@ -5,7 +5,6 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
-use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 
 use super::driver::{Driver, Pending};
@@ -82,8 +81,8 @@ impl Run {
             ScenarioStep::Cut(server) => self.site.proxy(*server).cut(),
             ScenarioStep::Kill(server) => self.site.kill(*server),
             ScenarioStep::Restart(server) => self.site.restart(*server).await,
-            ScenarioStep::Stop => self.driver.signal(Signal::STOP),
-            ScenarioStep::Continue => self.driver.signal(Signal::CONT),
+            ScenarioStep::Stop => self.driver.pause(),
+            ScenarioStep::Continue => self.driver.resume(),
             ScenarioStep::Event(expected) => {
                 let variables = self.variables.clone();
                 let is_it = |event: &Value| variables.clone().matches(expected, event).is_ok();

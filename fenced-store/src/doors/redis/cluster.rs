@@ -193,11 +193,14 @@ impl Cluster {
                 Ok(value) => return Ok(value),
                 Err(LinkError::Server { code, message }) => match code.as_str() {
                     "MOVED" => {
-                        last = format!("{code} {message}");
+                        last = on_its_way(slot, &code, &message);
                         nodes.moved(slot, &message, &address);
+                        if attempt > 0 {
+                            pause(attempt).await;
+                        }
                     }
                     "ASK" => {
-                        last = format!("{code} {message}");
+                        last = on_its_way(slot, &code, &message);
                         to = To::Asking(slots::direction(&message, &address));
                     }
                     "TRYAGAIN" | "CLUSTERDOWN" => {
@@ -280,6 +283,15 @@ fn line(error: LinkError) -> Refusal {
         LinkError::Unknown(reason) => Refusal::Line(refusal::unknown(&reason)),
         LinkError::Server { code, message } => Refusal::Line(step::error_line(&code, &message)),
     }
+}
+
+/// Refusal of a command whose slot was at none of the nodes that were asked. A client that follows
+/// directions must not get one: it would pass the guard by.
+fn on_its_way(slot: u16, code: &str, message: &str) -> String {
+    format!(
+        "TRYAGAIN slot {slot} is on its way between nodes, or they do not agree on its owner: the \
+         last one that was asked said {code} {message}. Nothing was done; try again"
+    )
 }
 
 async fn pause(attempt: u32) {

@@ -176,7 +176,6 @@ async fn nothing_lower_appears(pack: &str, is_killed: bool) -> bool {
         low.process.kill();
     } else {
         low.process.pause();
-        low.process.stopped().await;
     }
     assert_eq!(holder.run("COMMIT;").await, DONE);
     let six = unsigned(6, "d", lease_id());

@@ -70,6 +70,23 @@ async fn a_slot_moves_while_it_is_written() {
     assert_eq!(found, acknowledged, "each once, in order, and nothing else");
 }
 
+/// A slot that no node calls its own, because each of two says that it is the other's, is as one on
+/// its way. A direction of Redis would lead a client that follows it past the guard.
+#[tokio::test]
+async fn nodes_that_do_not_agree_lead_no_client_past_the_guard() {
+    let (cluster, port) = guarded().await;
+    let new = Grant::new(34, "1");
+    let key = "orders:1:{torn}:a";
+    let slot = slot_of(key.as_bytes());
+    let mut client = RespClient::fenced(&port.address, &new.credential).await;
+    let from = cluster.owner(slot).await;
+    let to = (from + 1) % 3;
+    cluster.disown(slot, from, to).await;
+    client.call(&["SET", key, "early"]).await.expect_error("TRYAGAIN");
+    cluster.finish_move(slot, from, to).await;
+    assert_eq!(client.call(&["SET", key, "late"]).await, Resp::simple("OK"));
+}
+
 /// Between the move of the mark and the move of the key, in either order, no script runs where it
 /// would miss the other.
 #[tokio::test]

@@ -69,7 +69,6 @@ impl Engine for Nodes {
             }
             "stop-leader" => {
                 self.0.node(leader).process().pause();
-                self.0.node(leader).process().stopped().await;
                 self.another_leads(leader).await;
                 tokio::time::sleep(seed.time_ms(0, 1_000)).await;
                 self.0.node(leader).process().resume();

@@ -90,7 +90,6 @@ impl Quorum {
     async fn stop_for_a_while(&self, victims: &[usize], seed: &mut Seed) {
         for at in victims {
             self.0.node(*at).process().pause();
-            self.0.node(*at).process().stopped().await;
         }
         tokio::time::sleep(seed.time_ms(0, 3_000)).await;
         for at in victims {
