@@ -23,7 +23,6 @@ mod tools;
 
 use std::future::Future;
 
-use fence_protocol::LeaseId;
 use fence_protocol::wire::lock::LeaseReply;
 use fence_tests::api::{Locks, Reply};
 use fence_tests::etcd_server::Etcd;
@@ -74,28 +73,6 @@ async fn answered<F: Future<Output = Reply>>(mut ask: impl FnMut() -> F) -> Repl
 async fn granted_soon(locks: &Locks, lock: &str, ttl_ms: u64) -> LeaseReply {
     let ask = json!({"ttl_ms": ttl_ms, "lease_id": lease_id()});
     answered(|| locks.acquire(lock, ask.clone())).await.lease()
-}
-
-/// Releases a lease that lives, as soon as etcd answers in time.
-async fn released(locks: &Locks, lock: &str, lease: LeaseId) {
-    let mut asked = 0;
-    until("a release", || {
-        asked += 1;
-        let is_repeat = asked > 1;
-        async move {
-            let reply = locks.release(lock, lease).await;
-            match reply.status {
-                503 | 504 => None,
-                // The request before it was carried out, and its reply came too late.
-                410 if is_repeat => Some(()),
-                _ => {
-                    reply.expect(200);
-                    Some(())
-                }
-            }
-        }
-    })
-    .await;
 }
 
 /// Clients that compete for three locks at these servers.

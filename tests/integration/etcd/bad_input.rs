@@ -22,7 +22,7 @@ use tempfile::NamedTempFile;
 use tokio::net::TcpListener;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{LONG_MS, answered, lock_server, patient, released, setup, until_ready};
+use super::{LONG_MS, answered, lock_server, patient, setup, until_ready};
 
 /// It ends with 1 without having listened, and says why in one sentence that holds these words.
 async fn refused(setup: Setup, words: &[&str]) {
@@ -129,7 +129,7 @@ async fn a_login_that_ran_out_is_renewed() {
     locks.queue_of("a", 1).await;
     // Longer than an unused token lives.
     tokio::time::sleep(std::time::Duration::from_secs(3)).await;
-    released(&locks, "a", held.lease_id).await;
+    locks.let_go("a", held.lease_id).await;
     assert!(soon("the waiter", waiting).await.unwrap().lease().token > held.token);
 }
 

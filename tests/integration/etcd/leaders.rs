@@ -10,7 +10,7 @@ use fence_tests::wait::{until_true, until_within};
 use serde_json::json;
 use tokio::task::JoinSet;
 
-use super::{LONG_MS, answered, granted_soon, released, setup};
+use super::{LONG_MS, answered, granted_soon, setup};
 
 /// Time to live of the leases that the paused leader knows. A busy machine renews them in less.
 const KEPT_MS: u64 = 30_000;
@@ -76,7 +76,7 @@ async fn a_follower_that_lags_lifts_nothing() {
         lagging.process().pause();
         for number in 0..40 {
             let lease = granted_soon(&locks, &format!("{round}/{number}"), LONG_MS).await;
-            released(&locks, lease.lock.as_str(), lease.lease_id).await;
+            locks.let_go(lease.lock.as_str(), lease.lease_id).await;
         }
         // Later requests wait for the follower, and are the first that it receives.
         proxy.set(Fault::Refuse);

@@ -14,7 +14,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::believers::{acquire_recorded, granted, the_guard_fences, two_believe};
-use super::{LONG_MS, answered, lock_server, patient, released};
+use super::{LONG_MS, answered, lock_server, patient};
 
 pub(super) struct Backup(TempDir);
 
@@ -35,7 +35,7 @@ async fn issue(locks: &Locks, count: usize) -> u64 {
         let lease = locks.grant("busy", LONG_MS).await;
         assert!(lease.token.get() > highest, "{} after {highest}", lease.token);
         highest = lease.token.get();
-        released(locks, "busy", lease.lease_id).await;
+        locks.let_go("busy", lease.lease_id).await;
     }
     highest
 }

@@ -59,28 +59,6 @@ async fn lives(locks: &Locks, lock: &str, lease: &LeaseReply) {
     assert_eq!(reply.lease().token, lease.token);
 }
 
-/// Releases a lease that lives, as soon as that can be done.
-async fn let_go(locks: &Locks, lock: &str, lease: LeaseId) {
-    let mut asked = 0;
-    until("the lease to be released", || {
-        asked += 1;
-        let is_repeat = asked > 1;
-        async move {
-            let reply = locks.release(lock, lease).await;
-            match reply.status {
-                503 | 504 => None,
-                // The request before it was carried out, and its reply came too late.
-                410 if is_repeat => Some(()),
-                _ => {
-                    reply.expect(200);
-                    Some(())
-                }
-            }
-        }
-    })
-    .await;
-}
-
 /// Asks until it is refused because nothing can be granted, and returns the sentence.
 async fn refused(locks: &Locks, lock: &str, says: &[&str]) -> String {
     until(&format!("a refusal that says {says:?}"), || async {
@@ -155,7 +133,7 @@ async fn a_majority_that_goes_away_is_named_node_by_node() {
     lives(&locks, "held", &held).await;
     nodes.node_mut(2).start_again().await;
     until_all_vote(&server).await;
-    let_go(&locks, "held", held.lease_id).await;
+    locks.let_go("held", held.lease_id).await;
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
@@ -218,7 +196,7 @@ async fn nodes_that_are_full() {
     lives(&locks, "one-is-full", &next).await;
     grant(&locks, "two-are-full").await;
     until_all_vote(&server).await;
-    let_go(&locks, "held", held.lease_id).await;
+    locks.let_go("held", held.lease_id).await;
     assert!(grant(&locks, "held").await.token > held.token);
 }
 
@@ -239,7 +217,7 @@ async fn a_node_that_becomes_read_only() {
     for round in 0..5 {
         let lock = format!("read-only/{round}");
         let lease = grant(&locks, &lock).await;
-        let_go(&locks, &lock, lease.lease_id).await;
+        locks.let_go(&lock, lease.lease_id).await;
     }
     lives(&locks, "held", &held).await;
     nodes.node(2).run::<()>(&["REPLICAOF", "NO", "ONE"]).await;
@@ -250,7 +228,7 @@ async fn a_node_that_becomes_read_only() {
     })
     .await;
     taken.problem(Code::LockHeld);
-    let_go(&locks, "held", held.lease_id).await;
+    locks.let_go("held", held.lease_id).await;
     until_line(&server, &node, "it has rejoined").await;
     assert!(grant(&locks, "held").await.token > held.token);
 }
