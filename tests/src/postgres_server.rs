@@ -159,7 +159,8 @@ impl Postgres {
     pub fn kill(&mut self) {
         // Paused, it begins no back end that is not in the list.
         if self.process.is_running() {
-            self.process.pause();
+            // It may end by itself meanwhile.
+            let _ = crate::process::pause(self.process.id());
         }
         let children = self.children();
         self.signal_all("-KILL");

@@ -136,9 +136,10 @@ impl Process {
     /// SIGSTOP: it stops between two instructions and knows nothing of it.
     ///
     /// # Panics
-    /// If there is no such process, or it continues to run.
+    /// If it has ended, or continues to run.
     pub fn pause(&self) {
         pause(self.id()).unwrap_or_else(|error| panic!("SIGSTOP {}: {error}", self.name));
+        assert!(self.is_stopped(), "{} was to be paused, and has ended", self.name);
     }
 
     /// Resumes it (SIGCONT).
@@ -250,7 +251,7 @@ impl Process {
         self.ended
     }
 
-    fn id(&self) -> Pid {
+    pub(crate) fn id(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
