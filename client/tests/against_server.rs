@@ -122,13 +122,12 @@ async fn a_lost_reply_to_release_is_a_success() {
 /// Calls `work` with a client; the reply to its request is lost, and new connections are refused.
 async fn assert_unknown(path_end: &str, work: impl AsyncFnOnce(Client) -> Result<(), Error>) {
     let network = Network::start().await;
-    // The connection breaks after the network is closed.
-    network.lose(path_end, Loss::ReplyAfter(Duration::from_millis(500)), 1);
+    network.lose(path_end, Loss::ReplyUntilClosed, 1);
     let close = async {
         while network.left_to_lose() > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        network.close();
+        network.close().await;
     };
     let (outcome, ()) = tokio::join!(work(network.client()), close);
     let error = outcome.unwrap_err();

@@ -8,6 +8,7 @@ use fence_client::{Client, clock};
 use service_kit::Kit;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 /// The moment at which a condition that is awaited from now on fails the test: a minute, multiplied
@@ -31,6 +32,8 @@ pub(crate) enum Loss {
     Reply,
     /// As `Reply`, but the connection breaks after this time.
     ReplyAfter(Duration),
+    /// As `Reply`, but the connection breaks once the network is closed; for one connection.
+    ReplyUntilClosed,
     /// The reply is delayed by this time.
     Late(Duration),
     /// The request is delayed by this time.
@@ -45,11 +48,17 @@ struct FaultPlan {
     times: u32,
 }
 
+#[derive(Debug, Default)]
+struct Faults {
+    plan: Mutex<Option<FaultPlan>>,
+    closed: Notify,
+}
+
 /// A lock server with two addresses: its own, and that of a relay with faults.
 pub(crate) struct Network {
     server: String,
     relay: String,
-    plan: Arc<Mutex<Option<FaultPlan>>>,
+    faults: Arc<Faults>,
     listening: AbortHandle,
     kit: Kit,
 }
@@ -64,12 +73,12 @@ impl Network {
         let server = bound.url().unwrap();
         kit.tasks.spawn(bound.serve());
 
-        let plan = Arc::new(Mutex::new(None));
+        let faults = Arc::<Faults>::default();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let relay = format!("http://{}", listener.local_addr().unwrap());
         let target = server.trim_start_matches("http://").to_owned();
-        let listening = tokio::spawn(relay_all(listener, target, Arc::clone(&plan)));
-        Self { server, relay, plan, listening: listening.abort_handle(), kit }
+        let listening = tokio::spawn(relay_all(listener, target, Arc::clone(&faults)));
+        Self { server, relay, faults, listening: listening.abort_handle(), kit }
     }
 
     /// Client behind the relay.
@@ -85,20 +94,24 @@ impl Network {
     /// Plans the fault for the next `times` requests whose path ends with `path_end`.
     pub(crate) fn lose(&self, path_end: &str, loss: Loss, times: u32) {
         let plan = FaultPlan { path_end: path_end.to_owned(), loss, times };
-        *self.plan.lock().unwrap() = Some(plan);
+        *self.faults.plan.lock().unwrap() = Some(plan);
     }
 
     pub(crate) fn heal(&self) {
-        *self.plan.lock().unwrap() = None;
+        *self.faults.plan.lock().unwrap() = None;
     }
 
     /// Refuses new connections from now on.
-    pub(crate) fn close(&self) {
+    pub(crate) async fn close(&self) {
         self.listening.abort();
+        while !self.listening.is_finished() {
+            tokio::task::yield_now().await;
+        }
+        self.faults.closed.notify_one();
     }
 
     pub(crate) fn left_to_lose(&self) -> u32 {
-        self.plan.lock().unwrap().as_ref().map_or(0, |plan| plan.times)
+        self.faults.plan.lock().unwrap().as_ref().map_or(0, |plan| plan.times)
     }
 }
 
@@ -108,14 +121,14 @@ impl Drop for Network {
     }
 }
 
-async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option<FaultPlan>>>) {
+async fn relay_all(listener: TcpListener, target: String, faults: Arc<Faults>) {
     loop {
         let (client, _) = listener.accept().await.unwrap();
         let target = target.clone();
-        let plan = Arc::clone(&plan);
+        let faults = Arc::clone(&faults);
         tokio::spawn(async move {
             let server = TcpStream::connect(target).await.unwrap();
-            let _ = relay(client, server, &plan).await;
+            let _ = relay(client, server, &faults).await;
         });
     }
 }
@@ -125,7 +138,7 @@ async fn relay_all(listener: TcpListener, target: String, plan: Arc<Mutex<Option
 async fn relay(
     mut client: TcpStream,
     mut server: TcpStream,
-    plan: &Mutex<Option<FaultPlan>>,
+    faults: &Faults,
 ) -> std::io::Result<()> {
     let mut request = vec![0; 64 * 1024];
     let mut reply = vec![0; 64 * 1024];
@@ -136,7 +149,7 @@ async fn relay(
                 if bytes == 0 {
                     return Ok(());
                 }
-                match due(plan, &request[..bytes]) {
+                match due(&faults.plan, &request[..bytes]) {
                     Some(Loss::Late(pause)) => {
                         server.write_all(&request[..bytes]).await?;
                         tokio::time::sleep(pause).await;
@@ -148,10 +161,17 @@ async fn relay(
                     None => server.write_all(&request[..bytes]).await?,
                     Some(Loss::Request) => return Ok(()),
                     Some(Loss::Reply) => {
-                        return swallow(server, &request[..bytes], Duration::ZERO).await;
+                        return swallow(&mut server, &request[..bytes]).await;
                     }
                     Some(Loss::ReplyAfter(pause)) => {
-                        return swallow(server, &request[..bytes], pause).await;
+                        swallow(&mut server, &request[..bytes]).await?;
+                        tokio::time::sleep(pause).await;
+                        return Ok(());
+                    }
+                    Some(Loss::ReplyUntilClosed) => {
+                        swallow(&mut server, &request[..bytes]).await?;
+                        faults.closed.notified().await;
+                        return Ok(());
                     }
                 }
             }
@@ -167,10 +187,9 @@ async fn relay(
 }
 
 /// Lets the server handle the request, and drops its reply.
-async fn swallow(mut server: TcpStream, request: &[u8], pause: Duration) -> std::io::Result<()> {
+async fn swallow(server: &mut TcpStream, request: &[u8]) -> std::io::Result<()> {
     server.write_all(request).await?;
     let _ = server.read(&mut [0; 1024]).await?;
-    tokio::time::sleep(pause).await;
     Ok(())
 }
 
