@@ -3,10 +3,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::Invalid;
+use crate::text::serde_as_text;
 
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
@@ -14,9 +14,10 @@ macro_rules! uuid_id {
         ///
         /// Its text is the hyphenated lower-case UUID; other spellings of the same UUID parse to
         /// the same id. The nil UUID is refused: it is what an unset variable looks like.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Uuid);
+
+        serde_as_text!($name, |id| id.0.hyphenated().encode_lower(&mut [0; 36]));
 
         impl $name {
             /// The largest id, for bounds; no random UUID is ever equal to it.

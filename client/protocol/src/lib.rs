@@ -19,6 +19,7 @@ pub mod problem;
 mod schema;
 pub mod signing;
 pub mod terraform;
+mod text;
 pub mod token;
 pub mod trace;
 pub mod ttl;

@@ -5,18 +5,18 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Invalid;
+use crate::text::serde_as_text;
 
 /// The name of a lock: 1 to 256 bytes of `[A-Za-z0-9._:/-]` with no empty, `.` or `..` segment
 /// between slashes.
 ///
 /// There is one canonical form, so two names are the same lock exactly when their bytes are the
 /// same. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockName(Arc<str>);
+
+serde_as_text!(LockName, |name| name.as_str());
 
 impl LockName {
     /// The longest name, in bytes.

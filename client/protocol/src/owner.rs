@@ -2,17 +2,18 @@
 
 use std::fmt;
 use std::str::FromStr;
-
-use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 use crate::Invalid;
+use crate::text::serde_as_text;
 
 macro_rules! checked_text {
     ($(#[$doc:meta])* $name:ident, $what:literal, $max:literal, $allowed:expr, $rule:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(Arc<str>);
+
+        serde_as_text!($name, |value| value.as_str());
 
         impl $name {
             /// The longest value, in bytes.
@@ -23,11 +24,11 @@ macro_rules! checked_text {
             /// # Errors
             /// [`Invalid`] where the text is empty, too long or has a character that is not
             /// allowed.
-            pub fn new(text: impl Into<String>) -> Result<Self, Invalid> {
-                let text = text.into();
+            pub fn new(text: impl AsRef<str>) -> Result<Self, Invalid> {
+                let text = text.as_ref();
                 let allowed: fn(char) -> bool = $allowed;
                 if (1..=$max).contains(&text.len()) && text.chars().all(allowed) {
-                    Ok(Self(text))
+                    Ok(Self(text.into()))
                 } else {
                     Err(Invalid::new($what, text, $rule))
                 }
@@ -57,7 +58,7 @@ macro_rules! checked_text {
 
         impl From<$name> for String {
             fn from(value: $name) -> String {
-                value.0
+                value.as_str().to_owned()
             }
         }
 
@@ -105,7 +106,7 @@ checked_text!(
 impl Default for Namespace {
     /// The namespace `default`.
     fn default() -> Self {
-        Self("default".to_owned())
+        Self("default".into())
     }
 }
 
