@@ -7,6 +7,7 @@ use fence_protocol::{LeaseId, LockName, Token};
 
 use self::events::Reports;
 use self::groups::Group;
+use self::records::Records;
 use self::sessions::Sessions;
 use self::shared::Sharing;
 pub use self::shared::{Bond, Bonds, Related, lift};
@@ -24,6 +25,7 @@ mod groups;
 mod handover;
 mod pauses;
 mod queries;
+mod records;
 mod renewals;
 mod sessions;
 mod settlement;
@@ -82,8 +84,7 @@ enum Alarm {
 #[derive(Debug)]
 pub struct Machine {
     counter: u64,
-    /// Boxed: a record moves whenever its lock changes, and the tree would move its neighbours too.
-    records: BTreeMap<LockName, Box<Record>>,
+    records: Records,
     /// Number of records with a live lease.
     held: usize,
     alarms: BTreeSet<(u64, LockName, Alarm)>,
@@ -106,7 +107,7 @@ impl Machine {
     pub fn new(counter: u64, limits: Limits) -> Self {
         Self {
             counter,
-            records: BTreeMap::new(),
+            records: Records::default(),
             held: 0,
             alarms: BTreeSet::new(),
             waiters: 0,
@@ -196,7 +197,7 @@ impl Machine {
         std::mem::take(&mut self.dirty)
             .into_iter()
             .map(|lock| {
-                let record = self.records.get(&lock).map(Box::as_ref);
+                let record = self.records.get(&lock);
                 (lock, record)
             })
             .collect()
@@ -204,7 +205,7 @@ impl Machine {
 
     /// Returns the record of a lock.
     pub fn record(&self, lock: &LockName) -> Option<&Record> {
-        self.records.get(lock).map(Box::as_ref)
+        self.records.get(lock)
     }
 
     /// Returns the number of locks that are held, as far as they are known here.

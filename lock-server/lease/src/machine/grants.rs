@@ -41,7 +41,7 @@ impl Machine {
     /// Checks that there is a record of the lock, or room for one.
     pub(super) fn check_room(&self, lock: &LockName) -> Result<(), StoreError> {
         let most = self.limits.locks;
-        if self.records.len() < most || self.records.contains_key(lock) {
+        if self.records.len() < most || self.records.contains(lock) {
             return Ok(());
         }
         Err(limit("locks held or remembered", most))

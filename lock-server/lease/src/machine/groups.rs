@@ -201,7 +201,7 @@ impl Machine {
 
     fn check_rooms(&self, parts: &[Acquire]) -> Result<(), StoreError> {
         let room = self.limits.locks.saturating_sub(self.records.len());
-        let mut new = parts.iter().filter(|wish| !self.records.contains_key(&wish.lock));
+        let mut new = parts.iter().filter(|wish| !self.records.contains(&wish.lock));
         match new.nth(room) {
             None => Ok(()),
             Some(wish) => {
@@ -291,7 +291,7 @@ impl Machine {
 
     /// Returns the record of the first lock that a group waits for.
     pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
-        self.records.get(self.waits_for(id)?).map(Box::as_ref)
+        self.records.get(self.waits_for(id)?)
     }
 
     /// Returns whether a group can be granted. A server that shares the namespace may not have

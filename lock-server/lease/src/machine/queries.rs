@@ -33,7 +33,7 @@ impl Machine {
         };
         let mut lines = self
             .records
-            .range::<str, _>((from, Bound::Unbounded))
+            .from(from)
             .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
             .filter_map(|(lock, record)| {
                 let held = record.holders.first().map(|holder| self.info(now_ms, holder));

@@ -13,6 +13,7 @@ impl Machine {
         let Some(mut record) = self.take_out(&lock) else { return };
         if record.is_idle() && self.is_shared() && !self.dirty.contains(&lock) {
             // The engine itself deletes records that servers share.
+            self.records.drop_place(&lock);
             self.note_forgotten(Related::Lock(lock));
             return;
         }
@@ -34,7 +35,7 @@ impl Machine {
 
     /// Takes a record and its alarm out, to change it.
     pub(super) fn take_out(&mut self, lock: &LockName) -> Option<Box<Record>> {
-        let record = self.records.remove(lock)?;
+        let record = self.records.take(lock)?;
         self.held -= usize::from(!record.holders.is_empty());
         if let Some(at_ms) = self.alarm_ms(&record) {
             self.alarms.remove(&(at_ms, lock.clone(), Alarm::Record));
@@ -59,7 +60,9 @@ impl Machine {
         }
         if at_ms.is_some() || !record.is_idle() {
             self.held += usize::from(!record.holders.is_empty());
-            self.records.insert(lock, record);
+            self.records.put(lock, record);
+        } else {
+            self.records.drop_place(&lock);
         }
     }
 

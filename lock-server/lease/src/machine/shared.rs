@@ -12,7 +12,7 @@ use fence_protocol::{LeaseId, LockName, SessionId, Token};
 
 use super::groups::Group;
 use super::{Alarm, Machine};
-use crate::record::{Record, Waiter};
+use crate::record::{Holder, Record, Waiter};
 use crate::{Limits, Mode, NoSession, Session};
 
 /// State that one of several servers collects for its next commit.
@@ -232,7 +232,7 @@ impl Machine {
 
     /// Returns whether a record of the lock is loaded.
     pub fn knows(&self, lock: &LockName) -> bool {
-        self.records.contains_key(lock)
+        self.records.contains(lock)
     }
 
     /// Returns the earliest expiry of a lease that is not bound to a session. A lock-delay that
@@ -257,6 +257,7 @@ impl Machine {
     /// Unloads a lock, without changing it.
     pub fn forget(&mut self, lock: &LockName) {
         let Some(mut record) = self.take_out(lock) else { return };
+        self.records.drop_place(lock);
         for waiter in std::mem::take(&mut record.queue) {
             self.forget_waiter(lock, &waiter);
             self.forget_bond(waiter.request.session, lock, waiter.request.lease_id);
@@ -364,6 +365,10 @@ impl Machine {
     /// removes their waiters from the front of the queue. Runs before any decision on a lock.
     pub fn settle_for_others(&mut self, now_ms: u64, lock: &LockName) {
         let Some(record) = self.records.get(lock) else { return };
+        let is_settled = |holder: &Holder| holder.session.is_none() && !holder.is_unread;
+        if record.queue.is_empty() && record.holders.iter().all(is_settled) {
+            return self.pass_on(now_ms);
+        }
         let over = record.holders.iter().filter_map(|holder| {
             let ended_at_ms = self.sessions.ended_at_ms(now_ms, holder.session?)?;
             Some((holder.lease_id, ended_at_ms))

@@ -16,7 +16,7 @@ use lease::{Delivery, Machine, Record, Related, Session, place_name};
 
 use self::in_flight::InFlight;
 use self::versions::Versions;
-use super::draft::{Decisions, Draft};
+use super::draft::{Decisions, Draft, Items};
 use super::op::{Asking, Decided, Lift, Op, look_at};
 use super::pending::PendingGrant;
 use super::stored;
@@ -280,6 +280,14 @@ impl Core {
         if self.is_alone {
             return Vec::new();
         }
+        if let [Key::Lock(lock)] = &keys[..]
+            && self.machine.related(lock).is_empty()
+        {
+            if let Some(now_ms) = settle_at_ms {
+                self.machine.settle_for_others(now_ms, lock);
+            }
+            return keys;
+        }
         let mut known = Vec::with_capacity(keys.len());
         let mut open = keys;
         while let Some(key) = open.pop() {
@@ -339,8 +347,9 @@ impl Core {
             }
             batch.lives_ms = batch.lives_ms.max(self.longest_ms(lock, decided.now_ms));
             let write = self.write_of_lock(lock, decided);
-            draft.write(Key::Lock(lock.clone()), write);
+            draft.write(write);
         }
+        let mut bonds = self.machine.take_bonds();
         for id in sessions {
             let key = Key::Session(id);
             if !draft.has(&key) {
@@ -348,17 +357,13 @@ impl Core {
             }
             let ends_at_ms = self.machine.session_ends_at_ms(id).unwrap_or(0);
             batch.lives_ms = batch.lives_ms.max(ends_at_ms.saturating_sub(decided.now_ms));
-            let write = self.write_of_session(id, decided);
-            draft.write(key, write);
+            let items = bonds.remove(&id).map(|bonds| draft.bind(id, bonds));
+            let write = self.write_of_session(id, decided, items.unwrap_or_default());
+            draft.write(write);
         }
-        for (id, bonds) in self.machine.take_bonds() {
-            let key = Key::Session(id);
-            // A lease ends with its session: if the session lives on through another server, the
-            // lease does too.
-            let locks = bonds.keys().map(|(lock, _)| Key::Lock(lock.clone()));
-            let together = std::iter::once(key.clone()).chain(locks).collect();
-            draft.extend(together, u64::MAX);
-            draft.add_items(&key, stored::bonds(bonds));
+        for (id, bonds) in bonds {
+            let items = draft.bind(id, bonds);
+            draft.write(Write { key: Key::Session(id), change: Change::Keep, items });
         }
         for locks in self.machine.take_together() {
             draft.extend(locks.into_iter().map(Key::Lock).collect(), u64::MAX);
@@ -400,7 +405,7 @@ impl Core {
         Write { key, change, items: items.collect() }
     }
 
-    fn write_of_session(&mut self, id: SessionId, decided: Decided) -> Write {
+    fn write_of_session(&mut self, id: SessionId, decided: Decided, items: Items) -> Write {
         let key = Key::Session(id);
         let version = self.next_version();
         let change = match self.machine.session(id) {
@@ -414,7 +419,7 @@ impl Core {
                 Change::Put { version, value, lives_ms: until_ms.map(lives_ms) }
             }
         };
-        Write { key, change, items: Vec::new() }
+        Write { key, change, items }
     }
 
     /// Assigns the deliveries and the events to the groups whose records made them.

@@ -1,13 +1,18 @@
 //! Requests that touch the same records are decided one after the other and committed together:
 //! the draft sorts requests and writes into such groups.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
+use fence_protocol::SessionId;
 use fence_protocol::wire::event::Event;
-use lease::Delivery;
+use lease::{Bonds, Delivery};
 
 use super::op::Op;
+use super::stored;
 use crate::store::records::{Change, Group, ItemName, Key, Version, Write};
+
+/// Changes of a record's items.
+pub(super) type Items = Vec<(ItemName, Option<Vec<u8>>)>;
 
 /// Decisions of one group of the batch.
 #[derive(Default)]
@@ -33,8 +38,7 @@ struct Part {
     keys: Vec<Key>,
     before_ms: Option<u64>,
     ops: Vec<Box<dyn Op>>,
-    /// In an order that a simulation repeats.
-    writes: BTreeMap<Key, Write>,
+    writes: Vec<Write>,
 }
 
 impl Draft {
@@ -73,6 +77,14 @@ impl Draft {
 
     /// Adds records to the group that has some of them, or makes one.
     pub(super) fn extend(&mut self, keys: Vec<Key>, before_ms: u64) -> usize {
+        if let [key] = &keys[..]
+            && !self.is_alone
+            && !self.place_of.contains_key(key)
+        {
+            self.place_of.insert(key.clone(), self.parts.len());
+            self.parts.push(Part { keys, before_ms: Some(before_ms), ..Part::default() });
+            return self.parts.len() - 1;
+        }
         let mut places: Vec<usize> =
             keys.iter().filter_map(|key| self.place_of.get(key).copied()).collect();
         if self.is_alone && !self.parts.is_empty() {
@@ -97,6 +109,17 @@ impl Draft {
         place
     }
 
+    /// Puts a session into one group with the locks whose bonds to it change; returns its new
+    /// items. A lease ends with its session: if the session lives on through another server, the
+    /// lease does too.
+    pub(super) fn bind(&mut self, id: SessionId, bonds: Bonds) -> Items {
+        let key = Key::Session(id);
+        let locks = bonds.keys().map(|(lock, _)| Key::Lock(lock.clone()));
+        let together = std::iter::once(key.clone()).chain(locks).collect();
+        self.extend(together, u64::MAX);
+        stored::bonds(bonds)
+    }
+
     fn merge(&mut self, into: usize, other: usize) {
         let other = std::mem::take(&mut self.parts[other]);
         for key in &other.keys {
@@ -116,18 +139,11 @@ impl Draft {
         self.parts.get_mut(place?)
     }
 
-    /// Adds a change of a record.
-    pub(super) fn write(&mut self, key: Key, write: Write) {
-        if let Some(part) = self.part(&key) {
-            part.writes.insert(key, write);
+    /// Adds the change of a record.
+    pub(super) fn write(&mut self, write: Write) {
+        if let Some(part) = self.part(&write.key) {
+            part.writes.push(write);
         }
-    }
-
-    /// Adds changes of a record's items.
-    pub(super) fn add_items(&mut self, key: &Key, items: Vec<(ItemName, Option<Vec<u8>>)>) {
-        let Some(part) = self.part(key) else { return };
-        let empty = || Write { key: key.clone(), change: Change::Keep, items: Vec::new() };
-        part.writes.entry(key.clone()).or_insert_with(empty).items.extend(items);
     }
 
     /// Returns the groups for the store, their decisions, and the group of each key.
@@ -147,7 +163,8 @@ impl Draft {
             for key in &part.keys {
                 places.insert(key.clone(), groups.len());
             }
-            let writes: Vec<Write> = part.writes.into_values().collect();
+            let mut writes = part.writes;
+            writes.sort_unstable_by(|one, other| one.key.cmp(&other.key));
             let written = writes.iter().filter_map(|write| match &write.change {
                 Change::Keep => None,
                 Change::Put { version, .. } => Some((write.key.clone(), *version)),

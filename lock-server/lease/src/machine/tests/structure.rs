@@ -136,7 +136,8 @@ impl Run {
     /// Returns the holders that the machine shows.
     fn holders(&mut self) -> BTreeMap<LockName, (LeaseId, Token, Option<SessionId>)> {
         let now_ms = self.now_ms;
-        let names: Vec<LockName> = self.machine.records.keys().cloned().collect();
+        let names: Vec<LockName> =
+            self.machine.records.iter().map(|(lock, _)| lock.clone()).collect();
         let holder = |name: &LockName| self.machine.show(now_ms, name).holder;
         let all: Vec<_> = names.iter().map(holder).collect();
         let held =
@@ -245,10 +246,11 @@ impl Run {
             sessions.iter().map(|s| (s.session_id, s.blocked.is_none())).collect();
         let mut bonds = 0;
         let mut queued = BTreeSet::new();
-        let held = self.machine.records.values().filter(|record| !record.holders.is_empty());
+        let held = self.machine.records.iter().filter(|(_, record)| !record.holders.is_empty());
         assert_eq!(self.machine.held_count(), held.count());
         assert_eq!(self.machine.session_count(), live.len());
-        for (name, record) in &self.machine.records {
+        assert_eq!(self.machine.records.len(), self.machine.records.places());
+        for (name, record) in self.machine.records.iter() {
             assert!(!record.holders.is_empty() || record.queue.is_empty(), "{name}: an idle queue");
             if let Some(session) = record.holders.first().and_then(|holder| holder.session) {
                 assert!(live.contains_key(&session), "{name} is held by a session that is over");
