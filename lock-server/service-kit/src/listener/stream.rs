@@ -112,9 +112,10 @@ pub(super) struct Stream {
 /// Watch for a client that hangs up while its request waits.
 #[derive(Debug)]
 enum HangUp {
-    /// hyper does it, or no request waits.
+    /// hyper or the runtime does it, or no request waits.
     Watched,
-    /// hyper did not when it was polled last. It does at its next poll, unless it holds bytes.
+    /// Something arrived that hyper did not look at when it was polled last. It does at its next
+    /// poll, unless it holds bytes.
     Unwatched,
     /// hyper holds bytes; the socket is probed when this ends.
     Probing(Pin<Box<Sleep>>),
@@ -193,6 +194,8 @@ impl Stream {
         }
         match &mut self.hang_up {
             HangUp::Watched => {
+                // The runtime wakes this task when more bytes arrive, or the end.
+                ready!(self.inner.tcp().poll_read_ready(cx).map(drop));
                 self.hang_up = HangUp::Unwatched;
                 cx.waker().wake_by_ref();
                 Poll::Pending
