@@ -3,6 +3,7 @@
 mod clock;
 mod damage;
 mod formats;
+mod plain;
 mod rights;
 mod sentinel;
 
@@ -21,9 +22,17 @@ use lock_server::store::{AfterLoss, LossOptions, StoreError, StoreUrl};
 use service_kit::Kit;
 
 async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> {
+    open_in(url, "default", after_loss).await
+}
+
+async fn open_in(
+    url: &str,
+    namespace: &str,
+    after_loss: AfterLoss,
+) -> Result<RedisRecords, String> {
     let StoreUrl::Redis(target) = url.parse().unwrap() else { panic!("{url}") };
     let options = RedisRecordsOptions {
-        namespace: fence_protocol::Namespace::default(),
+        namespace: fence_protocol::Namespace::new(namespace).unwrap(),
         key_prefix: KeyPrefix::default(),
         link: fence_tests::store_options::patient().link,
         loss: LossOptions { after_loss, ..LossOptions::default() },

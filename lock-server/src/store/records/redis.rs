@@ -32,7 +32,7 @@ use service_kit::Kit;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
-use self::codec::{Commit, ServerKnowledge};
+use self::codec::{Commit, CommitScripts, ServerKnowledge};
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
@@ -109,6 +109,7 @@ impl fmt::Debug for RedisRecords {
 #[derive(Debug)]
 struct Scripts {
     commit: Script,
+    plain: Script,
     read: Script,
     items: Script,
     beat: Script,
@@ -118,14 +119,19 @@ impl Scripts {
     fn new() -> Self {
         Self {
             commit: Script::new("commit.lua", include_str!("redis/commit.lua")),
+            plain: Script::new("plain.lua", include_str!("redis/plain.lua")),
             read: Script::new("read.lua", include_str!("redis/read.lua")),
             items: Script::new("items.lua", include_str!("redis/items.lua")),
             beat: Script::new("beat.lua", include_str!("redis/beat.lua")),
         }
     }
 
-    fn all(&self) -> [&Script; 4] {
-        [&self.commit, &self.read, &self.items, &self.beat]
+    fn all(&self) -> [&Script; 5] {
+        [&self.commit, &self.plain, &self.read, &self.items, &self.beat]
+    }
+
+    fn commits(&self) -> CommitScripts<'_> {
+        CommitScripts { general: &self.commit, plain: &self.plain }
     }
 }
 
@@ -280,7 +286,7 @@ impl RedisRecords {
             sent_bound_ms.store(bound_ms, Ordering::Relaxed);
             let seen = self.seen();
             let known = ServerKnowledge { seen, sent_bound_ms: bound_ms, latest_ms, earliest_ms };
-            commit.command(&inner.scripts.commit, &inner.keys, lineage, known)
+            commit.command(inner.scripts.commits(), &inner.keys, lineage, known)
         });
         let Ran { value, lineage } = reply.await.map_err(refused).inspect_err(|error| {
             if let StoreError::Paused { left_ms } = error {

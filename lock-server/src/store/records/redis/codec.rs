@@ -1,7 +1,7 @@
-//! Batches as arguments of the scripts, and replies as records. The form is described in
-//! `commit.lua`.
+//! Batches as arguments of the scripts, and replies as records. The forms are described in
+//! `commit.lua` and `plain.lua`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ::redis::{Cmd, Value};
 use redis_link::Script;
@@ -20,6 +20,11 @@ const NUL: char = '\0';
 /// The latest time to live that Redis is given, ms; some thousand years.
 const PX_MAX: u64 = 100_000_000_000_000;
 
+/// The highest counter that a record has room for.
+const TOKEN_MAX: u64 = 999_999_999_999_999;
+/// Most records of a plain batch: Lua passes all of them to one command.
+const PLAIN_MAX: usize = 4000;
+
 /// Knowledge of the sender of a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerKnowledge {
@@ -33,25 +38,44 @@ pub(super) struct ServerKnowledge {
     pub(super) earliest_ms: u64,
 }
 
+/// The scripts that commit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CommitScripts<'s> {
+    /// For every batch.
+    pub(super) general: &'s Script,
+    /// For a [plain](is_plain) one.
+    pub(super) plain: &'s Script,
+}
+
 /// A [`Batch`] whose form was checked, to be sent in any lineage.
 pub(super) struct Commit<'b> {
     batch: &'b Batch,
+    form: Form<'b>,
+}
+
+enum Form<'b> {
+    /// One record a group.
+    Plain,
+    General(Places<'b>),
+}
+
+/// The records of a batch, each once.
+struct Places<'b> {
     keys: Vec<&'b Key>,
     /// Number of keys that are locks; they come first.
     locks: usize,
-    places: HashMap<&'b Key, usize>,
+    /// Counted from 1.
+    by_key: HashMap<&'b Key, usize>,
 }
 
-impl<'b> Commit<'b> {
-    /// # Errors
-    /// [`StoreError::Unavailable`] where the batch breaks the contract.
-    pub(super) fn new(batch: &'b Batch) -> Result<Self, StoreError> {
+impl<'b> Places<'b> {
+    fn from_batch(batch: &'b Batch) -> Self {
         let reads = || batch.groups.iter().flat_map(|group| &group.reads).map(|(key, _)| key);
         let is_lock = |key: &&Key| matches!(key, Key::Lock(_));
         let mut keys = Vec::new();
-        let mut places = HashMap::new();
+        let mut by_key = HashMap::new();
         let mut place = |key| {
-            places.entry(key).or_insert_with(|| {
+            by_key.entry(key).or_insert_with(|| {
                 keys.push(key);
                 keys.len()
             });
@@ -59,83 +83,54 @@ impl<'b> Commit<'b> {
         reads().filter(is_lock).for_each(&mut place);
         reads().filter(|key| !is_lock(key)).for_each(place);
         let locks = keys.iter().filter(|key| is_lock(key)).count();
+        Self { keys, locks, by_key }
+    }
+}
+
+impl<'b> Commit<'b> {
+    /// # Errors
+    /// [`StoreError::Unavailable`] where the batch breaks the contract.
+    pub(super) fn new(batch: &'b Batch) -> Result<Self, StoreError> {
         batch.groups.iter().try_for_each(check)?;
-        Ok(Self { batch, keys, locks, places })
+        let form = match is_plain(batch) {
+            true => Form::Plain,
+            false => Form::General(Places::from_batch(batch)),
+        };
+        Ok(Self { batch, form })
     }
 
     /// The command in a lineage.
     pub(super) fn command(
         &self,
-        script: &Script,
+        scripts: CommitScripts<'_>,
         keys: &Keys,
         lineage: &str,
         known: ServerKnowledge,
     ) -> Cmd {
-        let records: Vec<String> = self.keys.iter().map(|key| keys.record(key)).collect();
+        let batch = self.batch;
+        let (script, records): (&Script, Vec<String>) = match &self.form {
+            Form::Plain => {
+                let locks = batch.groups.iter().flat_map(|group| &group.reads);
+                (scripts.plain, locks.map(|(key, _)| keys.record(key)).collect())
+            }
+            Form::General(places) => {
+                (scripts.general, places.keys.iter().map(|key| keys.record(key)).collect())
+            }
+        };
         let Keys { lineage: own, token, paused_for, lives_until, absent, clock_ahead, .. } = keys;
         let fixed = [own, token, paused_for, lives_until, absent, clock_ahead];
         let all: Vec<&[u8]> = fixed.into_iter().chain(&records).map(|key| key.as_bytes()).collect();
         let mut command = script.call_bytes(all.into_iter());
-        command.arg(lineage).arg(known.seen).arg(self.batch.tokens).arg(self.batch.counter);
-        command
-            .arg(known.sent_bound_ms)
-            .arg(known.latest_ms)
-            .arg(known.earliest_ms)
-            .arg(self.locks);
-        command.arg(u8::from(self.batch.in_pause));
-        for group in &self.batch.groups {
-            self.group(&mut command, group, keys);
-        }
-        command
-    }
-
-    fn group(&self, command: &mut Cmd, group: &Group, keys: &Keys) {
-        let has_bounds = group.not_before_ms > 0 || group.before_ms < u64::MAX;
-        if let ([(key, version)], [write]) = (&group.reads[..], &group.writes[..])
-            && let Change::Put { version: next, value, lives_ms } = &write.change
-            && !has_bounds
-            && write.items.is_empty()
-            && group.notify.is_empty()
-        {
-            command.arg("A").arg(self.places[key]);
-            before(command, *version);
-            put(command, *next, value, *lives_ms);
-            return;
-        }
-        let length: usize = group.writes.iter().map(length).sum();
-        command.arg("?").arg(group.reads.len()).arg(length + 3 * group.notify.len());
-        command.arg(group.not_before_ms).arg(group.before_ms);
-        for (key, version) in &group.reads {
-            command.arg(self.places[key]);
-            before(command, *version);
-        }
-        for write in &group.writes {
-            self.write(command, write);
-        }
-        for (server, key) in &group.notify {
-            command.arg("N").arg(keys.channel(*server)).arg(key.text());
-        }
-    }
-
-    fn write(&self, command: &mut Cmd, write: &Write) {
-        let place = self.places[&write.key];
-        match &write.change {
-            Change::Keep => {}
-            Change::Put { version, value, lives_ms } => {
-                command.arg("P").arg(place);
-                put(command, *version, value, *lives_ms);
-            }
-            Change::Remove => {
-                command.arg("D").arg(place);
-                return;
+        command.arg(lineage).arg(known.seen).arg(batch.tokens).arg(batch.counter);
+        command.arg(known.sent_bound_ms).arg(known.latest_ms).arg(known.earliest_ms);
+        match &self.form {
+            Form::Plain => plain(&mut command, batch),
+            Form::General(places) => {
+                command.arg(places.locks).arg(u8::from(batch.in_pause));
+                batch.groups.iter().for_each(|group| places.group(&mut command, group, keys));
             }
         }
-        for (name, value) in &write.items {
-            match value {
-                Some(value) => command.arg("+").arg(place).arg(name).arg(&value[..]),
-                None => command.arg("-").arg(place).arg(name),
-            };
-        }
+        command
     }
 
     /// Decodes the reply of the script.
@@ -170,6 +165,102 @@ impl<'b> Commit<'b> {
             }
         }
         Some(Committed { base, now_ms: Some(now_ms), lineage: None, groups })
+    }
+}
+
+/// Returns whether every group reads one lock, no other reads the same, and at most replaces it.
+fn is_plain(batch: &Batch) -> bool {
+    let is_plain = |group: &Group| {
+        let is_put =
+            |write: &Write| matches!(write.change, Change::Put { .. }) && write.items.is_empty();
+        matches!(group.reads[..], [(Key::Lock(_), _)])
+            && group.writes.len() <= 1
+            && group.writes.iter().all(is_put)
+            && group.notify.is_empty()
+    };
+    let mut known = HashSet::with_capacity(batch.groups.len());
+    batch.groups.len() <= PLAIN_MAX
+        && batch.counter <= TOKEN_MAX
+        && batch.groups.iter().all(is_plain)
+        && batch.groups.iter().flat_map(|group| &group.reads).all(|(key, _)| known.insert(key))
+}
+
+/// Adds the arguments of `plain.lua` from the eighth on.
+fn plain(command: &mut Cmd, batch: &Batch) {
+    command.arg(u8::from(batch.in_pause));
+    command.arg(batch.groups.iter().map(|group| group.not_before_ms).max().unwrap_or(0));
+    let header = format!("{:015}0", batch.counter);
+    let mut record = Vec::new();
+    for group in &batch.groups {
+        for (_, version) in &group.reads {
+            before(command, *version);
+        }
+        match group.before_ms {
+            u64::MAX => command.arg(""),
+            before_ms => command.arg(before_ms),
+        };
+        let change = group.writes.first().map(|write| &write.change);
+        if let Some(Change::Put { version, value, lives_ms }) = change {
+            record.clear();
+            record.extend_from_slice(&version.0.to_be_bytes());
+            record.extend_from_slice(header.as_bytes());
+            record.extend_from_slice(value);
+            command.arg(&record[..]);
+            lives(command, *lives_ms);
+        } else {
+            command.arg("").arg("");
+        }
+    }
+}
+
+impl Places<'_> {
+    fn group(&self, command: &mut Cmd, group: &Group, keys: &Keys) {
+        let has_bounds = group.not_before_ms > 0 || group.before_ms < u64::MAX;
+        if let ([(key, version)], [write]) = (&group.reads[..], &group.writes[..])
+            && let Change::Put { version: next, value, lives_ms } = &write.change
+            && !has_bounds
+            && write.items.is_empty()
+            && group.notify.is_empty()
+        {
+            command.arg("A").arg(self.by_key[key]);
+            before(command, *version);
+            put(command, *next, value, *lives_ms);
+            return;
+        }
+        let length: usize = group.writes.iter().map(length).sum();
+        command.arg("?").arg(group.reads.len()).arg(length + 3 * group.notify.len());
+        command.arg(group.not_before_ms).arg(group.before_ms);
+        for (key, version) in &group.reads {
+            command.arg(self.by_key[key]);
+            before(command, *version);
+        }
+        for write in &group.writes {
+            self.write(command, write);
+        }
+        for (server, key) in &group.notify {
+            command.arg("N").arg(keys.channel(*server)).arg(key.text());
+        }
+    }
+
+    fn write(&self, command: &mut Cmd, write: &Write) {
+        let place = self.by_key[&write.key];
+        match &write.change {
+            Change::Keep => {}
+            Change::Put { version, value, lives_ms } => {
+                command.arg("P").arg(place);
+                put(command, *version, value, *lives_ms);
+            }
+            Change::Remove => {
+                command.arg("D").arg(place);
+                return;
+            }
+        }
+        for (name, value) in &write.items {
+            match value {
+                Some(value) => command.arg("+").arg(place).arg(name).arg(&value[..]),
+                None => command.arg("-").arg(place).arg(name),
+            };
+        }
     }
 }
 
@@ -208,6 +299,10 @@ fn before(command: &mut Cmd, version: Version) {
 
 fn put(command: &mut Cmd, version: Version, value: &[u8], lives_ms: Option<u64>) {
     command.arg(&version.0.to_be_bytes()[..]).arg(value);
+    lives(command, lives_ms);
+}
+
+fn lives(command: &mut Cmd, lives_ms: Option<u64>) {
     match lives_ms {
         Some(lives_ms) => command.arg(lives_ms.clamp(1, PX_MAX)),
         None => command.arg(""),
