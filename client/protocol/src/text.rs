@@ -20,7 +20,8 @@ macro_rules! serde_as_text {
 
         impl<'de> serde::Deserialize<'de> for $name {
             fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                from.deserialize_str($crate::text::Parse::default())
+                // Not `deserialize_str`: axum repeats a path's whole value in the error of that.
+                from.deserialize_string($crate::text::Parse::default())
             }
         }
     };
