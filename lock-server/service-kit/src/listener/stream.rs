@@ -117,7 +117,7 @@ enum HangUp {
     /// Something arrived that hyper did not look at when it was polled last. It does at its next
     /// poll, unless it holds bytes.
     Unwatched,
-    /// hyper holds bytes; the socket is probed when this ends.
+    /// hyper holds bytes; the socket is probed again when this ends.
     Probing(Pin<Box<Sleep>>),
 }
 
@@ -201,18 +201,18 @@ impl Stream {
                 Poll::Pending
             }
             HangUp::Unwatched => {
-                self.hang_up = HangUp::Probing(sleep(HANG_UP_PROBE));
-                self.poll_hang_up(cx)
-            }
-            HangUp::Probing(timer) => {
-                ready!(timer.as_mut().poll(cx));
                 let mut closed = [PollFd::new(self.inner.tcp(), PollFlags::RDHUP)];
                 if rustix::event::poll(&mut closed, Some(&Timespec::default())) == Ok(0) {
-                    self.hang_up = HangUp::Unwatched;
+                    self.hang_up = HangUp::Probing(sleep(HANG_UP_PROBE));
                     return self.poll_hang_up(cx);
                 }
                 self.peer_closed = true;
                 Poll::Ready(io::ErrorKind::BrokenPipe.into())
+            }
+            HangUp::Probing(timer) => {
+                ready!(timer.as_mut().poll(cx));
+                self.hang_up = HangUp::Unwatched;
+                self.poll_hang_up(cx)
             }
         }
     }
