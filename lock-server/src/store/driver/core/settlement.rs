@@ -1,10 +1,12 @@
 //! Settlement of a committed batch: replies to its requests, and later tokens.
 
-use fence_protocol::LockName;
+use std::collections::HashSet;
+
+use fence_protocol::{LeaseId, LockName};
 use lease::{Delivery, Record, lift};
 
 use super::{Core, Decisions, EndedBy, Flight, lock_of};
-use crate::store::driver::op::{Asking, Decided, Lift, Op as _, Remainder};
+use crate::store::driver::op::{Asking, Decided, Lift, Op, Remainder};
 use crate::store::records::{Committed, Key};
 
 impl Core {
@@ -23,15 +25,27 @@ impl Core {
         let counter = committed.base.saturating_add(batch.tokens);
         self.counter_seen = self.counter_seen.max(counter);
         self.machine.raise_counter(counter);
+        let mut received = HashSet::new();
         for (decisions, outcome) in groups.into_iter().zip(committed.groups) {
             match outcome {
-                Ok(()) => self.settle_group(decisions, decided),
+                Ok(()) => self.settle_group(decisions, decided, &mut received),
                 Err(snapshots) => self.lose(decisions, snapshots, now_ms),
             }
         }
+        if !received.is_empty() {
+            // Their first callers left while this batch was under way, and another call with the
+            // same id has the grant.
+            self.pending.retain(|op| op.withdrawn().is_none_or(|key| !received.contains(&key)));
+        }
     }
 
-    fn settle_group(&mut self, decisions: Decisions, decided: Decided) {
+    /// Adds to `received` the requests that waited and whose grant has reached a caller.
+    fn settle_group(
+        &mut self,
+        decisions: Decisions,
+        decided: Decided,
+        received: &mut HashSet<(LockName, LeaseId)>,
+    ) {
         let Decisions { ops, deliveries, written, events, keys } = decisions;
         let Lift { counter, by, .. } = decided.lift;
         self.reported.extend(events.into_iter().map(|mut event| {
@@ -69,7 +83,11 @@ impl Core {
             let lock = &delivery.lock;
             let lease_id = delivery.lease_id;
             self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(lock));
+            let granted = delivery.result.is_ok().then(|| (lock.clone(), lease_id));
             let remainder = self.waiters.deliver(delivery, decided);
+            if !matches!(remainder, Remainder::Withdraw(_)) {
+                received.extend(granted);
+            }
             self.take_on(remainder);
         }
         for lock in keys.iter().filter_map(lock_of) {

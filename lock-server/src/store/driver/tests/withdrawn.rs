@@ -1,5 +1,7 @@
 //! Requests whose outcome is unknown, and what is withdrawn of them.
 
+use tokio::sync::Semaphore;
+
 use super::super::op::Asking;
 use super::super::waiters::Waiting;
 use super::*;
@@ -58,6 +60,91 @@ async fn a_grant_to_a_retry_is_not_withdrawn() {
     retry.await.unwrap().unwrap();
     driver.inner.withdraw_abandoned();
     assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
+}
+
+/// Shared records, each of whose commits takes a permit of the gate.
+#[derive(Debug)]
+struct Gated {
+    records: MemoryRecords,
+    gate: Semaphore,
+}
+
+#[async_trait]
+impl RecordStore for Gated {
+    fn name(&self) -> &'static str {
+        "gated"
+    }
+
+    fn is_alone(&self) -> bool {
+        false
+    }
+
+    fn now_ms(&self) -> u64 {
+        self.records.now_ms()
+    }
+
+    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
+        self.records.read(keys).await
+    }
+
+    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
+        self.gate.acquire().await.unwrap().forget();
+        self.records.commit(batch).await
+    }
+}
+
+/// A caller leaves while the batch is under way in which the lock passes to its request, and a
+/// repeat of it, decided in the same batch, gets the grant: it keeps it.
+#[tokio::test]
+async fn a_grant_to_a_repeat_is_not_withdrawn_with_the_first_caller() {
+    let kit = Kit::new("lock-server");
+    let records = MemoryRecords::new(kit.clock.clone(), 0);
+    let gated = Arc::new(Gated { records, gate: Semaphore::new(2) });
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let held = driver.acquire(request("a", 0)).await.unwrap();
+    let waits = request("a", 60_000);
+    let acquire = || {
+        let driver = driver.clone();
+        let waits = waits.clone();
+        spawn(async move { driver.acquire(waits).await })
+    };
+    let first = acquire();
+    until_queued(&driver, "a", 1).await;
+    // A request that keeps the record under way, behind which the others meet.
+    let renewing = driver.clone();
+    let renewal = spawn(async move { renewing.renew(&lock("a"), held.lease_id, None).await });
+    let under_way = async |requests: usize, waiting: usize| {
+        let wait = async {
+            let is_so = || {
+                let core = &driver.inner.state().core;
+                core.in_flight.requests() == requests && core.pending.len() == waiting
+            };
+            while !is_so() {
+                tokio::task::yield_now().await;
+            }
+        };
+        let limit = Duration::from_secs(20);
+        tokio::time::timeout(limit, wait).await.expect("the requests under way");
+    };
+    under_way(1, 0).await;
+    let repeat = acquire();
+    under_way(1, 1).await;
+    let releasing = driver.clone();
+    let release = spawn(async move { releasing.release(&lock("a"), held.lease_id).await });
+    under_way(1, 2).await;
+    gated.gate.add_permits(1);
+    renewal.await.unwrap().unwrap();
+    under_way(2, 0).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+    under_way(2, 1).await;
+    gated.gate.add_permits(1_000);
+    release.await.unwrap().unwrap();
+    let grant = repeat.await.unwrap().unwrap();
+    assert_eq!(grant.lease_id, waits.lease_id);
+    // Decided behind a withdrawal, if there is one.
+    driver.renew(&lock("a"), grant.lease_id, None).await.unwrap();
+    assert_eq!(holder(&driver, "a").await, Some(waits.lease_id));
 }
 
 /// An id that another owner asks for is no retry: what is to be withdrawn stays so.
