@@ -147,10 +147,13 @@ async fn running(
     bench.contended("running server", &[&redis.baton()?, &server]).await
 }
 
-/// Leases in Redis, and in memory beside a handler on that Redis.
+/// Leases in Redis beside that Redis itself and beside a thin handler on it, and in memory beside
+/// that handler.
 async fn on_redis(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {
     let server = redis.lock_servers("lock-server", 1, &[]).await?;
+    let handler = redis.thin_handler().await?;
     bench.distinct("redis", &[&redis.raw()?, &server]).await?;
+    bench.distinct("redis, beside a thin handler", &[&handler, &server]).await?;
     bench.contended("redis", &[&redis.baton()?, &server]).await?;
     let quiet = redis.lock_servers("--event-history 0", 1, &["--event-history", "0"]).await?;
     let most = bench.load.clients();
@@ -163,7 +166,6 @@ async fn on_redis(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {
     two.end().await;
 
     let memory = Peer::lock_server("lock-server", "memory:", Vec::new()).await?;
-    let handler = redis.thin_handler().await?;
     bench.distinct("memory", &[&handler, &memory]).await?;
     bench.contended("memory", &[&redis.baton()?, &memory]).await
 }
