@@ -98,7 +98,7 @@ pub struct Snapshot {
     pub version: Version,
     /// The counter's value before the tokens that the value names as new; see [`Change::Put`].
     pub base: u64,
-    /// Value that was written; empty where there is no record.
+    /// Value that was written; empty where there is no record, or none that can be read.
     pub value: Vec<u8>,
     /// The items in the order of their names; of a session none, see [`RecordStore::items`].
     pub items: Vec<(ItemName, Vec<u8>)>,
@@ -114,6 +114,11 @@ impl Snapshot {
         let value = Vec::new();
         let items = Vec::new();
         Self { key, version: Version::ABSENT, base: 0, value, items, shift_ms: 0 }
+    }
+
+    /// A key that no lock server has written: of no version that a write has, and without a value.
+    pub fn unreadable(key: Key) -> Self {
+        Self { version: Version(u64::MAX), ..Self::absent(key) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Records in Redis: one script commits, and does not know what a lock is.
 //!
-//! Any number of lock servers may serve one Redis. `redis/commit.lua` says how records are kept,
+//! Any number of lock servers may serve one Redis. `redis/head.lua` says how records are kept,
 //! and `redis/lineage.rs` when Redis is not trusted any more. A loss of memory begins a new
 //! lineage, and then no lease begins for as long as a lost one may live: the latest moment until
 //! which one does stands in Redis, is raised in coarse steps by the commits, and is known to every
@@ -118,8 +118,14 @@ struct Scripts {
 impl Scripts {
     fn new() -> Self {
         Self {
-            commit: Script::new("commit.lua", include_str!("redis/commit.lua")),
-            plain: Script::new("plain.lua", include_str!("redis/plain.lua")),
+            commit: Script::new(
+                "commit.lua",
+                concat!(include_str!("redis/head.lua"), include_str!("redis/commit.lua")),
+            ),
+            plain: Script::new(
+                "plain.lua",
+                concat!(include_str!("redis/head.lua"), include_str!("redis/plain.lua")),
+            ),
             read: Script::new("read.lua", include_str!("redis/read.lua")),
             items: Script::new("items.lua", include_str!("redis/items.lua")),
             beat: Script::new("beat.lua", include_str!("redis/beat.lua")),

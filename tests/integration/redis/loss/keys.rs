@@ -62,22 +62,24 @@ async fn a_new_server_finds_a_lower_counter() {
     assert!(next.token > grant.token, "{next:?} after {grant:?}");
 }
 
-/// A queue of another type stops its own lock alone: other locks are served.
+/// A lock or a queue of another type stops its own lock alone: others that are passed on in the
+/// same moment are.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_queue_of_another_type_holds_up_no_other_lock() {
+async fn a_lock_or_queue_of_another_type_holds_up_no_other_lock() {
     let redis = Redis::start().await;
     let store = server_at(&redis.url(), AfterLoss::Grant).await;
     let mut waiting = Vec::new();
-    for lock in ["a", "b"] {
+    for lock in ["a", "b", "c"] {
         store.acquire(request(lock, 10_000, 0)).await.unwrap();
         let own = store.clone();
         waiting
             .push(tokio::spawn(async move { own.acquire(request(lock, 5_000, PATIENT_MS)).await }));
         super::super::kinds::queue_of(&store, lock, 1).await;
     }
-    let queue = "{fence:default}:lock:a#";
-    let _: u64 = redis.run(&["DEL", queue]).await;
-    let _: () = redis.run(&["SET", queue, "x"]).await;
-    waiting.remove(1).await.unwrap().unwrap();
-    waiting[0].abort();
+    for damaged in ["{fence:default}:lock:a#", "{fence:default}:lock:b"] {
+        let _: u64 = redis.run(&["DEL", damaged]).await;
+        let _: () = redis.run(&["SET", damaged, "x"]).await;
+    }
+    waiting.remove(2).await.unwrap().unwrap();
+    waiting.iter().for_each(|waiting| waiting.abort());
 }

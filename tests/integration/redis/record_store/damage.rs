@@ -2,22 +2,29 @@
 
 use super::*;
 
-/// Nothing of the batch is committed, and the error names the key.
+/// Others in the batch are committed, by either script.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_key_of_another_kind_refuses_the_batch() {
+async fn a_key_of_another_kind_refuses_its_group_alone() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     let key = "{fence:default}:lock:a";
     for foreign in [&["LPUSH", key, "x"][..], &["HSET", key, "x", "y"], &["SET", key, "short"]] {
         let _: redis::Value = redis.run(foreign).await;
-        let (_, before) = one.read(&[]).await.unwrap();
-        let both = ["b", "a", "c"].map(|name| grant(name, 1_000).groups.remove(0));
-        let both = Batch { groups: both.into(), tokens: 3, ..Batch::default() };
-        let Err(StoreError::Unavailable(why)) = one.commit(both).await else { panic!() };
-        assert!(why.contains(key) && why.contains("nothing was done"), "{why}");
-        let (found, counter) = one.read(&[lock("b"), lock("c")]).await.unwrap();
-        assert_eq!(found, [lock("b"), lock("c")].map(Snapshot::absent));
-        assert_eq!(counter, before);
+        for is_plain in [true, false] {
+            let mut groups = ["b", "a", "c"].map(|name| grant(name, 1_000).groups.remove(0));
+            if !is_plain {
+                groups[2].writes[0].items.push(("i".to_owned(), Some(vec![1])));
+            }
+            let all = Batch { groups: groups.into(), tokens: 3, ..Batch::default() };
+            let outcome = one.commit(all).await.unwrap().groups;
+            let unreadable = vec![Snapshot::unreadable(lock("a"))];
+            assert_eq!(outcome, [Ok(()), Err(unreadable), Ok(())]);
+            for name in ["b", "c"] {
+                let found = read(&one, &lock(name)).await;
+                assert_eq!(found.items.len(), usize::from(name == "c" && !is_plain));
+                write(&one, found.version, remove(&lock(name))).await.unwrap();
+            }
+        }
         let Err(StoreError::Unavailable(why)) = one.read(&[lock("a")]).await else { panic!() };
         assert!(why.contains(key), "{why}");
         assert!(matches!(one.items(&lock("a"), None, 9).await, Err(StoreError::Unavailable(_))));
@@ -34,12 +41,14 @@ async fn a_text_that_is_no_record_is_not_read_as_one() {
     let text = "a text that someone has put here";
     let _: () = redis.run(&["SET", "{fence:default}:lock:a", text]).await;
     assert!(matches!(one.read(&[lock("a")]).await, Err(StoreError::Unavailable(_))));
-    assert!(matches!(one.commit(grant("a", 1_000)).await, Err(StoreError::Unknown(_))));
+    let outcome = one.commit(grant("a", 1_000)).await.unwrap().groups;
+    assert_eq!(outcome, [Err(vec![Snapshot::unreadable(lock("a"))])]);
     let found: String = redis.run(&["GET", "{fence:default}:lock:a"]).await;
     assert_eq!(found, text);
 }
 
-/// The outcome of such a batch is not known: the script failed in its middle.
+/// The outcome of a batch that writes such items is not known: the script failed in its middle. One
+/// that only finds them refuses their group.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn items_of_another_kind_are_an_error() {
     let redis = Redis::start().await;
@@ -61,6 +70,17 @@ async fn items_of_another_kind_are_an_error() {
     assert_eq!(read(&one, &key).await.items, []);
     let _: redis::Value = redis.run(&["SET", items, "x"]).await;
     assert!(matches!(one.read(std::slice::from_ref(&key)).await, Err(StoreError::Unavailable(_))));
+    for is_plain in [true, false] {
+        let mut groups = ["b", "a"].map(|name| grant(name, 1_000).groups.remove(0));
+        if !is_plain {
+            groups[0].writes[0].items.push(("i".to_owned(), Some(vec![1])));
+        }
+        let both = Batch { groups: groups.into(), tokens: 2, ..Batch::default() };
+        let outcome = one.commit(both).await.unwrap().groups;
+        assert_eq!(outcome, [Ok(()), Err(vec![Snapshot::unreadable(key.clone())])]);
+        let found = read(&one, &lock("b")).await;
+        write(&one, found.version, remove(&lock("b"))).await.unwrap();
+    }
     let mut second = put(&key, "y");
     second.items.push(("i".to_owned(), Some(vec![2])));
     let groups = vec![group(&[(&key, first)], vec![second])];

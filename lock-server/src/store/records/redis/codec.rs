@@ -1,5 +1,5 @@
 //! Batches as arguments of the scripts, and replies as records. The forms are described in
-//! `commit.lua` and `plain.lua`.
+//! `head.lua`, `commit.lua` and `plain.lua`.
 
 use std::collections::{HashMap, HashSet};
 
@@ -123,10 +123,11 @@ impl<'b> Commit<'b> {
         let mut command = script.call_bytes(all.into_iter());
         command.arg(lineage).arg(known.seen).arg(batch.tokens).arg(batch.counter);
         command.arg(known.sent_bound_ms).arg(known.latest_ms).arg(known.earliest_ms);
+        command.arg(u8::from(batch.in_pause));
         match &self.form {
             Form::Plain => plain(&mut command, batch),
             Form::General(places) => {
-                command.arg(places.locks).arg(u8::from(batch.in_pause));
+                command.arg(places.locks);
                 batch.groups.iter().for_each(|group| places.group(&mut command, group, keys));
             }
         }
@@ -156,7 +157,10 @@ impl<'b> Commit<'b> {
             let mut parts = array(refused)?.into_iter();
             let at = usize::try_from(number(parts.next()?)?).ok()?.checked_sub(1)?;
             let reads = &self.batch.groups.get(at)?.reads;
-            let read = reads.iter().map(|(key, _)| snapshot(key, parts.next()?, parts.next()?));
+            let read = reads.iter().map(|(key, _)| {
+                let read = snapshot(key, parts.next()?, parts.next()?);
+                Some(read.unwrap_or_else(|| Snapshot::unreadable(key.clone())))
+            });
             let snapshots = read.collect::<Option<Vec<_>>>()?;
             if parts.next().is_some()
                 || std::mem::replace(groups.get_mut(at)?, Err(snapshots)).is_err()
@@ -185,9 +189,8 @@ fn is_plain(batch: &Batch) -> bool {
         && batch.groups.iter().flat_map(|group| &group.reads).all(|(key, _)| known.insert(key))
 }
 
-/// Adds the arguments of `plain.lua` from the eighth on.
+/// Adds the arguments of `plain.lua` from the ninth on.
 fn plain(command: &mut Cmd, batch: &Batch) {
-    command.arg(u8::from(batch.in_pause));
     command.arg(batch.groups.iter().map(|group| group.not_before_ms).max().unwrap_or(0));
     let header = format!("{:015}0", batch.counter);
     let mut record = Vec::new();
@@ -366,7 +369,7 @@ fn unreadable(what: &str) -> StoreError {
     ))
 }
 
-/// A record with its items, where they were asked for.
+/// A record with its items, where they were asked for; `None` if no lock server has written it.
 fn snapshot(key: &Key, value: Value, items: Value) -> Option<Snapshot> {
     let mut value = match value {
         Value::Nil => return Some(Snapshot::absent(key.clone())),

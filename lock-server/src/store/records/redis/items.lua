@@ -1,6 +1,6 @@
 -- A page of the items of one record; nothing is changed.
 --
--- KEYS[1] lineage  [2] absent  [3] the record, see commit.lua
+-- KEYS[1] lineage  [2] absent  [3] the record, see head.lua
 -- ARGV[1] the lineage that the caller verified  [2] where the page begins, as ZRANGEBYLEX takes it
 --     [3] how many items
 --

@@ -1,6 +1,6 @@
 -- Records as they stand, with the items of locks; nothing is changed.
 --
--- KEYS[1] lineage  [2] token  [3] absent  [4] clock-ahead  [5...] records, see commit.lua
+-- KEYS[1] lineage  [2] token  [3] absent  [4] clock-ahead  [5...] records, see head.lua
 -- ARGV[1] the lineage that the caller verified  [2] the highest counter that it saw
 --     [3...] for each record '1' where its items are wanted
 --

@@ -1,7 +1,7 @@
 -- Writes, so that a WAIT behind it on the same connection waits for everything up to here.
 --
 -- KEYS[1] lineage  [2] the highest token that is known to be with enough replicas  [3] token
---     [4] absent, see commit.lua
+--     [4] absent, see head.lua
 -- ARGV[1] the lineage in which the grants were made  [2] such a token of the caller
 --
 -- Post: { counter: tokens up to it were taken before, the highest token that is known } | LINEAGE
