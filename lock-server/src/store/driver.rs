@@ -11,6 +11,7 @@
 //! | `core.rs` | what is known; decides a batch, settles its commit |
 //! | `core/in_flight.rs` | batches that are under way, and what waits for them |
 //! | `core/uncommitted.rs` | decisions that lost a race, or that the store could not commit |
+//! | `turn.rs` | what one turn of the event loop brings, decided together |
 //! | `requests.rs` | the requests of the API |
 //! | `draft.rs` | sorts requests that touch the same records into groups |
 //! | `pending.rs` | grants that the engine has to confirm before their callers get them |
@@ -29,6 +30,7 @@ mod shown;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod turn;
 mod waiters;
 
 use std::collections::BTreeSet;
@@ -50,7 +52,7 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 use self::core::{Core, Flight};
-use self::op::{Call, Op, Tokens};
+use self::op::{Call, Tokens};
 use self::pending::PendingGrant;
 use self::waiters::{Answered, Waiting};
 use super::figures::{StoreTimes, show_held};
@@ -60,8 +62,6 @@ use super::{
     StoreError, report_waiting,
 };
 
-/// Most requests that may wait for a decision; more are refused, not queued.
-const INBOX: usize = 16_384;
 /// Name of the readiness check of a driver that may have to stop.
 const CHECK: &str = "journal";
 
@@ -98,6 +98,8 @@ struct DriverState {
     committed: u64,
     /// Time of the next wake-up of the background.
     wakes_at_ms: u64,
+    /// The requests that wait are decided at the end of a turn of an event loop.
+    is_turn_awaited: bool,
     /// Sessions whose leases are being ended.
     clearing: BTreeSet<SessionId>,
 }
@@ -156,6 +158,7 @@ impl Driver {
             core,
             committed,
             wakes_at_ms: u64::MAX,
+            is_turn_awaited: false,
             clearing: BTreeSet::new(),
         });
         let times = StoreTimes::new(&kit.metrics);
@@ -247,37 +250,6 @@ impl DriverInner {
         self.kit.clock.monotonic_ms().saturating_sub(at_ms)
     }
 
-    /// Queues a request, and decides it at once unless it has to wait for a batch that is under
-    /// way.
-    fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
-        if self.local.get().is_none()
-            && let Ok(here) = Handle::try_current()
-            && is_local(&here)
-        {
-            let _ = self.local.set(here);
-        }
-        let flight = {
-            let state = &mut *self.state();
-            if let Some(reason) = &state.core.failed {
-                let text = format!("the lease store failed: {reason}; restart this server");
-                return Err(StoreError::Unavailable(text));
-            }
-            if state.core.pending.len() + state.core.in_flight.held_back() >= INBOX {
-                return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
-            }
-            state.core.pending.push_back(op);
-            self.take_off(state)
-        };
-        self.fly(flight);
-        Ok(())
-    }
-
-    /// Decides the waiting requests and everything due, unless enough batches are under way.
-    fn lead(self: &Arc<Self>) {
-        let flight = self.take_off(&mut self.state());
-        self.fly(flight);
-    }
-
     /// Commits until no batch is left. A commit that is not ready at once is awaited in its own
     /// task, on the thread that sent it; if requests come on current-thread runtimes, on one of
     /// those.
@@ -314,18 +286,22 @@ impl DriverInner {
         }
     }
 
-    /// Returns the next batch for the store; `None` if it has to wait for one that is under way.
-    /// Without other servers, batches without changes are settled at once.
-    fn take_off(&self, state: &mut DriverState) -> Option<Flight> {
+    /// `true` if the store has room for another batch beside those under way.
+    fn may_take_off(&self, state: &DriverState) -> bool {
         let in_flight = &state.core.in_flight;
         let waiting = state.core.pending.len();
-        let is_free = match in_flight.count() {
+        match in_flight.count() {
             0 => true,
             1 if in_flight.drains() => false,
             1 => self.store.overlap_min(in_flight.requests()).is_some_and(|min| waiting >= min),
             _ => false,
-        };
-        if !is_free {
+        }
+    }
+
+    /// Returns the next batch for the store; `None` if it has to wait for one that is under way.
+    /// Without other servers, batches without changes are settled at once.
+    fn take_off(&self, state: &mut DriverState) -> Option<Flight> {
+        if !self.may_take_off(state) {
             return None;
         }
         loop {

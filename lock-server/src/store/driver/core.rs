@@ -179,10 +179,12 @@ impl Core {
             draft.extend(keys, before_ms);
         }
         let ops: Vec<Box<dyn Op>> = self.pending.drain(..count).collect();
-        let retries: Vec<&Acquire> = ops.iter().filter_map(|op| self.retry(&**op)).collect();
-        for Acquire { lock, lease_id, .. } in retries {
-            // Its caller has retried: the grant must not be withdrawn.
-            self.abandoned.retain(|(locks, id)| id != lease_id || !locks.contains(lock));
+        if !self.abandoned.is_empty() {
+            let retries: Vec<&Acquire> = ops.iter().filter_map(|op| self.retry(&**op)).collect();
+            for Acquire { lock, lease_id, .. } in retries {
+                // Its caller has retried: the grant must not be withdrawn.
+                self.abandoned.retain(|(locks, id)| id != lease_id || !locks.contains(lock));
+            }
         }
         let mut ops = VecDeque::from(self.without_void(ops));
         while let Some(mut op) = ops.pop_front() {

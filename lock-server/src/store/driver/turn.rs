@@ -1,0 +1,83 @@
+//! Requests are not decided one by one: a larger batch costs little more than a small one, so what
+//! arrives in one turn of the event loop is decided together at its end.
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+use super::op::Op;
+use super::{DriverInner, is_local};
+use crate::store::StoreError;
+
+/// Most requests that may wait for a decision; more are refused, not queued.
+const INBOX: usize = 16_384;
+
+impl DriverInner {
+    /// Queues a request. Unless it has to wait for a batch that is under way, it is decided
+    /// together with all others of this turn of the event loop.
+    pub(super) fn submit(self: &Arc<Self>, op: Box<dyn Op>) -> Result<(), StoreError> {
+        let here = Handle::try_current().ok();
+        if self.local.get().is_none()
+            && let Some(here) = here.as_ref().filter(|here| is_local(here))
+        {
+            let _ = self.local.set(here.clone());
+        }
+        {
+            let state = &mut *self.state();
+            if let Some(reason) = &state.core.failed {
+                let text = format!("the lease store failed: {reason}; restart this server");
+                return Err(StoreError::Unavailable(text));
+            }
+            if state.core.pending.len() + state.core.in_flight.held_back() >= INBOX {
+                return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
+            }
+            state.core.pending.push_back(op);
+            if !self.may_take_off(state) || here.is_some() && state.is_turn_awaited {
+                return Ok(());
+            }
+            state.is_turn_awaited = here.is_some();
+        }
+        if here.is_some() {
+            self.kit.tasks.spawn_here(Turn { inner: self.clone(), is_over: false }.end());
+        } else {
+            self.lead();
+        }
+        Ok(())
+    }
+
+    /// Decides the waiting requests and everything due, unless enough batches are under way.
+    pub(super) fn lead(self: &Arc<Self>) {
+        let flight = {
+            let state = &mut *self.state();
+            state.is_turn_awaited = false;
+            self.take_off(state)
+        };
+        self.fly(flight);
+    }
+}
+
+/// A turn of the event loop: what is submitted in it is decided together.
+struct Turn {
+    inner: Arc<DriverInner>,
+    is_over: bool,
+}
+
+impl Turn {
+    /// Decides once the runtime has looked at the sockets, and run the tasks that these woke.
+    async fn end(mut self) {
+        tokio::task::yield_now().await;
+        self.inner.lead();
+        self.is_over = true;
+    }
+}
+
+impl Drop for Turn {
+    /// The runtime of a thread may end before the turn does: the requests of the others are then
+    /// decided elsewhere.
+    fn drop(&mut self) {
+        if !self.is_over {
+            let inner = self.inner.clone();
+            self.inner.kit.tasks.spawn(async move { inner.lead() });
+        }
+    }
+}
