@@ -7,6 +7,7 @@ mod error;
 mod events;
 mod finish;
 mod floor;
+mod found;
 mod guards;
 mod inspect;
 mod metadata;
@@ -33,6 +34,7 @@ use tokio::sync::Semaphore;
 
 pub(crate) use access::need;
 use finish::FinishLayer;
+pub(crate) use found::found;
 pub(crate) use guards::READS_MAX as GUARD_READS_MAX;
 
 use crate::counters::{Counters, Operation};

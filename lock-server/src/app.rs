@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use service_kit::health::Status;
-use service_kit::http::{ApiRouter, Fold, HttpOptions};
+use service_kit::http::{ApiRouter, Fold, HttpOptions, LockRoute};
 use service_kit::listener::{
     self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
@@ -119,11 +119,16 @@ pub async fn router(
         counters: Counters::new(&kit.metrics),
         kit: kit.clone(),
     };
-    let routes = api::router(Arc::new(service)).merge(operational);
+    let service = Arc::new(service);
+    let gate = settings.access.start(kit);
+    let found = api::found(&service).into_iter();
+    let found = found.map(|route| access_control::protect_found(route, &gate, api::need));
+    let found: Vec<LockRoute> = found.collect();
+    let routes = api::router(service).merge(operational);
     let routes = if settings.has_ui { routes.merge(ui::router()) } else { routes };
-    let routes = access_control::protect(routes, settings.access.start(kit), api::need);
+    let routes = access_control::protect(routes, gate, api::need);
     let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
-    Ok(http::finish(routes, kit, options, &settings.host_names))
+    Ok(http::finish_with(routes, &found, kit, options, &settings.host_names))
 }
 
 impl App {

@@ -3,6 +3,7 @@
 
 mod audit;
 mod commands;
+mod found;
 mod groups;
 mod leases;
 mod limits;

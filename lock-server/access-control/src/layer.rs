@@ -6,11 +6,12 @@ use std::sync::{Arc, OnceLock};
 use axum::Router;
 use axum::body::{Body, HttpBody as _};
 use axum::extract::{FromRequestParts as _, MatchedPath, Query, RawPathParams, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use serde::Deserialize;
-use service_kit::http::RequestId;
+use service_kit::http::{LockRoute, RequestId};
 use service_kit::problem::{Reject, problem_of};
 
 use crate::audit::Line;
@@ -89,6 +90,29 @@ pub fn protect(
     router.route_layer(from_fn_with_state(Layer { gate, map: Arc::new(map) }, pass))
 }
 
+/// Puts `gate` around a route that is found without the router, as [`protect`] does around the same
+/// route of the router.
+pub fn protect_found(
+    route: LockRoute,
+    gate: &Gate,
+    map: impl Fn(&RequestTarget<'_>) -> Need + Send + Sync + 'static,
+) -> LockRoute {
+    if gate.is_open() {
+        return route;
+    }
+    let layer = Layer { gate: gate.clone(), map: Arc::new(map) };
+    route.around(move |lock, request, inner| {
+        let layer = layer.clone();
+        let inner = inner.clone();
+        Box::pin(async move {
+            let params = [("lock".to_owned(), lock.as_str().to_owned())];
+            let (parts, body) = request.into_parts();
+            let route = inner.name();
+            layer.admit(route, &params, parts, body, |request| inner.handle(lock, request)).await
+        })
+    })
+}
+
 async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     let params: Vec<(String, String)> = RawPathParams::from_request_parts(&mut parts, &())
@@ -96,31 +120,47 @@ async fn pass(State(layer): State<Layer>, request: Request, next: Next) -> Respo
         .map(|all| all.iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
         .unwrap_or_default();
     let route = parts.extensions.get::<MatchedPath>().map(|path| path.as_str().to_owned());
-    let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
-    let target =
-        RequestTarget::new(&method, route.as_deref().unwrap_or_default(), &parts.uri, &params);
-    let need = match target.route {
-        "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
-        "/livez" | "/readyz" => Need::Public,
-        "/version" | "/metrics" | "/openapi.json" => Need::Known,
-        _ => (layer.map)(&target),
-    };
-    let mut account = Account::new(layer.gate, &parts, &need);
-    match account.gate.admit(&parts, &need) {
-        Ok(caller) => account.caller = caller,
-        Err(Refused { reject, caller }) => {
-            account.caller = caller;
-            return account.answered(refusal(reject, &body));
+    let route = route.unwrap_or_default();
+    layer.admit(&route, &params, parts, body, |request| next.run(request)).await
+}
+
+impl Layer {
+    /// Lets a request pass that may, and accounts for it.
+    async fn admit<F: Future<Output = Response>>(
+        self,
+        route: &str,
+        params: &[(String, String)],
+        mut parts: Parts,
+        body: Body,
+        handle: impl FnOnce(Request) -> F,
+    ) -> Response {
+        let layer = self;
+        let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
+        let target = RequestTarget::new(&method, route, &parts.uri, params);
+        let need = match target.route {
+            "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
+            "/livez" | "/readyz" => Need::Public,
+            "/version" | "/metrics" | "/openapi.json" => Need::Known,
+            _ => (layer.map)(&target),
+        };
+        let mut account = Account::new(layer.gate, &parts, &need);
+        match account.gate.admit(&parts, &need) {
+            Ok(caller) => account.caller = caller,
+            Err(Refused { reject, caller }) => {
+                account.caller = caller;
+                return account.answered(refusal(reject, &body));
+            }
         }
+        if let Err(reject) = account.begin() {
+            return refusal(reject, &body);
+        }
+        let act =
+            Act { gate: account.gate.clone(), line: account.line.clone(), verb: OnceLock::new() };
+        account.caller.act = Some(Arc::new(act));
+        parts.extensions.insert(account.caller.clone());
+        let response = handle(Request::from_parts(parts, body)).await;
+        account.answered(response)
     }
-    if let Err(reject) = account.begin() {
-        return refusal(reject, &body);
-    }
-    let act = Act { gate: account.gate.clone(), line: account.line.clone(), verb: OnceLock::new() };
-    account.caller.act = Some(Arc::new(act));
-    parts.extensions.insert(account.caller.clone());
-    let response = next.run(Request::from_parts(parts, body)).await;
-    account.answered(response)
 }
 
 /// Response of a refusal by the gate. If the request's body stays unread, the connection cannot

@@ -26,6 +26,6 @@ mod sessions;
 pub use caller::{Caller, Hold, Waiting};
 pub use flags::AccessFlags;
 pub use gate::{Gate, Need};
-pub use layer::{RequestTarget, protect};
+pub use layer::{RequestTarget, protect, protect_found};
 pub use list::{AccessList, Limits, ListError, Principal};
 pub use rights::{Grant, Pattern, Scope, Verb};

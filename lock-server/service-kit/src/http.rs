@@ -3,6 +3,7 @@
 mod caller_site;
 mod edge;
 mod fold;
+mod lock_route;
 mod router;
 
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use crate::request::BODY_BYTES;
 
 pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
+pub use lock_route::LockRoute;
 pub use router::{ApiFuture, ApiRouter, HandlerFuture};
 
 pub use crate::request::{RequestId, X_REQUEST_ID};
@@ -54,13 +56,28 @@ impl Default for HttpOptions {
 /// address, not `localhost` and none of `names` are 421, and those that a browser sends for a page
 /// of another origin are 403.
 pub fn finish(router: Router, kit: &Kit, options: HttpOptions, names: &HostNames) -> ApiRouter {
+    finish_with(router, &[], kit, options, names)
+}
+
+/// As [`finish`], with routes of the router that are found without its search.
+pub fn finish_with(
+    router: Router,
+    found: &[LockRoute],
+    kit: &Kit,
+    options: HttpOptions,
+    names: &HostNames,
+) -> ApiRouter {
+    let edge = edge::EdgeLayer::new(kit, options, names);
+    let found = found.iter();
+    let found = found.map(|route| (route.clone(), edge.clone().with_route(route.name()).layer(())));
+    let found = found.collect();
     let routes = router
         .fallback(not_found)
         .method_not_allowed_fallback(method_not_allowed)
-        .layer(edge::EdgeLayer::new(kit, options, names))
+        .layer(edge)
         // Handlers become routes here, once; otherwise it would happen for every request.
         .with_state(());
-    ApiRouter::new(routes, options.folds)
+    ApiRouter::new(routes, found, options.folds)
 }
 
 /// Puts the same around one handler that serves every path and method, without the cost of looking

@@ -76,6 +76,13 @@ pub(super) struct Edge<S> {
     route: Arc<Route>,
 }
 
+impl Edge<()> {
+    /// The same route around a handler.
+    pub(super) fn around<S>(&self, inner: S) -> Edge<S> {
+        Edge { inner, route: self.route.clone() }
+    }
+}
+
 impl<S> Service<Request> for Edge<S>
 where
     S: Service<Request, Response = Response, Error = Infallible>,

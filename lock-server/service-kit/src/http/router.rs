@@ -12,10 +12,12 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::future::RouteFuture;
+use fence_protocol::LockName;
 use tower::Service;
 
 use super::edge::{Edge, EdgeFuture};
 use super::fold::{Fold, fold_name};
+use super::lock_route::LockRoute;
 
 /// A router that is ready to be served; [`finish`](super::finish) or
 /// [`finish_single`](super::finish_single) makes it. Cheap to clone.
@@ -27,17 +29,27 @@ pub struct ApiRouter(Kind);
 
 #[derive(Clone, Debug)]
 enum Kind {
-    Routes { routes: Router, folds: &'static [Fold] },
+    Routes { routes: Router, found: Arc<[FoundRoute]>, folds: &'static [Fold] },
     Single(Edge<SingleHandler>),
 }
 
+type FoundRoute = (LockRoute, Edge<()>);
+
 impl ApiRouter {
-    pub(super) fn new(routes: Router, folds: &'static [Fold]) -> Self {
-        Self(Kind::Routes { routes, folds })
+    pub(super) fn new(routes: Router, found: Arc<[FoundRoute]>, folds: &'static [Fold]) -> Self {
+        Self(Kind::Routes { routes, found, folds })
     }
 
     pub(super) fn single(handler: Edge<SingleHandler>) -> Self {
         Self(Kind::Single(handler))
+    }
+}
+
+fn fold<B>(request: &mut Request<B>, folds: &[Fold]) {
+    let path = request.uri().path();
+    if let Some(fold) = folds.iter().find(|fold| path.starts_with(fold.prefix)) {
+        let uri = std::mem::take(request.uri_mut());
+        *request.uri_mut() = fold_name(fold, uri);
     }
 }
 
@@ -70,7 +82,27 @@ impl Service<Request> for SingleHandler {
     }
 }
 
-/// The reply of a [`SingleHandler`], to come.
+/// The handler of one request of a [`LockRoute`].
+struct FoundHandler {
+    route: LockRoute,
+    lock: LockName,
+}
+
+impl Service<Request> for FoundHandler {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = SingleFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> SingleFuture {
+        SingleFuture(self.route.handle(self.lock.clone(), request))
+    }
+}
+
+/// The reply of a [`SingleHandler`] or a [`FoundHandler`], to come.
 pub(super) struct SingleFuture(HandlerFuture);
 
 impl Future for SingleFuture {
@@ -110,7 +142,7 @@ impl Future for ApiFuture {
 
 impl From<Router> for ApiRouter {
     fn from(routes: Router) -> Self {
-        Self::new(routes, &[])
+        Self::new(routes, Arc::new([]), &[])
     }
 }
 
@@ -131,13 +163,20 @@ where
     fn call(&mut self, mut request: Request<B>) -> ApiFuture {
         match &mut self.0 {
             Kind::Single(handler) => ApiFuture(Reply::Single(handler.call(request.map(Body::new)))),
-            Kind::Routes { routes, folds } => {
-                let path = request.uri().path();
-                if let Some(fold) = folds.iter().find(|fold| path.starts_with(fold.prefix)) {
-                    let uri = std::mem::take(request.uri_mut());
-                    *request.uri_mut() = fold_name(fold, uri);
+            Kind::Routes { routes, found, folds } => {
+                let found = found
+                    .iter()
+                    .find_map(|(route, edge)| route.find(&request).map(|lock| (route, edge, lock)));
+                if found.as_ref().is_none_or(|(route, ..)| route.is_folded) {
+                    fold(&mut request, folds);
                 }
-                ApiFuture(Reply::Route(routes.call(request)))
+                match found {
+                    Some((route, edge, lock)) => {
+                        let mut handler = edge.around(FoundHandler { route: route.clone(), lock });
+                        ApiFuture(Reply::Single(handler.call(request.map(Body::new))))
+                    }
+                    None => ApiFuture(Reply::Route(routes.call(request))),
+                }
             }
         }
     }

@@ -1,0 +1,78 @@
+//! Routes that are found without the router's search.
+
+use std::fmt;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::Method;
+use fence_protocol::LockName;
+
+use super::router::HandlerFuture;
+
+type LockHandler = dyn Fn(LockName, Request) -> HandlerFuture + Send + Sync;
+
+/// A route of a lock that most requests take: it is found by the beginning and the end of its path.
+///
+/// The router has the same route. It gets what is found here only by looking closer: other methods,
+/// names that are encoded, and names that are none. Cheap to clone.
+#[derive(Clone)]
+pub struct LockRoute {
+    /// The route as the router has it, for metrics and spans.
+    name: &'static str,
+    /// Its path before the name, and after it.
+    ends: (&'static str, &'static str),
+    /// The handler gets the path with the name as one segment.
+    pub(super) is_folded: bool,
+    handler: Arc<LockHandler>,
+}
+
+impl fmt::Debug for LockRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRoute").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+impl LockRoute {
+    /// A route with one capture, which is the lock, and its handler of POST.
+    ///
+    /// # Panics
+    /// If the route has no `{lock}`.
+    pub fn post(
+        name: &'static str,
+        handler: impl Fn(LockName, Request) -> HandlerFuture + Send + Sync + 'static,
+    ) -> Self {
+        let Some(ends) = name.split_once("{lock}") else { panic!("no {{lock}} in {name}") };
+        Self { name, ends, is_folded: false, handler: Arc::new(handler) }
+    }
+
+    /// The route as it was given, `/v1/locks/{lock}/acquire`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The same route with something around its handler, which gets the path with the name as one
+    /// segment, as handlers behind the router do.
+    #[must_use]
+    pub fn around(
+        self,
+        layer: impl Fn(LockName, Request, &LockRoute) -> HandlerFuture + Send + Sync + 'static,
+    ) -> Self {
+        let inner = self.clone();
+        let handler = Arc::new(move |lock, request| layer(lock, request, &inner));
+        Self { is_folded: true, handler, ..self }
+    }
+
+    /// Handles a request of this route.
+    pub fn handle(&self, lock: LockName, request: Request) -> HandlerFuture {
+        (self.handler)(lock, request)
+    }
+
+    /// The lock, if the request is one of this route.
+    pub(super) fn find<B>(&self, request: &axum::http::Request<B>) -> Option<LockName> {
+        if *request.method() != Method::POST {
+            return None;
+        }
+        let name = request.uri().path().strip_prefix(self.ends.0)?.strip_suffix(self.ends.1)?;
+        LockName::new(name).ok()
+    }
+}
