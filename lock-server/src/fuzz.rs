@@ -41,25 +41,22 @@ const LATER_MS: u64 = 24 * 3_600_000;
 /// A record or a session in the journal. What is read is written so that it is read again as the
 /// same, and a machine that took it over passes its time without a panic.
 fn journal(input: &[u8]) {
-    let Ok(text) = std::str::from_utf8(input) else { return };
     let now_ms = 1_000;
     let reading = Reading::Restart { now_ms };
     let Ok(lock) = LockName::new("orders/42") else { return };
     let mut machine = Machine::new(0, Limits::default());
-    if let Ok(stored) = serde_json::from_str::<StoredSession>(text) {
+    if let Ok(stored) = lease::from_bytes::<StoredSession>(input) {
         let session = Session::from_stored(stored, reading);
-        let Ok(again) = serde_json::to_string(&session.to_stored()) else { panic!("{session:?}") };
-        let read = serde_json::from_str(&again).map(|stored| Session::from_stored(stored, reading));
-        assert!(read.is_ok_and(|read| read == session), "{again}");
+        let again = lease::to_bytes(&session.to_stored());
+        let read = lease::from_bytes(&again).map(|stored| Session::from_stored(stored, reading));
+        assert!(read.is_ok_and(|read| read == session), "{session:?}");
         machine.restore_session(SessionId::MAX, session);
     }
-    if let Ok(stored) = serde_json::from_str::<StoredRecord>(text) {
+    if let Ok(stored) = lease::from_bytes::<StoredRecord>(input) {
         let Some(record) = Record::from_stored(stored, reading) else { return };
-        let Ok(again) = serde_json::to_string(&record.to_stored(u64::MAX)) else {
-            panic!("{record:?}")
-        };
-        let read = serde_json::from_str(&again).map(|stored| Record::from_stored(stored, reading));
-        assert!(read.is_ok_and(|read| read.as_ref() == Some(&record)), "{again}");
+        let again = lease::to_bytes(&record.to_stored(u64::MAX));
+        let read = lease::from_bytes(&again).map(|stored| Record::from_stored(stored, reading));
+        assert!(read.is_ok_and(|read| read.as_ref() == Some(&record)), "{record:?}");
         let highest = record.highest_token();
         machine.restore(now_ms, lock, record);
         assert!(machine.counter() >= highest && machine.counter() <= Token::MAX);

@@ -12,11 +12,15 @@ use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::session_client::Sessions;
 use fence_tests::wait::until;
+use lease::{Reading, Session, StoredSession};
 use serde_json::json;
 use tokio::task::JoinSet;
 
 /// Longer than any run: whatever ends was ended.
 const TTL_MS: u64 = 60_000;
+
+/// Bytes that the engine puts before a record.
+const HEADER: usize = 24;
 
 /// Clients that acquire at the same time.
 const AT_ONCE: usize = 24;
@@ -62,7 +66,9 @@ async fn bonds(redis: &Redis, session: SessionId) -> Vec<String> {
 async fn has_ended(redis: &Redis, session: SessionId) -> bool {
     let record = ["GET", &format!("{{fence:default}}:session:{session}")];
     let record: Option<Vec<u8>> = redis.run(&record).await;
-    record.is_none_or(|record| String::from_utf8_lossy(&record).contains("\"e\":"))
+    let read = |record: Vec<u8>| lease::from_bytes::<StoredSession>(&record[HEADER..]).unwrap();
+    let reading = Reading::Shared { base: 0, shift_ms: 0 };
+    record.is_none_or(|record| !Session::from_stored(read(record), reading).is_live())
 }
 
 /// Waits until nothing that was ever made for a lock or a session is left.

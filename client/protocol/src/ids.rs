@@ -1,12 +1,31 @@
 //! Identifiers that a client may choose.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
 use crate::Invalid;
-use crate::text::serde_as_text;
+use crate::text::Parse;
+
+/// Reads the 16 bytes of an id.
+struct FromBytes<T>(PhantomData<T>);
+
+impl<T: TryFrom<[u8; 16], Error = Invalid>> Visitor<'_> for FromBytes<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the 16 bytes of a UUID")
+    }
+
+    fn visit_bytes<E: de::Error>(self, bytes: &[u8]) -> Result<T, E> {
+        let bytes = bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))?;
+        T::try_from(bytes).map_err(E::custom)
+    }
+}
 
 macro_rules! uuid_id {
     ($(#[$doc:meta])* $name:ident, $what:literal) => {
@@ -17,7 +36,35 @@ macro_rules! uuid_id {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(Uuid);
 
-        serde_as_text!($name, |id| id.0.hyphenated().encode_lower(&mut [0; 36]));
+        /// Its text, or its 16 bytes in a form that is not for people.
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                if serializer.is_human_readable() {
+                    serializer.serialize_str(self.0.hyphenated().encode_lower(&mut [0; 36]))
+                } else {
+                    serializer.serialize_bytes(self.0.as_bytes())
+                }
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                if from.is_human_readable() {
+                    // Not `deserialize_str`: axum repeats a whole path in the error of that.
+                    from.deserialize_string(Parse::default())
+                } else {
+                    from.deserialize_bytes(FromBytes(PhantomData))
+                }
+            }
+        }
+
+        impl TryFrom<[u8; 16]> for $name {
+            type Error = Invalid;
+
+            fn try_from(bytes: [u8; 16]) -> Result<Self, Invalid> {
+                Self::new(Uuid::from_bytes(bytes))
+            }
+        }
 
         impl $name {
             /// The largest id, for bounds; no random UUID is ever equal to it.

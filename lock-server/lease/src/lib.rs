@@ -12,6 +12,7 @@ mod record;
 mod refusal;
 mod request;
 mod session;
+mod stored_form;
 mod takeover;
 pub mod tokens;
 
@@ -26,3 +27,4 @@ pub use record::{
 pub use refusal::{NoSession, NoTakeover, SessionRefusal, StoreError};
 pub use request::{Acquire, Kind, ListQuery, Mode, NewSession, Revoke, Takeover};
 pub use session::{Session, StoredSession};
+pub use stored_form::{from_bytes, to_bytes};

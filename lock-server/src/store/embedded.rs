@@ -112,13 +112,13 @@ fn text(bytes: &[u8]) -> Result<&str, String> {
 
 fn read_session(id: &[u8], value: &[u8], now_ms: u64) -> Result<(SessionId, Session), String> {
     let id: SessionId = text(id)?.parse().map_err(|error| format!("{error}"))?;
-    let stored: StoredSession = serde_json::from_slice(value).map_err(|e| e.to_string())?;
+    let stored: StoredSession = lease::from_bytes(value)?;
     Ok((id, Session::from_stored(stored, Reading::Restart { now_ms })))
 }
 
 fn read_record(lock: &[u8], value: &[u8], now_ms: u64) -> Result<(LockName, Record), String> {
     let lock = LockName::new(text(lock)?).map_err(|error| error.to_string())?;
-    let stored: StoredRecord = serde_json::from_slice(value).map_err(|e| e.to_string())?;
+    let stored: StoredRecord = lease::from_bytes(value)?;
     let record = Record::from_stored(stored, Reading::Restart { now_ms });
     Ok((lock, record.ok_or("a token that is none")?))
 }

@@ -200,9 +200,11 @@ async fn a_stopped_lock_server_holds_up_no_other() {
     let renewed = tokio::spawn(async move { answered(&locks, "large", "renew", renewal).await });
     let pid = waiting(&postgres, "pg_temp.commit").await;
     server.process.pause();
-    // Spaces, so that it can be read all the same.
+    // One more member of the map, which no server knows.
     let change = "UPDATE fence_locks.records SET version = version + 1000000, \
-                  value = value || decode(repeat('20', 20000000), 'hex') \
+                  value = set_byte(value, 0, get_byte(value, 0) + 1) \
+                      || decode('a17ac6', 'hex') || int4send(20000000) \
+                      || decode(repeat('20', 20000000), 'hex') \
                   WHERE key = 'lock:large'; COMMIT;";
     assert_eq!(gate.run(change).await, DONE);
     let is_over = format!(

@@ -9,6 +9,7 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::store_options::patient;
 use fence_tests::wait::{soon, until_true};
+use lease::StoredWaiter;
 use lock_server::store::{
     Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError, StoreOptions,
 };
@@ -63,12 +64,12 @@ pub(super) async fn queue_of(store: &Store, lock: &str, length: usize) {
 }
 
 /// The servers of the requests in the queue of a lock.
-pub(crate) async fn servers_of(redis: &Redis, lock: &str) -> Vec<u64> {
+pub(crate) async fn servers_of(redis: &Redis, lock: &str) -> Vec<u32> {
     let items = format!("{{fence:default}}:lock:{lock}#");
-    let waiters: Vec<String> = redis.run(&["ZRANGE", &items, "0", "-1"]).await;
-    let server = |waiter: &String| {
-        let (_, value) = waiter.split_once('\0').expect("a place");
-        serde_json::from_str::<serde_json::Value>(value).unwrap()["v"].as_u64().unwrap()
+    let waiters: Vec<Vec<u8>> = redis.run(&["ZRANGE", &items, "0", "-1"]).await;
+    let server = |waiter: &Vec<u8>| {
+        let end = waiter.iter().position(|byte| *byte == 0).expect("a place");
+        lease::from_bytes::<StoredWaiter>(&waiter[end + 1..]).unwrap().origin().0
     };
     waiters.iter().map(server).collect()
 }

@@ -351,11 +351,11 @@ fn record_of(servers: &BTreeMap<u32, Server>, snapshot: &Snapshot) -> Record {
     if snapshot.version == Version::ABSENT {
         return Record::default();
     }
-    let stored = serde_json::from_slice(&snapshot.value).expect("a record");
+    let stored = lease::from_bytes(&snapshot.value).expect("a record");
     let reading = reading(servers, snapshot.version.writer().0, snapshot);
     let mut record = Record::from_stored(stored, reading).expect("tokens");
     for (name, value) in &snapshot.items {
-        let stored: StoredWaiter = serde_json::from_slice(value).expect("a waiter");
+        let stored: StoredWaiter = lease::from_bytes(value).expect("a waiter");
         let reading = self::reading(servers, stored.origin().0, snapshot);
         let (waiter, _) = stored.read(lock, place_of(name).expect("a place"), reading);
         record.queue.push_back(waiter);
@@ -367,7 +367,7 @@ fn session_of(servers: &BTreeMap<u32, Server>, snapshot: &Snapshot) -> Option<Se
     if snapshot.version == Version::ABSENT {
         return None;
     }
-    let stored: StoredSession = serde_json::from_slice(&snapshot.value).expect("a session");
+    let stored: StoredSession = lease::from_bytes(&snapshot.value).expect("a session");
     let reading = reading(servers, snapshot.version.writer().0, snapshot);
     Some(Session::from_stored(stored, reading))
 }

@@ -133,11 +133,11 @@ fn restored(engine: &MemoryRecords, limits: Limits, kit: &Kit) -> Machine {
     let counter = futures_util::FutureExt::now_or_never(engine.read(&[])).unwrap().unwrap().1;
     let mut machine = Machine::new(counter, limits);
     for id in sessions.unwrap().unwrap().0 {
-        let stored = serde_json::from_slice(&ready(Key::Session(id)).0[0].value).unwrap();
+        let stored = lease::from_bytes(&ready(Key::Session(id)).0[0].value).unwrap();
         machine.restore_session(id, Session::from_stored(stored, reading));
     }
     for lock in locks.unwrap().unwrap().0 {
-        let stored = serde_json::from_slice(&ready(Key::Lock(lock.clone())).0[0].value).unwrap();
+        let stored = lease::from_bytes(&ready(Key::Lock(lock.clone())).0[0].value).unwrap();
         machine.restore(now_ms, lock, Record::from_stored(stored, reading).unwrap());
     }
     machine

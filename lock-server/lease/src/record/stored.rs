@@ -1,8 +1,9 @@
 //! Stored form of records.
 //!
-//! The text is JSON with short names. Times are those of the clock that the servers share. A token
-//! that the write itself issues is stored as its distance from the counter before it, as a negative
-//! number: the counter is known only at the commit, and the engine stores it beside the text.
+//! The names are short, because each record has them. Times are those of the clock that the
+//! servers share. A token that the write itself issues is stored as its distance from the counter
+//! before it, as a negative number: the counter is known only at the commit, and the engine stores
+//! it beside the record.
 
 use std::collections::VecDeque;
 

@@ -7,7 +7,6 @@ use lease::{
     Bond, Bonds, Mode, Reading, Record, Session, StoredRecord, StoredSession, StoredWaiter, Waiter,
     place_of,
 };
-use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::store::StoreError;
@@ -16,24 +15,19 @@ use crate::store::records::{ItemName, Key, RecordStore, ServerId, Snapshot, Vers
 /// The parts of the groups that wait in a queue, by their ids.
 pub(super) type Groups = Vec<(u64, Vec<(LockName, Mode)>)>;
 
-fn bytes(stored: &impl Serialize) -> Vec<u8> {
-    // The only causes of an error are map keys that are no texts, and writers that fail.
-    serde_json::to_vec(stored).unwrap_or_default()
-}
-
 /// A record without its queue. Tokens above `counter` are new.
 pub(super) fn record(record: &Record, counter: u64) -> Vec<u8> {
-    bytes(&record.to_stored(counter))
+    lease::to_bytes(&record.to_stored(counter))
 }
 
 /// A waiter with the parts of its group.
 pub(super) fn waiter(waiter: &Waiter, parts: Option<&[(LockName, Mode)]>) -> Vec<u8> {
-    bytes(&StoredWaiter::new(waiter, parts))
+    lease::to_bytes(&StoredWaiter::new(waiter, parts))
 }
 
 /// A session without its leases.
 pub(super) fn session(session: &Session) -> Vec<u8> {
-    bytes(&session.to_stored())
+    lease::to_bytes(&session.to_stored())
 }
 
 /// The value of a bond that is a waiting request; that of a lease is empty.
@@ -60,7 +54,10 @@ pub(super) fn read_bond(name: &str, value: &[u8]) -> Option<(LockName, LeaseId, 
 }
 
 fn read<T: DeserializeOwned>(key: &Key, bytes: &[u8]) -> Result<T, StoreError> {
-    serde_json::from_slice(bytes).map_err(|error| damaged(key, &error.to_string()))
+    if bytes.is_empty() {
+        return Err(damaged(key, "no lock server has written it"));
+    }
+    lease::from_bytes(bytes).map_err(|why| damaged(key, &why))
 }
 
 fn damaged(key: &Key, why: &str) -> StoreError {
