@@ -277,6 +277,12 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// Least number of waiting requests that are committed as two batches, half of them each, one
+    /// beside the other.
+    fn halves_from(&self) -> usize {
+        usize::MAX
+    }
+
     /// The engine's time, as far as it is known, in milliseconds: never ahead of it.
     fn now_ms(&self) -> u64;
 

@@ -227,6 +227,10 @@ impl RecordStore for SimRecords {
         (!self.link.is_alone).then_some(1)
     }
 
+    fn halves_from(&self) -> usize {
+        if self.link.is_alone { usize::MAX } else { 2 }
+    }
+
     fn now_ms(&self) -> u64 {
         let now_ms = self.link.clock.monotonic_ms();
         match self.link.is_alone || !self.world.has_clock {

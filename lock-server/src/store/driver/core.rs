@@ -165,9 +165,11 @@ impl Core {
             self.pending.extend(retries);
         }
         self.forget_outdated(now_ms);
+        let waiting = self.pending.len();
         let count = match self.one_by_one {
-            0 => self.pending.len().min(BATCH),
-            _ => self.pending.len().min(1),
+            0 if !overlaps && waiting >= self.store.halves_from() => (waiting / 2).min(BATCH),
+            0 => waiting.min(BATCH),
+            _ => waiting.min(1),
         };
         self.one_by_one = self.one_by_one.saturating_sub(count);
         if count == 0 && !self.machine.has_news() {

@@ -47,12 +47,18 @@ impl DriverInner {
 
     /// Decides the waiting requests and everything due, unless enough batches are under way.
     pub(super) fn lead(self: &Arc<Self>) {
-        let flight = {
-            let state = &mut *self.state();
-            state.is_turn_awaited = false;
-            self.take_off(state)
-        };
-        self.fly(flight);
+        self.state().is_turn_awaited = false;
+        loop {
+            let (flight, waits) = {
+                let state = &mut *self.state();
+                (self.take_off(state), !state.core.pending.is_empty())
+            };
+            let may_be_more = flight.is_some() && waits;
+            self.fly(flight);
+            if !may_be_more {
+                return;
+            }
+        }
     }
 }
 

@@ -54,6 +54,8 @@ const READ_MAX: usize = 1_000;
 /// Most measurements of the clock of Redis for one script. More than one where the script takes
 /// long to arrive, and longer from time to time.
 const LOOKS: u32 = 4;
+/// Of fewer requests, two halves cost more calls than the waiting that they save.
+const HALVES_FROM: usize = 32;
 
 /// Options of the records in Redis.
 #[derive(Clone, Debug)]
@@ -344,6 +346,11 @@ impl RecordStore for RedisRecords {
     /// smaller ones cost more calls than the waiting that they save.
     fn overlap_min(&self, under_way: usize) -> Option<usize> {
         Some(under_way.max(1))
+    }
+
+    /// This server decides one half while Redis commits the other.
+    fn halves_from(&self) -> usize {
+        HALVES_FROM
     }
 
     fn now_ms(&self) -> u64 {

@@ -6,46 +6,12 @@ use super::super::op::Asking;
 use super::super::waiters::Waiting;
 use super::*;
 
-/// Shared records, of which one commit ends without a reply.
-#[derive(Debug)]
-struct Flaky {
-    records: MemoryRecords,
-    is_cut: AtomicBool,
-}
-
-#[async_trait]
-impl RecordStore for Flaky {
-    fn name(&self) -> &'static str {
-        "flaky"
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.records.now_ms()
-    }
-
-    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        self.records.read(keys).await
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
-        if self.is_cut.swap(false, Ordering::SeqCst) {
-            return Err(StoreError::Unknown("the connection broke".to_owned()));
-        }
-        self.records.commit(batch).await
-    }
-}
-
 /// A request with an unknown outcome may have left a queue entry. Once a retry was granted the
 /// lock, that entry is not withdrawn.
 #[tokio::test]
 async fn a_grant_to_a_retry_is_not_withdrawn() {
     let kit = Kit::new("lock-server");
-    let records = MemoryRecords::new(kit.clock.clone(), 0);
-    let flaky = Arc::new(Flaky { records, is_cut: AtomicBool::new(false) });
+    let flaky = Arc::new(Gated::new(&kit, Semaphore::MAX_PERMITS));
     let driver = Driver::shared(flaky.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
     let first = driver.acquire(request("a", 0)).await.unwrap();
     let request = request("a", 60_000);
@@ -62,44 +28,12 @@ async fn a_grant_to_a_retry_is_not_withdrawn() {
     assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
 }
 
-/// Shared records, each of whose commits takes a permit of the gate.
-#[derive(Debug)]
-struct Gated {
-    records: MemoryRecords,
-    gate: Semaphore,
-}
-
-#[async_trait]
-impl RecordStore for Gated {
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.records.now_ms()
-    }
-
-    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        self.records.read(keys).await
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
-        self.gate.acquire().await.unwrap().forget();
-        self.records.commit(batch).await
-    }
-}
-
 /// A caller leaves while the batch is under way in which the lock passes to its request, and a
 /// repeat of it, decided in the same batch, gets the grant: it keeps it.
 #[tokio::test]
 async fn a_grant_to_a_repeat_is_not_withdrawn_with_the_first_caller() {
     let kit = Kit::new("lock-server");
-    let records = MemoryRecords::new(kit.clock.clone(), 0);
-    let gated = Arc::new(Gated { records, gate: Semaphore::new(2) });
+    let gated = Arc::new(Gated::new(&kit, 2));
     let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
     let held = driver.acquire(request("a", 0)).await.unwrap();
     let waits = request("a", 60_000);

@@ -45,8 +45,6 @@ fn what_is_no_answer_to_the_batch_is_unknown() {
         let head = [Value::Int(5), Value::Int(9)];
         Value::Array(head.into_iter().chain(parts).collect())
     };
-    let zero = [&0_u64.to_be_bytes()[..], b"000000000000042", b"0value"].concat();
-    let letters = [&7_u64.to_be_bytes()[..], b"00000000000042x", b"0value"].concat();
     for reply in [
         Value::Okay,
         Value::Nil,
@@ -59,15 +57,36 @@ fn what_is_no_answer_to_the_batch_is_unknown() {
         of(vec![refused(0, Value::Nil)]),
         of(vec![refused(3, Value::Nil)]),
         of(vec![refused(1, Value::Nil), refused(1, Value::Nil)]),
-        of(vec![refused(1, Value::Int(7))]),
-        of(vec![refused(1, text(b"short"))]),
-        of(vec![refused(1, text(&zero))]),
-        of(vec![refused(1, text(&letters))]),
         of(vec![Value::Array(vec![Value::Int(1), Value::Nil])]),
         of(vec![Value::Array(vec![Value::Int(1), Value::Nil, Value::Nil, Value::Nil])]),
     ] {
         let shown = format!("{reply:?}");
         assert!(matches!(commit.read(reply), Err(StoreError::Unknown(_))), "{shown}");
+    }
+}
+
+/// Its group alone is refused.
+#[test]
+fn what_no_lock_server_has_written_is_no_record() {
+    let batch = batch();
+    let commit = Commit::new(&batch).unwrap();
+    let zero = [&0_u64.to_be_bytes()[..], b"000000000000042", b"0value"].concat();
+    let letters = [&7_u64.to_be_bytes()[..], b"00000000000042x", b"0value"].concat();
+    let good = [&7_u64.to_be_bytes()[..], b"000000000000042", b"1value"].concat();
+    for (value, items) in [
+        (Value::Int(7), Value::Nil),
+        (text(b"?"), Value::Nil),
+        (text(&zero), Value::Nil),
+        (text(&letters), Value::Nil),
+        (text(&good), text(b"?")),
+        (text(&good), Value::Array(vec![text(b"no separator")])),
+    ] {
+        let refused = Value::Array(vec![Value::Int(1), value, items]);
+        let reply = Value::Array(vec![Value::Int(5), Value::Int(9), refused]);
+        let groups = commit.read(reply).unwrap().groups;
+        let key = batch.groups[0].reads[0].0.clone();
+        assert_eq!(groups[0], Err(vec![Snapshot::unreadable(key)]));
+        assert!(groups[1..].iter().all(Result::is_ok), "{groups:?}");
     }
 }
 

@@ -1,0 +1,97 @@
+//! Batches that the requests of one turn make.
+
+use std::collections::BTreeSet;
+
+use super::*;
+use crate::store::Grant;
+
+/// Returns the number of batches that are under way, and of their requests.
+fn under_way(driver: &Driver) -> (usize, usize) {
+    let in_flight = &driver.inner.state().core.in_flight;
+    (in_flight.count(), in_flight.requests())
+}
+
+async fn until_under_way(driver: &Driver, wanted: (usize, usize)) {
+    let wait = async {
+        while under_way(driver) != wanted {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the batches");
+}
+
+fn acquire_all(driver: &Driver, count: usize) -> Vec<JoinHandle<Result<Grant, StoreError>>> {
+    let acquire = |at: usize| {
+        let driver = driver.clone();
+        spawn(async move { driver.acquire(request(&format!("l{at}"), 0)).await })
+    };
+    (0..count).map(acquire).collect()
+}
+
+/// Few requests are one batch, and many are two, one beside the other.
+#[tokio::test]
+async fn a_turn_is_decided_as_one_batch_or_two_halves() {
+    for (count, batches) in [(1, 1), (7, 1), (8, 2), (11, 2)] {
+        let kit = Kit::new("lock-server");
+        let gated = Arc::new(Gated { overlaps: true, ..Gated::new(&kit, 0) });
+        let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+        let grants = acquire_all(&driver, count);
+        until_under_way(&driver, (batches, count)).await;
+        gated.gate.add_permits(Semaphore::MAX_PERMITS);
+        for grant in grants {
+            grant.await.unwrap().unwrap();
+        }
+    }
+}
+
+/// The half whose commit has no reply takes nothing from the other, and their tokens differ.
+#[tokio::test]
+async fn a_half_that_fails_leaves_the_other() {
+    let kit = Kit::new("lock-server");
+    let gated = Arc::new(Gated { overlaps: true, ..Gated::new(&kit, 0) });
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let grants = acquire_all(&driver, 8);
+    until_under_way(&driver, (2, 8)).await;
+    gated.is_cut.store(true, Ordering::SeqCst);
+    gated.gate.add_permits(Semaphore::MAX_PERMITS);
+    let mut tokens = BTreeSet::new();
+    let mut unknown = 0;
+    for grant in grants {
+        match grant.await.unwrap() {
+            Ok(grant) => assert!(tokens.insert(grant.token)),
+            Err(StoreError::Unknown(_)) => unknown += 1,
+            Err(error) => panic!("{error:?}"),
+        }
+    }
+    assert_eq!((tokens.len(), unknown), (4, 4));
+    let next = driver.acquire(request("next", 0)).await.unwrap();
+    assert!(tokens.last().is_some_and(|last| next.token > *last), "{next:?} after {tokens:?}");
+}
+
+/// A thread of HTTP that ends before its turn leaves no request of another thread behind.
+#[test]
+fn a_turn_whose_thread_ends_is_decided_elsewhere() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (other, ending) = (runtime(), runtime());
+    let driver = other.block_on(async {
+        let kit = Kit::new("lock-server");
+        let gated = Arc::new(Gated::new(&kit, Semaphore::MAX_PERMITS));
+        let driver = Driver::shared(gated, ServerId(1), LIVENESS, Limits::default(), &kit);
+        driver.acquire(request("first", 0)).await.unwrap();
+        driver
+    });
+    let left = ending.block_on(async {
+        let mut acquire = Box::pin(driver.acquire(request("left", 0)));
+        assert!(futures_util::FutureExt::now_or_never(acquire.as_mut()).is_none());
+        acquire
+    });
+    assert!(driver.inner.state().is_turn_awaited);
+    drop(ending);
+    let replies = async {
+        left.await.unwrap();
+        driver.acquire(request("next", 0)).await.unwrap();
+    };
+    other.block_on(async {
+        tokio::time::timeout(Duration::from_secs(20), replies).await.expect("the replies");
+    });
+}
