@@ -8,7 +8,12 @@ async fn a_key_of_another_kind_refuses_its_group_alone() {
     let redis = Redis::start().await;
     let one = server(&redis).await;
     let key = "{fence:default}:lock:a";
-    for foreign in [&["LPUSH", key, "x"][..], &["HSET", key, "x", "y"], &["SET", key, "short"]] {
+    for foreign in [
+        &["LPUSH", key, "x"][..],
+        &["HSET", key, "x", "y"],
+        &["SET", key, "short"],
+        &["SET", key, ""],
+    ] {
         let _: redis::Value = redis.run(foreign).await;
         for is_plain in [true, false] {
             let mut groups = ["b", "a", "c"].map(|name| grant(name, 1_000).groups.remove(0));
