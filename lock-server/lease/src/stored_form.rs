@@ -9,6 +9,9 @@ use serde::de::DeserializeOwned;
 /// First byte of JSON; in MessagePack it is a number, which nothing stored is.
 const BRACE: u8 = b'{';
 
+/// Deepest nesting that is read; what is stored has six levels.
+const DEPTH_MAX: usize = 16;
+
 /// Room for a record with a holder and eight leases that have ended.
 const USUAL_BYTES: usize = 768;
 
@@ -32,7 +35,9 @@ pub fn from_bytes<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
         return serde_json::from_slice(bytes).map_err(|error| error.to_string());
     }
     let mut rest = bytes;
-    let read = T::deserialize(&mut Deserializer::new(&mut rest));
+    let mut reader = Deserializer::new(&mut rest);
+    reader.set_max_depth(DEPTH_MAX);
+    let read = T::deserialize(&mut reader);
     let value = read.map_err(|error: Error| error.to_string())?;
     match rest.len() {
         0 => Ok(value),
@@ -73,6 +78,10 @@ mod tests {
         let longer = [&whole[..], b"x"].concat();
         let refusal = from_bytes::<StoredRecord>(&longer).unwrap_err();
         assert_eq!(refusal, "1 bytes stand behind its end");
+        // In a member that is not known, which is skipped.
+        let deep = [&[0x81, 0xa1, b'z'][..], &[0x91; 1_000], &[0xc0]].concat();
+        let refusal = from_bytes::<StoredRecord>(&deep).unwrap_err();
+        assert!(refusal.contains("depth"), "{refusal}");
         let nil = [&[0x81, 0xa1, b'e', 0x91, 0x83, 0xa1, b'i', 0xc4, 16][..], &[0; 16]].concat();
         let rest = [&nil[..], b"\xa1r\xa8released\xa1h\x05"].concat();
         let refusal = from_bytes::<StoredRecord>(&rest).unwrap_err();

@@ -1,5 +1,5 @@
 //! One driver for every engine: it decides what waits by the rules, on what it knows of the
-//! records, and commits everything that came together in one call.
+//! records, and commits everything that came together in one call, or in two side by side.
 //!
 //! What arrives while commits are under way goes into the next one. A commit that lost a race
 //! brings the records as they stand, and the request is decided again. Where this process is the
@@ -38,6 +38,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -98,8 +99,9 @@ struct DriverState {
     committed: u64,
     /// Time of the next wake-up of the background.
     wakes_at_ms: u64,
-    /// The requests that wait are decided at the end of a turn of an event loop.
-    is_turn_awaited: bool,
+    /// Threads at the end of whose turn the waiting requests are decided: a thread that hangs holds
+    /// up no request of another.
+    turns: Vec<ThreadId>,
     /// Sessions whose leases are being ended.
     clearing: BTreeSet<SessionId>,
 }
@@ -158,7 +160,7 @@ impl Driver {
             core,
             committed,
             wakes_at_ms: u64::MAX,
-            is_turn_awaited: false,
+            turns: Vec::new(),
             clearing: BTreeSet::new(),
         });
         let times = StoreTimes::new(&kit.metrics);
@@ -277,7 +279,11 @@ impl DriverInner {
                     let result = commit.await;
                     inner.times.committed(begun);
                     let next = inner.land(flight, result);
+                    let may_be_more = next.is_some();
                     inner.fly(next);
+                    if may_be_more {
+                        inner.lead();
+                    }
                 });
                 return;
             };

@@ -28,6 +28,9 @@ use crate::store::{Acquire, Limits, StoreError};
 
 /// Most requests that are decided for one commit.
 const BATCH: usize = 1_024;
+/// Number of batches that are committed as a whole after one half had to wait for the other: so it
+/// is with requests of sessions, or for one lock.
+const UNDIVIDED: u32 = 32;
 /// Time for which the version of a dropped record is kept, in milliseconds. The engine has deleted
 /// the record by then.
 const OUTDATED_MS: u64 = 10_000;
@@ -77,6 +80,8 @@ pub(super) struct Core {
     pub(super) pending_grants: Vec<PendingGrant>,
     /// Number of requests to decide one by one: one of them is too large for the engine.
     one_by_one: usize,
+    /// Number of batches that are not halved, because the second half had to wait for the first.
+    undivided: u32,
     /// The engine lets no lease begin.
     is_paused: bool,
     /// Reason why the driver has stopped.
@@ -132,6 +137,7 @@ impl Core {
             abandoned: Vec::new(),
             pending_grants: Vec::new(),
             one_by_one: 0,
+            undivided: 0,
             is_paused: false,
             failed: None,
         }
@@ -166,11 +172,13 @@ impl Core {
         }
         self.forget_outdated(now_ms);
         let waiting = self.pending.len();
+        let may_halve = !overlaps && self.undivided == 0;
         let count = match self.one_by_one {
-            0 if !overlaps && waiting >= self.store.halves_from() => (waiting / 2).min(BATCH),
+            0 if may_halve && waiting >= self.store.halves_from() => (waiting / 2).min(BATCH),
             0 => waiting.min(BATCH),
             _ => waiting.min(1),
         };
+        self.undivided -= u32::from(!overlaps && self.undivided > 0);
         self.one_by_one = self.one_by_one.saturating_sub(count);
         if count == 0 && !self.machine.has_news() {
             return None;
@@ -189,6 +197,7 @@ impl Core {
             }
         }
         let mut ops = VecDeque::from(self.without_void(ops));
+        let held_back = self.in_flight.held_back();
         while let Some(mut op) = ops.pop_front() {
             if overlaps {
                 let keys = self.closure(op.keys(), None);
@@ -212,6 +221,10 @@ impl Core {
         }
         // For the next commit, in their order.
         ops.into_iter().rev().for_each(|op| self.pending.push_front(op));
+        let is_half = overlaps && count >= self.store.halves_from() / 2;
+        if is_half && self.in_flight.held_back() - held_back > count / 2 {
+            self.undivided = UNDIVIDED;
+        }
         if overlaps && draft.is_empty() {
             return None;
         }

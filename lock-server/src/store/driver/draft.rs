@@ -154,14 +154,13 @@ impl Draft {
     ) -> (Vec<Group>, Vec<Decisions>, HashMap<Key, usize>) {
         let mut groups = Vec::new();
         let mut decisions = Vec::new();
-        let mut places = HashMap::new();
+        // The group of each part.
+        let mut moved = Vec::with_capacity(self.parts.len());
         for part in self.parts {
+            moved.push(groups.len());
             if part.keys.is_empty() && part.ops.is_empty() && part.writes.is_empty() {
                 // It was merged into another.
                 continue;
-            }
-            for key in &part.keys {
-                places.insert(key.clone(), groups.len());
             }
             let mut writes = part.writes;
             writes.sort_unstable_by(|one, other| one.key.cmp(&other.key));
@@ -179,6 +178,8 @@ impl Draft {
                 notify: Vec::new(),
             });
         }
+        let mut places = self.place_of;
+        places.values_mut().for_each(|place| *place = moved[*place]);
         (groups, decisions, places)
     }
 }

@@ -2,6 +2,7 @@
 //! arrives in one turn of the event loop is decided together at its end.
 
 use std::sync::Arc;
+use std::thread::ThreadId;
 
 use tokio::runtime::Handle;
 
@@ -22,6 +23,7 @@ impl DriverInner {
         {
             let _ = self.local.set(here.clone());
         }
+        let thread = std::thread::current().id();
         {
             let state = &mut *self.state();
             if let Some(reason) = &state.core.failed {
@@ -32,13 +34,16 @@ impl DriverInner {
                 return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
             }
             state.core.pending.push_back(op);
-            if !self.may_take_off(state) || here.is_some() && state.is_turn_awaited {
+            if !self.may_take_off(state) || here.is_some() && state.turns.contains(&thread) {
                 return Ok(());
             }
-            state.is_turn_awaited = here.is_some();
+            if here.is_some() {
+                state.turns.push(thread);
+            }
         }
         if here.is_some() {
-            self.kit.tasks.spawn_here(Turn { inner: self.clone(), is_over: false }.end());
+            let turn = Turn { inner: self.clone(), thread, is_over: false };
+            self.kit.tasks.spawn_here(turn.end());
         } else {
             self.lead();
         }
@@ -47,7 +52,6 @@ impl DriverInner {
 
     /// Decides the waiting requests and everything due, unless enough batches are under way.
     pub(super) fn lead(self: &Arc<Self>) {
-        self.state().is_turn_awaited = false;
         loop {
             let (flight, waits) = {
                 let state = &mut *self.state();
@@ -65,6 +69,8 @@ impl DriverInner {
 /// A turn of the event loop: what is submitted in it is decided together.
 struct Turn {
     inner: Arc<DriverInner>,
+    /// The thread that it began on.
+    thread: ThreadId,
     is_over: bool,
 }
 
@@ -72,8 +78,14 @@ impl Turn {
     /// Decides once the runtime has looked at the sockets, and run the tasks that these woke.
     async fn end(mut self) {
         tokio::task::yield_now().await;
+        self.forget();
         self.inner.lead();
         self.is_over = true;
+    }
+
+    /// Lets the next request of its thread begin another turn.
+    fn forget(&self) {
+        self.inner.state().turns.retain(|thread| *thread != self.thread);
     }
 }
 
@@ -82,6 +94,7 @@ impl Drop for Turn {
     /// decided elsewhere.
     fn drop(&mut self) {
         if !self.is_over {
+            self.forget();
             let inner = self.inner.clone();
             self.inner.kit.tasks.spawn(async move { inner.lead() });
         }

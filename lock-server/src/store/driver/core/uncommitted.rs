@@ -38,7 +38,6 @@ impl Core {
     ) -> Result<(), StoreError> {
         let (sessions, locks): (Vec<_>, Vec<_>) =
             snapshots.into_iter().partition(|snapshot| matches!(snapshot.key, Key::Session(_)));
-        let mut asking = Vec::new();
         for snapshot in sessions.into_iter().chain(locks) {
             let version = snapshot.version;
             let key = snapshot.key.clone();
@@ -56,12 +55,12 @@ impl Core {
                     // A waiting request without an entry was granted meanwhile, or lost its entry.
                     let ids = self.waiters.ids(lock);
                     let gone = ids.into_iter().filter(|id| !known.contains(id));
-                    asking.extend(gone.filter_map(|id| self.waiters.take(lock, id)));
+                    let asking = gone.filter_map(|id| self.waiters.take(lock, id));
+                    self.pending.extend(asking.map(Asking::boxed));
                 }
             }
             self.note_version(key, version);
         }
-        self.pending.extend(asking.into_iter().map(Asking::boxed));
         Ok(())
     }
 

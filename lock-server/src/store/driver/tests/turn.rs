@@ -44,6 +44,32 @@ async fn a_turn_is_decided_as_one_batch_or_two_halves() {
     }
 }
 
+/// Requests for one lock cannot be under way beside each other: after the first such half they are
+/// committed together.
+#[tokio::test]
+async fn halves_that_wait_for_each_other_are_one_batch() {
+    let kit = Kit::new("lock-server");
+    let gated = Arc::new(Gated { overlaps: true, ..Gated::new(&kit, 0) });
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let acquire = || {
+        let driver = driver.clone();
+        spawn(async move { driver.acquire(request("a", 0)).await })
+    };
+    let first: Vec<_> = (0..12).map(|_| acquire()).collect();
+    until_under_way(&driver, (1, 6)).await;
+    assert_eq!(driver.inner.state().core.in_flight.held_back(), 6);
+    let second: Vec<_> = (0..12).map(|_| acquire()).collect();
+    tokio::task::yield_now().await;
+    gated.gate.add_permits(1);
+    until_under_way(&driver, (1, 18)).await;
+    gated.gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    let mut granted = 0;
+    for outcome in first.into_iter().chain(second) {
+        granted += usize::from(outcome.await.unwrap().is_ok());
+    }
+    assert_eq!(granted, 1);
+}
+
 /// The half whose commit has no reply takes nothing from the other, and their tokens differ.
 #[tokio::test]
 async fn a_half_that_fails_leaves_the_other() {
@@ -85,7 +111,7 @@ fn a_turn_whose_thread_ends_is_decided_elsewhere() {
         assert!(futures_util::FutureExt::now_or_never(acquire.as_mut()).is_none());
         acquire
     });
-    assert!(driver.inner.state().is_turn_awaited);
+    assert_eq!(driver.inner.state().turns.len(), 1);
     drop(ending);
     let replies = async {
         left.await.unwrap();

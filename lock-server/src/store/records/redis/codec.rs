@@ -22,8 +22,6 @@ const PX_MAX: u64 = 100_000_000_000_000;
 
 /// The highest counter that a record has room for.
 const TOKEN_MAX: u64 = 999_999_999_999_999;
-/// Most records of a plain batch: Lua passes all of them to one command.
-const PLAIN_MAX: usize = 4000;
 
 /// Knowledge of the sender of a batch.
 #[derive(Clone, Copy, Debug)]
@@ -183,8 +181,7 @@ fn is_plain(batch: &Batch) -> bool {
             && group.notify.is_empty()
     };
     let mut known = HashSet::with_capacity(batch.groups.len());
-    batch.groups.len() <= PLAIN_MAX
-        && batch.counter <= TOKEN_MAX
+    batch.counter <= TOKEN_MAX
         && batch.groups.iter().all(is_plain)
         && batch.groups.iter().flat_map(|group| &group.reads).all(|(key, _)| known.insert(key))
 }
