@@ -10,6 +10,7 @@
 //! | `op.rs` | a request: its records, its decision, its answer |
 //! | `core.rs` | what is known; decides a batch, settles its commit |
 //! | `core/in_flight.rs` | batches that are under way, and what waits for them |
+//! | `core/writes.rs` | records as they are written |
 //! | `core/uncommitted.rs` | decisions that lost a race, or that the store could not commit |
 //! | `turn.rs` | what one turn of the event loop brings, decided together |
 //! | `requests.rs` | the requests of the API |

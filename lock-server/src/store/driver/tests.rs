@@ -10,7 +10,7 @@ use lease::Machine;
 use service_kit::Kit;
 use service_kit::clock::{Clock, ManualClock};
 use service_kit::tasks::Tasks;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::Driver;
@@ -20,6 +20,7 @@ use crate::store::records::{
 };
 use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, StoreError};
 
+mod gated;
 mod turn;
 mod withdrawn;
 
@@ -59,59 +60,6 @@ fn two() -> [Driver; 2] {
     // Neither is taken for dead by the other, however slow the machine is.
     let liveness = 20 * LIVENESS;
     [1, 2].map(|n| Driver::shared(records.clone(), ServerId(n), liveness, Limits::default(), &kit))
-}
-
-/// Shared records, each of whose commits takes a permit of the gate; one ends without a reply.
-#[derive(Debug)]
-struct Gated {
-    records: MemoryRecords,
-    gate: Semaphore,
-    is_cut: AtomicBool,
-    /// Batches may be under way beside each other.
-    overlaps: bool,
-}
-
-impl Gated {
-    fn new(kit: &Kit, permits: usize) -> Self {
-        let records = MemoryRecords::new(kit.clock.clone(), 0);
-        let gate = Semaphore::new(permits);
-        Self { records, gate, is_cut: AtomicBool::new(false), overlaps: false }
-    }
-}
-
-#[async_trait]
-impl RecordStore for Gated {
-    fn name(&self) -> &'static str {
-        "gated"
-    }
-
-    fn is_alone(&self) -> bool {
-        false
-    }
-
-    fn overlap_min(&self, under_way: usize) -> Option<usize> {
-        self.overlaps.then_some(under_way.max(1))
-    }
-
-    fn halves_from(&self) -> usize {
-        8
-    }
-
-    fn now_ms(&self) -> u64 {
-        self.records.now_ms()
-    }
-
-    async fn read(&self, keys: &[Key]) -> Result<(Vec<Snapshot>, u64), StoreError> {
-        self.records.read(keys).await
-    }
-
-    async fn commit(&self, batch: Batch) -> Result<Committed, StoreError> {
-        self.gate.acquire().await.unwrap().forget();
-        if self.is_cut.swap(false, Ordering::SeqCst) {
-            return Err(StoreError::Unknown("the connection broke".to_owned()));
-        }
-        self.records.commit(batch).await
-    }
 }
 
 async fn until_queued(driver: &Driver, name: &str, length: usize) {

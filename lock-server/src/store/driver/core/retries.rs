@@ -16,6 +16,17 @@ impl Core {
         (!is_anothers).then_some(request)
     }
 
+    /// Withdraws no request whose caller has retried it: the grant is the retry's.
+    pub(super) fn keep_retried(&mut self, ops: &[Box<dyn Op>]) {
+        if self.abandoned.is_empty() {
+            return;
+        }
+        let retries: Vec<&Acquire> = ops.iter().filter_map(|op| self.retry(&**op)).collect();
+        for Acquire { lock, lease_id, .. } in retries {
+            self.abandoned.retain(|(locks, id)| id != lease_id || !locks.contains(lock));
+        }
+    }
+
     /// Drops withdrawals of requests that a caller has retried meanwhile: the retry waits at their
     /// position.
     pub(super) fn without_void(&self, ops: Vec<Box<dyn Op>>) -> Vec<Box<dyn Op>> {

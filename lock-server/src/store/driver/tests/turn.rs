@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use tokio::sync::Semaphore;
+
+use super::gated::Gated;
 use super::*;
 use crate::store::Grant;
 
@@ -98,7 +101,8 @@ async fn a_half_that_fails_leaves_the_other() {
 #[test]
 fn a_turn_whose_thread_ends_is_decided_elsewhere() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let (other, ending) = (runtime(), runtime());
+    let other = runtime();
+    let ending = runtime();
     let driver = other.block_on(async {
         let kit = Kit::new("lock-server");
         let gated = Arc::new(Gated::new(&kit, Semaphore::MAX_PERMITS));
@@ -106,10 +110,9 @@ fn a_turn_whose_thread_ends_is_decided_elsewhere() {
         driver.acquire(request("first", 0)).await.unwrap();
         driver
     });
-    let left = ending.block_on(async {
-        let mut acquire = Box::pin(driver.acquire(request("left", 0)));
-        assert!(futures_util::FutureExt::now_or_never(acquire.as_mut()).is_none());
-        acquire
+    let mut left = Box::pin(driver.acquire(request("left", 0)));
+    ending.block_on(async {
+        assert!(futures_util::FutureExt::now_or_never(left.as_mut()).is_none());
     });
     assert_eq!(driver.inner.state().turns.len(), 1);
     drop(ending);

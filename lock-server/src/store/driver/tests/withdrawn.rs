@@ -4,6 +4,7 @@ use tokio::sync::Semaphore;
 
 use super::super::op::Asking;
 use super::super::waiters::Waiting;
+use super::gated::Gated;
 use super::*;
 
 /// A request with an unknown outcome may have left a queue entry. Once a retry was granted the
