@@ -134,16 +134,15 @@ impl Layer {
         body: Body,
         handle: impl FnOnce(Request) -> F,
     ) -> Response {
-        let layer = self;
         let method = if parts.method == Method::HEAD { Method::GET } else { parts.method.clone() };
         let target = RequestTarget::new(&method, route, &parts.uri, params);
         let need = match target.route {
             "/readyz" if service_kit::is_verbose(parts.uri.query()) => Need::Known,
             "/livez" | "/readyz" => Need::Public,
             "/version" | "/metrics" | "/openapi.json" => Need::Known,
-            _ => (layer.map)(&target),
+            _ => (self.map)(&target),
         };
-        let mut account = Account::new(layer.gate, &parts, &need);
+        let mut account = Account::new(self.gate, &parts, &need);
         match account.gate.admit(&parts, &need) {
             Ok(caller) => account.caller = caller,
             Err(Refused { reject, caller }) => {
