@@ -126,6 +126,12 @@ impl As {
         self.send(Method::GET, path, "").await
     }
 
+    /// `true` if the metrics of the server have this line.
+    async fn has_metric(&self, line: &str) -> bool {
+        let metrics = self.get("/metrics").await;
+        String::from_utf8_lossy(&metrics.body).lines().any(|other| other == line)
+    }
+
     pub(crate) async fn lock(&self, lock: &str, verb: &str, body: &Value) -> Reply {
         let path = format!("/v1/locks/{}/{verb}", encode(lock));
         self.send(Method::POST, &path, &body.to_string()).await

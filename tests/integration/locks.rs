@@ -11,6 +11,7 @@ mod reading;
 mod revoke;
 mod revoke_reports;
 mod seal;
+mod segments;
 mod sessions;
 mod site;
 mod takeover;

@@ -1,8 +1,11 @@
 //! Limits of a principal.
 
 use fence_protocol::Code;
+use fence_tests::api::Endpoint;
+use fence_tests::key_file::lease_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::until_true;
+use http::Method;
 use serde_json::json;
 
 use super::{As, Site, on_redis};
@@ -43,6 +46,50 @@ async fn a_lease_that_expired_counts_no_more() {
         .await;
 }
 
+/// Sends a request of "team" that Redis keeps waiting, hangs up, and lets Redis go on.
+async fn hang_up(redis: &Redis, server: &impl Endpoint, path: &str, body: &str) {
+    let team = As::new(server, "team");
+    let eye = As::new(server, "eye");
+    let _: String = redis.run(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
+    let arrived = until_true("the request to be there", || async {
+        // This one, and the one for the metrics.
+        eye.has_metric("fencepost_http_requests_in_flight 2").await
+    });
+    tokio::select! {
+        reply = team.send(Method::POST, path, body) => panic!("{reply:?}"),
+        () = arrived => {}
+    }
+    let _: String = redis.run(&["CLIENT", "UNPAUSE"]).await;
+}
+
+/// The room of a release, and the metric of both, come after the reply of the store: whether the
+/// route was found or searched for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_and_a_release_count_though_their_client_hung_up() {
+    let site = Site::with("max-locks = 1");
+    let redis = Redis::start().await;
+    let server = site.arm(on_redis(&redis)).in_process().await;
+    let team = As::new(&server, "team");
+    let eye = As::new(&server, "eye");
+    for (name, count) in [("team/a", 1), ("team%2Fb", 2)] {
+        let lease = lease_id();
+        let body = json!({"ttl_ms": 600_000, "lease_id": lease}).to_string();
+        let acquire = format!("/v1/locks/{name}/acquire");
+        until_true("room for a lock", || async {
+            team.send(Method::POST, &acquire, &body).await.status == 200
+        })
+        .await;
+        let body = json!({"lease_id": lease}).to_string();
+        for verb in ["renew", "release"] {
+            hang_up(&redis, &server, &format!("/v1/locks/{name}/{verb}"), &body).await;
+            let labels = format!("operation=\"{verb}\",outcome=\"ok\"");
+            let line = format!("fencepost_lock_operations_total{{{labels}}} {count}");
+            until_true("the metric", || async { eye.has_metric(&line).await }).await;
+        }
+    }
+    team.acquire("team/c").await.lease();
+}
+
 /// Its lease is rolled back, for no client knows its id: the room is free again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_client_that_hangs_up_without_an_id_holds_nothing() {
@@ -51,19 +98,8 @@ async fn a_client_that_hangs_up_without_an_id_holds_nothing() {
     let server = site.arm(on_redis(&redis)).in_process().await;
     let team = As::new(&server, "team");
     let eye = As::new(&server, "eye");
-    let _: String = redis.run(&["CLIENT", "PAUSE", "600000", "WRITE"]).await;
-    let body = json!({"ttl_ms": 600_000});
-    let arrived = until_true("the request to be there", || async {
-        let metrics = eye.get("/metrics").await;
-        let text = String::from_utf8_lossy(&metrics.body).into_owned();
-        // This one, and the one for the metrics.
-        text.lines().any(|line| line == "fencepost_http_requests_in_flight 2")
-    });
-    tokio::select! {
-        reply = team.lock("team/a", "acquire", &body) => panic!("{reply:?}"),
-        () = arrived => {}
-    }
-    let _: String = redis.run(&["CLIENT", "UNPAUSE"]).await;
+    let body = json!({"ttl_ms": 600_000}).to_string();
+    hang_up(&redis, &server, "/v1/locks/team/a/acquire", &body).await;
     until_true("room for a lock", || async { team.acquire("team/b").await.status == 200 }).await;
     until_true("the end of the other", || async {
         eye.get("/v1/locks/team%2Fa").await.json()["state"] == "free"

@@ -97,6 +97,36 @@ async fn a_half_that_fails_leaves_the_other() {
     assert!(tokens.last().is_some_and(|last| next.token > *last), "{next:?} after {tokens:?}");
 }
 
+/// A request whose wait is over when its batch is decided is refused; the others of the batch are
+/// not.
+#[tokio::test]
+async fn a_request_whose_wait_is_over_is_refused_alone() {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let gated = Arc::new(Gated::new(&kit, 1));
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    driver.acquire(request("a", 0)).await.unwrap();
+    let before = acquire_all(&driver, 1);
+    until_under_way(&driver, (1, 1)).await;
+    let acquire = |asked: Acquire| {
+        let driver = driver.clone();
+        spawn(async move { driver.acquire(asked).await })
+    };
+    let late = acquire(request("a", 500));
+    let other = acquire(request("b", 0));
+    while driver.inner.state().core.pending.len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    clock.advance(1_000);
+    gated.gate.add_permits(Semaphore::MAX_PERMITS / 2);
+    for granted in before.into_iter().chain([other]) {
+        granted.await.unwrap().unwrap();
+    }
+    let refused = late.await.unwrap();
+    assert!(matches!(refused, Err(StoreError::Held { .. })), "{refused:?}");
+    assert!(driver.show(&lock("a")).await.unwrap().queue.is_empty());
+}
+
 /// A thread of HTTP that ends before its turn leaves no request of another thread behind.
 #[test]
 fn a_turn_whose_thread_ends_is_decided_elsewhere() {
