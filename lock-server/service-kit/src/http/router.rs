@@ -12,8 +12,7 @@ use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::future::RouteFuture;
-use fence_protocol::LockName;
-use tower::Service;
+use tower::{Service, service_fn};
 
 use super::edge::{Edge, EdgeFuture};
 use super::fold::{Fold, fold_name};
@@ -82,27 +81,7 @@ impl Service<Request> for SingleHandler {
     }
 }
 
-/// The handler of one request of a [`LockRoute`].
-struct FoundHandler {
-    route: LockRoute,
-    lock: LockName,
-}
-
-impl Service<Request> for FoundHandler {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = SingleFuture;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request) -> SingleFuture {
-        SingleFuture(self.route.handle(self.lock.clone(), request))
-    }
-}
-
-/// The reply of a [`SingleHandler`] or a [`FoundHandler`], to come.
+/// The reply of a [`SingleHandler`] or a [`LockRoute`], to come.
 pub(super) struct SingleFuture(HandlerFuture);
 
 impl Future for SingleFuture {
@@ -172,8 +151,10 @@ where
                 }
                 match found {
                     Some((route, edge, lock)) => {
-                        let mut handler = edge.around(FoundHandler { route: route.clone(), lock });
-                        ApiFuture(Reply::Single(handler.call(request.map(Body::new))))
+                        let handler =
+                            service_fn(|request| SingleFuture(route.handle(lock.clone(), request)));
+                        let reply = edge.around(handler).call(request.map(Body::new));
+                        ApiFuture(Reply::Single(reply))
                     }
                     None => ApiFuture(Reply::Route(routes.call(request))),
                 }
