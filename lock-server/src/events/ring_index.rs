@@ -5,66 +5,77 @@ use std::collections::{HashMap, VecDeque};
 use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
 
-/// Positions of a lock's events, oldest first.
-#[derive(Debug, Default)]
-struct Places {
-    all: VecDeque<u64>,
-    refusals: VecDeque<u64>,
+/// Positions of the newest events of a lock, which may be no longer remembered.
+#[derive(Clone, Copy, Debug, Default)]
+struct Newest {
+    any: Option<u64>,
+    refusal: Option<u64>,
 }
 
-/// Positions of all remembered events.
+/// Positions of all remembered events: chains for each lock, from its newest events back.
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    locks: HashMap<LockName, Places>,
+    locks: HashMap<LockName, Newest>,
+    /// For each event, the newest of its lock before it.
+    earlier: VecDeque<Newest>,
+    /// Position of the first in `earlier`.
+    first: u64,
     /// The newest event after which events of any lock may be missing.
     gap: Option<u64>,
 }
 
 impl Index {
-    /// Adds an event; positions only rise.
+    /// Adds the event that follows the last one.
     pub(super) fn push(&mut self, event: &Event, place: u64) {
-        let Some(lock) = &event.lock else {
-            if event.kind == EventKind::Gap {
-                self.gap = Some(place);
-            }
-            return;
-        };
-        if !self.locks.contains_key(lock) {
-            self.locks.insert(lock.clone(), Places::default());
-        }
-        if let Some(places) = self.locks.get_mut(lock) {
-            places.all.push_back(place);
+        let mut earlier = Newest::default();
+        if let Some(lock) = &event.lock {
+            let newest = self.locks.entry(lock.clone()).or_default();
+            earlier = *newest;
+            newest.any = Some(place);
             if event.kind == EventKind::Refused {
-                places.refusals.push_back(place);
+                newest.refusal = Some(place);
             }
+        } else if event.kind == EventKind::Gap {
+            self.gap = Some(place);
         }
+        self.earlier.push_back(earlier);
     }
 
     /// Removes the oldest event of all.
     pub(super) fn forget(&mut self, event: &Event, place: u64) {
+        self.earlier.pop_front();
+        self.first = place + 1;
         if self.gap == Some(place) {
             self.gap = None;
         }
-        let Some(lock) = &event.lock else { return };
-        let Some(places) = self.locks.get_mut(lock) else { return };
-        for list in [&mut places.all, &mut places.refusals] {
-            if list.front() == Some(&place) {
-                list.pop_front();
-            }
-        }
-        if places.all.is_empty() {
+        if let Some(lock) = &event.lock
+            && self.locks.get(lock).is_some_and(|newest| newest.any == Some(place))
+        {
             self.locks.remove(lock);
         }
     }
 
     /// The events of a lock, newest first.
     pub(super) fn of_lock(&self, lock: &LockName) -> impl Iterator<Item = u64> + use<'_> {
-        self.locks.get(lock).into_iter().flat_map(|places| places.all.iter().rev().copied())
+        self.chain(lock, |newest| newest.any)
     }
 
     /// Its refusals, newest first.
     pub(super) fn refusals(&self, lock: &LockName) -> impl Iterator<Item = u64> + use<'_> {
-        self.locks.get(lock).into_iter().flat_map(|places| places.refusals.iter().rev().copied())
+        self.chain(lock, |newest| newest.refusal)
+    }
+
+    fn chain(
+        &self,
+        lock: &LockName,
+        link: fn(&Newest) -> Option<u64>,
+    ) -> impl Iterator<Item = u64> + use<'_> {
+        let remembered = |place: u64| (place >= self.first).then_some(place);
+        let newest = self.locks.get(lock).and_then(link).and_then(remembered);
+        std::iter::successors(newest, move |place| {
+            let at = usize::try_from(place - self.first).ok()?;
+            link(self.earlier.get(at)?).and_then(remembered)
+        })
     }
 
     pub(super) fn gap(&self) -> Option<u64> {
