@@ -14,6 +14,7 @@ mod report;
 mod resp;
 mod server;
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
@@ -32,12 +33,17 @@ Examples:
   fence bench lock                                   memory, embedded and redis, beside raw Redis
   fence bench lock --redis --etcd --quorum           every store, beside what it could do at least
   fence bench lock --server http://127.0.0.1:7420    a server that is running
+  fence bench lock --programs /usr/bin               the programs that are installed
   fence bench guard --clients 16                     fenced writes of 100 bytes, and reads
   fence bench guard --objects                        fenced writes beside Redis and redb
   fence bench guard --redis                          the Redis port beside Redis and twemproxy
   fence bench guard --http                           the reverse proxy beside nginx and HAProxy
   fence bench guard --postgres                       the PostgreSQL port beside pgbouncer")]
 pub struct Args {
+    /// Measure the programs lock-server and fenced-store in this folder [default: those built into
+    /// fence]
+    #[arg(long, global = true, value_name = "FOLDER")]
+    programs: Option<PathBuf>,
     #[command(subcommand)]
     what: What,
 }
@@ -89,6 +95,9 @@ impl Load {
 
 /// Measures; the exit code.
 pub async fn bench(args: Args) -> Result<u8, Failure> {
+    if let Some(folder) = args.programs {
+        server::take_from(folder);
+    }
     match args.what {
         What::Lock(args) => lock::bench(args).await,
         What::Guard(args) => guard::bench(args).await,

@@ -131,6 +131,14 @@ impl Process {
         self.signal(Signal::STOP, WaitIdOptions::STOPPED).await
     }
 
+    fn send(&self, signal: Signal) -> Result<Pid, Failure> {
+        let failed = |error: rustix::io::Errno| self.failed(&format!("{signal:?}: {error}"));
+        let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
+        let pid = pid.ok_or_else(|| self.failed("it has ended"))?;
+        rustix::process::kill_process(pid, signal).map_err(failed)?;
+        Ok(pid)
+    }
+
     /// Resumes it (SIGCONT) and waits until the kernel reports it.
     pub(crate) async fn resume(&self) -> Result<(), Failure> {
         self.signal(Signal::CONT, WaitIdOptions::CONTINUED).await
@@ -138,9 +146,7 @@ impl Process {
 
     async fn signal(&self, signal: Signal, awaited: WaitIdOptions) -> Result<(), Failure> {
         let failed = |error: rustix::io::Errno| self.failed(&format!("{signal:?}: {error}"));
-        let pid = self.child.id().and_then(|pid| Pid::from_raw(i32::try_from(pid).ok()?));
-        let pid = pid.ok_or_else(|| self.failed("it has ended"))?;
-        rustix::process::kill_process(pid, signal).map_err(failed)?;
+        let pid = self.send(signal)?;
         let changed = async {
             loop {
                 let options = awaited | WaitIdOptions::NOHANG;
@@ -153,6 +159,15 @@ impl Process {
         };
         let late = || self.failed(&format!("{signal:?} had no effect"));
         tokio::time::timeout(PATIENCE, changed).await.map_err(|_| late())?
+    }
+
+    /// Ends it (SIGTERM) and waits until it is gone; kills it where it does not end.
+    pub(crate) async fn terminate(mut self) {
+        // It fails only where it has ended already.
+        let _ = self.send(Signal::TERM);
+        if tokio::time::timeout(PATIENCE, self.child.wait()).await.is_err() {
+            self.end().await;
+        }
     }
 
     /// Kills it and waits until it is gone.

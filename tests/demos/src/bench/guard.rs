@@ -115,6 +115,10 @@ pub(super) async fn bench(args: Args) -> Result<u8, Failure> {
     let measured = load::compare(rounds, time, vec![side]).await?;
     let mut report = Report::new(rounds, time);
     report.rows.push(Row::new("fenced write + read", args.load.clients(), &measured));
+    if let Some((locks, guard)) = own {
+        locks.end().await;
+        guard.end().await;
+    }
     args.output.print(&report, Report::table)?;
     Ok(code::OK)
 }

@@ -167,7 +167,10 @@ async fn on_redis(bench: &mut Bench, redis: &mut Redis) -> Result<(), Failure> {
 
     let memory = Peer::lock_server("lock-server", "memory:", Vec::new()).await?;
     bench.distinct("memory", &[&handler, &memory]).await?;
-    bench.contended("memory", &[&redis.baton()?, &memory]).await
+    bench.contended("memory", &[&redis.baton()?, &memory]).await?;
+    memory.end().await;
+    handler.end().await;
+    Ok(())
 }
 
 /// Leases on disk before they are acknowledged.
@@ -178,7 +181,9 @@ async fn durable(bench: &mut Bench) -> Result<(), Failure> {
     server.end().await;
     let embedded = Peer::lock_server("lock-server", "embedded:", Vec::new()).await?;
     bench.distinct("embedded, beside appendfsync always", &[&redis.raw()?, &embedded]).await?;
-    bench.contended("embedded", &[&redis.baton()?, &embedded]).await
+    bench.contended("embedded", &[&redis.baton()?, &embedded]).await?;
+    embedded.end().await;
+    redis.end().await
 }
 
 async fn on_etcd(bench: &mut Bench) -> Result<(), Failure> {
@@ -186,7 +191,9 @@ async fn on_etcd(bench: &mut Bench) -> Result<(), Failure> {
     let own = etcd.own_lock();
     let server = etcd.lock_server().await?;
     bench.distinct("etcd", &[&own, &server]).await?;
-    bench.contended("etcd", &[&own, &server]).await
+    bench.contended("etcd", &[&own, &server]).await?;
+    server.end().await;
+    Ok(())
 }
 
 /// Leases in a PostgreSQL that is running; what was written besides leases is removed.

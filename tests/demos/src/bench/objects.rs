@@ -69,6 +69,9 @@ pub(super) async fn bench(load: Load, output: Output) -> Result<u8, Failure> {
         ];
         report.rows.push(compare("PUT 100 B, embedded", load, sides).await?);
     }
+    for server in [locks, on_redis, on_redb] {
+        server.end().await;
+    }
     output.print(&report, Report::table)?;
     Ok(code::OK)
 }

@@ -1,6 +1,8 @@
 //! A server of the benchmark's own, as a process of its own.
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::sync::OnceLock;
 
 use axum::Router;
 use fence_terminal::output::emit;
@@ -13,6 +15,15 @@ use tokio::net::TcpListener;
 
 use crate::process::Process;
 use fence_terminal::exit::{Failure, code};
+
+/// Folder of the programs that are measured; unset, they are this program in another role.
+static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+
+/// Measures the programs in `folder`.
+pub(super) fn take_from(folder: PathBuf) {
+    // The first call counts: there is one command line.
+    let _ = PROGRAMS.set(folder);
+}
 
 /// A server process; it is killed when this is dropped.
 pub(super) struct Server {
@@ -75,7 +86,19 @@ impl Server {
     }
 
     async fn role(name: &str, role: &[&str], folder: TempDir) -> Result<Self, Failure> {
-        let mut process = Process::start(name, role, folder.path())?;
+        let program = match role {
+            [program @ ("lock-server" | "fenced-store"), ..] => {
+                PROGRAMS.get().map(|folder| folder.join(program))
+            }
+            _ => None,
+        };
+        let mut process = match program {
+            Some(program) => {
+                let args: Vec<String> = role[1..].iter().map(|&arg| arg.to_owned()).collect();
+                Process::start_other(name, &program, &args, folder.path())?
+            }
+            None => Process::start(name, role, folder.path())?,
+        };
         let url = address(&mut process).await?;
         Ok(Self { url, port: None, process, _folder: folder })
     }
@@ -84,9 +107,9 @@ impl Server {
         self.process.pid()
     }
 
-    /// Kills it and waits until it is gone, so that it writes nothing more.
+    /// Ends it as an operator does, and waits until it is gone, so that it writes nothing more.
     pub(super) async fn end(self) {
-        self.process.end().await;
+        self.process.terminate().await;
     }
 }
 
