@@ -71,7 +71,7 @@ async fn a_renewal_and_a_release_count_though_their_client_hung_up() {
     let server = site.arm(on_redis(&redis)).in_process().await;
     let team = As::new(&server, "team");
     let eye = As::new(&server, "eye");
-    for (name, count) in [("team/a", 1), ("team%2Fb", 2)] {
+    for (name, count) in [("team/a", 1), ("team%2fb", 2)] {
         let lease = lease_id();
         let body = json!({"ttl_ms": 600_000, "lease_id": lease}).to_string();
         let acquire = format!("/v1/locks/{name}/acquire");

@@ -14,7 +14,7 @@ type LockHandler = dyn Fn(LockName, Request) -> HandlerFuture + Send + Sync;
 /// A route of a lock that most requests take: it is found by the beginning and the end of its path.
 ///
 /// The router has the same route. It gets what is found here only by looking closer: other methods,
-/// names that are encoded, and names that are none. Cheap to clone.
+/// names in which more than slashes is encoded, and names that are none. Cheap to clone.
 #[derive(Clone)]
 pub struct LockRoute {
     /// The route as the router has it, for metrics and spans.
@@ -73,6 +73,10 @@ impl LockRoute {
             return None;
         }
         let name = request.uri().path().strip_prefix(self.ends.0)?.strip_suffix(self.ends.1)?;
-        LockName::new(name).ok()
+        // So clients write a name as one segment. No name has a `%`.
+        match name.contains('%') {
+            true => LockName::new(&name.replace("%2F", "/")).ok(),
+            false => LockName::new(name).ok(),
+        }
     }
 }
