@@ -1,6 +1,6 @@
 //! The routes that nearly all requests take, found without the router's search. The router has them
-//! too: it gets names in which more than slashes is encoded, and answers what is wrong with a path
-//! or a method.
+//! too: it gets names in which more than `%2F` is encoded, and answers what is wrong with a path or
+//! a method.
 
 use std::sync::Arc;
 

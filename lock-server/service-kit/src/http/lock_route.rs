@@ -14,7 +14,7 @@ type LockHandler = dyn Fn(LockName, Request) -> HandlerFuture + Send + Sync;
 /// A route of a lock that most requests take: it is found by the beginning and the end of its path.
 ///
 /// The router has the same route. It gets what is found here only by looking closer: other methods,
-/// names in which more than slashes is encoded, and names that are none. Cheap to clone.
+/// names in which more than `%2F` is encoded, and names that are none. Cheap to clone.
 #[derive(Clone)]
 pub struct LockRoute {
     /// The route as the router has it, for metrics and spans.
@@ -78,5 +78,48 @@ impl LockRoute {
             true => LockName::new(&name.replace("%2F", "/")).ok(),
             false => LockName::new(name).ok(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_that_are_easily_read_are_found() {
+        let handler = |_: LockName, _: Request| -> HandlerFuture { unreachable!() };
+        let route = LockRoute::post("/v1/locks/{lock}/renew", handler);
+        let found = |path: &str| {
+            let uri = format!("http://h/v1/locks/{path}");
+            let request = axum::http::Request::post(uri).body(()).unwrap();
+            route.find(&request).map(|lock| lock.as_str().to_owned())
+        };
+        for (path, lock) in [
+            ("a/renew", "a"),
+            ("a/b/renew", "a/b"),
+            ("a%2Fb/renew", "a/b"),
+            ("a%2Fb/c/renew?x=%2F", "a/b/c"),
+            ("renew/renew", "renew"),
+        ] {
+            assert_eq!(found(path).as_deref(), Some(lock), "{path}");
+        }
+        for path in [
+            "a%2fb/renew",
+            "a%2Fb%2fc/renew",
+            "a%252Fb/renew",
+            "a%3Ab/renew",
+            "%2F/renew",
+            "a%2F%2Fb/renew",
+            "a%2F../renew",
+            "a//b/renew",
+            "/renew",
+            "renew",
+            "a/release",
+            "a",
+        ] {
+            assert_eq!(found(path), None, "{path}");
+        }
+        let get = axum::http::Request::get("http://h/v1/locks/a/renew").body(()).unwrap();
+        assert_eq!(route.find(&get), None);
     }
 }

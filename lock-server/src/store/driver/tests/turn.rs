@@ -15,12 +15,16 @@ fn under_way(driver: &Driver) -> (usize, usize) {
 }
 
 async fn until_under_way(driver: &Driver, wanted: (usize, usize)) {
+    until("the batches", || under_way(driver) == wanted).await;
+}
+
+async fn until(what: &str, is_so: impl Fn() -> bool) {
     let wait = async {
-        while under_way(driver) != wanted {
+        while !is_so() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.expect("the batches");
+    tokio::time::timeout(Duration::from_secs(20), wait).await.expect(what);
 }
 
 fn acquire_all(driver: &Driver, count: usize) -> Vec<JoinHandle<Result<Grant, StoreError>>> {
@@ -114,9 +118,7 @@ async fn a_request_whose_wait_is_over_is_refused_alone() {
     };
     let late = acquire(request("a", 500));
     let other = acquire(request("b", 0));
-    while driver.inner.state().core.pending.len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    until("two requests", || driver.inner.state().core.pending.len() == 2).await;
     clock.advance(1_000);
     gated.gate.add_permits(Semaphore::MAX_PERMITS / 2);
     for granted in before.into_iter().chain([other]) {

@@ -164,7 +164,7 @@ impl Peer {
         self.servers.first().map_or("", |server| &server.url)
     }
 
-    /// Kills its servers and waits until they are gone.
+    /// Ends its servers and waits until they are gone.
     pub(super) async fn end(self) {
         for server in self.servers {
             server.end().await;
