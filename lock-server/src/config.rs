@@ -407,6 +407,7 @@ impl Config {
                 waiters_per_lock: self.max_waiters_per_lock,
                 shared_per_lock: self.max_shared_per_lock,
                 waiters: self.max_waiters,
+                waiting: Limits::waiting_of(self.listener.max_connections),
                 locks: self.max_locks,
                 sessions: self.max_sessions,
                 session_leases: self.max_session_leases,

@@ -18,10 +18,10 @@ pub mod tokens;
 
 pub use grant::Grant;
 pub use limits::Limits;
-pub use machine::{Bond, Bonds, Delivery, Machine, Related, Reply, lift};
+pub use machine::{Bond, Bonds, Delivery, Due, Machine, Related, Reply, lift};
 pub use principal::is_anothers;
 pub use record::{
-    Closed, Ended, GroupId, Holder, Holders, Reading, Record, StoredClosed, StoredEnded,
+    Closed, Ended, GroupId, Holder, Holders, Queue, Reading, Record, StoredClosed, StoredEnded,
     StoredHolder, StoredRecord, StoredWaiter, Waiter, place_name, place_of,
 };
 pub use refusal::{NoSession, NoTakeover, SessionRefusal, StoreError};

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Token};
 
+pub use self::alarms::Due;
+use self::alarms::{Alarm, Alarms};
 use self::events::Reports;
 use self::groups::Group;
 use self::records::Records;
@@ -15,6 +17,7 @@ use super::record::{GroupId, Record, Waiter};
 use super::tokens;
 use crate::{Grant, Limits, StoreError};
 
+mod alarms;
 mod answers;
 mod confirmations;
 mod departures;
@@ -66,15 +69,6 @@ impl Delivery {
     }
 }
 
-/// Reason for a timed check of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Alarm {
-    /// A lease expires, a lock-delay ends, or the record becomes idle.
-    Record,
-    /// The waiter times out.
-    Waiter(LeaseId),
-}
-
 /// Locks of a namespace and the counter that their tokens come from.
 ///
 /// Invariants: `counter` is at least the highest token ever granted. After every transition
@@ -87,8 +81,13 @@ pub struct Machine {
     records: Records,
     /// Number of records with a live lease.
     held: usize,
-    alarms: BTreeSet<(u64, LockName, Alarm)>,
+    alarms: Alarms,
+    /// Number of alarms that may be handled until the next slice.
+    slice: usize,
     waiters: usize,
+    /// Number of requests that may begin to wait, and of those that did.
+    places: usize,
+    places_taken: usize,
     limits: Limits,
     deliveries: Vec<Delivery>,
     dirty: BTreeSet<LockName>,
@@ -109,8 +108,11 @@ impl Machine {
             counter,
             records: Records::default(),
             held: 0,
-            alarms: BTreeSet::new(),
+            alarms: Alarms::default(),
+            slice: usize::MAX,
             waiters: 0,
+            places: usize::MAX,
+            places_taken: 0,
             limits,
             deliveries: Vec::new(),
             dirty: BTreeSet::new(),
@@ -164,32 +166,37 @@ impl Machine {
         Ok(token)
     }
 
-    /// Applies everything that is due: expired leases, lock-delays, waiters that time out,
-    /// sessions, idle records. Every other transition begins with it; if nothing is due, it costs
-    /// next to nothing.
-    pub fn tick(&mut self, now_ms: u64) {
-        self.resume(now_ms);
-        self.tick_sessions(now_ms);
-        self.pass_on(now_ms);
-        while self.alarms.first().is_some_and(|(at_ms, _, _)| *at_ms <= now_ms) {
-            let Some((_, lock, alarm)) = self.alarms.pop_first() else { return };
-            match alarm {
-                Alarm::Record => self.settle(now_ms, lock),
-                Alarm::Waiter(lease_id) => self.time_out(now_ms, &lock, lease_id),
-            }
-            self.pass_on(now_ms);
-        }
-    }
-
-    /// Returns the time of the next change by [`tick`](Self::tick).
-    pub fn next_alarm_ms(&self) -> Option<u64> {
-        let lock = self.alarms.first().map(|(at_ms, _, _)| *at_ms);
-        [lock, self.sessions.next_alarm_ms(), self.paused_until_ms()].into_iter().flatten().min()
-    }
-
     /// Takes the replies to waiters since the last call.
     pub fn take_deliveries(&mut self) -> Vec<Delivery> {
         std::mem::take(&mut self.deliveries)
+    }
+
+    /// Lets `count` more requests begin to wait; further ones are refused.
+    pub fn let_wait(&mut self, count: usize) {
+        (self.places, self.places_taken) = (count, 0);
+    }
+
+    /// Returns how many have begun to wait since then.
+    pub fn places_taken(&self) -> usize {
+        self.places_taken
+    }
+
+    /// Takes a place of a request that begins to wait, a retry too, with so many new entries in
+    /// queues.
+    fn take_place(&mut self, entries: usize) -> Result<(), StoreError> {
+        if self.waiters + entries > self.limits.waiters {
+            return Err(limit("waiters of this server", self.limits.waiters));
+        }
+        if self.places_taken >= self.places {
+            return Err(limit(Limits::WAITING, self.limits.waiting));
+        }
+        self.places_taken += 1;
+        Ok(())
+    }
+
+    /// Returns the locks whose stored part changed since [`take_changes`](Self::take_changes).
+    pub fn changes(&self) -> impl Iterator<Item = &LockName> {
+        self.dirty.iter()
     }
 
     /// Takes the locks whose stored part changed since the last call; `None` means delete it.

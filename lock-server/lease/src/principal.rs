@@ -25,10 +25,10 @@ impl Machine {
         lease_id: LeaseId,
         caller: Option<&str>,
     ) -> Result<(), StoreError> {
-        self.tick(now_ms);
+        self.tick_for(now_ms, lock);
         let Some(record) = self.record(lock) else { return Ok(()) };
         let held = record.holders.get(lease_id).map(|holder| &holder.principal);
-        let waits = || Some(&record.queue[record.position(lease_id)?].request.principal);
+        let waits = || Some(&record.queue.get(lease_id)?.request.principal);
         match held.or_else(waits).and_then(Option::as_deref) {
             principal if is_anothers(principal, caller) => {
                 Err(StoreError::OtherPrincipal { lease_id })

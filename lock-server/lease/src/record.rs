@@ -1,6 +1,6 @@
 //! State of one lock.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner, Token};
@@ -8,11 +8,13 @@ use fence_protocol::{LeaseId, Owner, Token};
 use crate::{Acquire, Kind, Limits, Mode, StoreError};
 
 mod holders;
+mod queue;
 mod reply;
 mod stored;
 mod stored_waiter;
 
 pub use holders::{Closed, Holder, Holders};
+pub use queue::Queue;
 pub use stored::{Reading, StoredClosed, StoredEnded, StoredHolder, StoredRecord};
 pub use stored_waiter::{StoredWaiter, place_name, place_of};
 
@@ -34,7 +36,7 @@ pub struct Record {
     /// Lock-delays in progress.
     pub closed: Vec<Closed>,
     /// Waiters in arrival order.
-    pub queue: VecDeque<Waiter>,
+    pub queue: Queue,
     /// Ended leases, newest first, at most eight.
     pub ended: VecDeque<Ended>,
 }
@@ -65,6 +67,11 @@ impl Waiter {
     pub fn patience_ms(&self, server: u32) -> u64 {
         let is_own = self.server == server;
         self.until_ms.saturating_add(if is_own { 0 } else { FOREIGN_PATIENCE_MS })
+    }
+
+    /// Returns whether it depends on a session, or on other locks.
+    pub fn is_bound(&self) -> bool {
+        self.request.session.is_some() || self.group.is_some()
     }
 
     /// Moves the waiter to the server that its client has retried at. Returns whether that is a
@@ -150,16 +157,6 @@ impl Record {
         self.ended.iter().find(|ended| ended.lease_id == lease_id)
     }
 
-    /// Returns the index in the queue.
-    pub fn position(&self, lease_id: LeaseId) -> Option<usize> {
-        self.queue.iter().position(|waiter| waiter.request.lease_id == lease_id)
-    }
-
-    /// Returns the lease ids in the queue.
-    pub fn waiting_ids(&self) -> BTreeSet<LeaseId> {
-        self.queue.iter().map(|waiter| waiter.request.lease_id).collect()
-    }
-
     /// Returns a queue position behind all entries.
     pub fn next_place(&self) -> u64 {
         self.queue.back().map_or(1, |last| last.place.saturating_add(1))
@@ -225,8 +222,10 @@ impl Record {
 
     /// Returns the oldest expired lease that is not bound to a session, and its expiry.
     pub fn due(&self, now_ms: u64) -> Option<(LeaseId, u64)> {
-        let due = |holder: &&Holder| holder.session.is_none() && holder.expires_at_ms <= now_ms;
-        self.holders.iter().find(due).map(|holder| (holder.lease_id, holder.expires_at_ms))
+        let mut holders = self.holders.iter();
+        holders
+            .find(|holder| holder.is_over(now_ms))
+            .map(|holder| (holder.lease_id, holder.expires_at_ms))
     }
 
     /// Returns whether the first waiter is admitted.

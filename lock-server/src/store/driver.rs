@@ -320,11 +320,7 @@ impl DriverInner {
                 Some(_) => None,
             };
             let Some(flight) = flight else {
-                let next_ms = state.core.machine.next_alarm_ms().unwrap_or(u64::MAX);
-                if next_ms < state.wakes_at_ms {
-                    state.wakes_at_ms = next_ms;
-                    self.sooner.notify_one();
-                }
+                self.rest(state);
                 return None;
             };
             let batch = &flight.batch;
@@ -343,6 +339,20 @@ impl DriverInner {
             };
             state.core.settle(flight, committed, now_ms, at_ms);
             self.report(state);
+            if state.core.pending.is_empty() {
+                // The background ends the rest that is due, by slices: others come between.
+                self.rest(state);
+                return None;
+            }
+        }
+    }
+
+    /// Has the background wake up for what is due next.
+    fn rest(&self, state: &mut DriverState) {
+        let next_ms = state.core.machine.next_alarm_ms().unwrap_or(u64::MAX);
+        if next_ms < state.wakes_at_ms {
+            state.wakes_at_ms = next_ms;
+            self.sooner.notify_one();
         }
     }
 
@@ -421,7 +431,7 @@ impl DriverInner {
     fn withdraw(self: &Arc<Self>, lock: &LockName, lease_id: LeaseId) {
         let withdraw = self.state().core.waiters.leave(lock, lease_id);
         if let Some(withdraw) = withdraw {
-            // If too many requests wait, the waiter stays until its grant finds no caller.
+            // If the store has failed, nothing is in a queue any more.
             let _ = self.submit(Box::new(withdraw));
         }
     }

@@ -277,6 +277,12 @@ pub trait RecordStore: Send + Sync + fmt::Debug + 'static {
         None
     }
 
+    /// Most leases, lock-delays and waits whose time is over that one batch ends: the requests
+    /// that come with it wait for them.
+    fn ends_max(&self) -> usize {
+        256
+    }
+
     /// Least number of waiting requests that are committed as two batches, half of them each, one
     /// beside the other.
     fn halves_from(&self) -> usize {

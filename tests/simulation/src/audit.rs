@@ -358,8 +358,9 @@ fn record_of(servers: &BTreeMap<u32, Server>, snapshot: &Snapshot) -> Record {
         let stored: StoredWaiter = lease::from_bytes(value).expect("a waiter");
         let reading = self::reading(servers, stored.origin().0, snapshot);
         let (waiter, _) = stored.read(lock, place_of(name).expect("a place"), reading);
-        record.queue.push_back(waiter);
+        record.queue.insert(waiter);
     }
+    assert_eq!(record.queue.len(), snapshot.items.len(), "two entries of one id");
     record
 }
 

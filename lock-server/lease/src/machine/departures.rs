@@ -18,16 +18,16 @@ impl Machine {
     /// Removes the waiter with this id from the lock's queue and, if it belongs to a group, the
     /// group from its other queues.
     pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Left> {
-        let place = self.records.get(lock)?.position(lease_id)?;
-        let waiter = self.leave_place(lock, place)?;
-        let group = waiter.group.and_then(|group| self.disband(group));
+        let waiter = self.leave_one(lock, lease_id)?;
+        let group = waiter.group.and_then(|group| self.disband(lease_id, group));
         Some(Left { waiter, group })
     }
 
-    /// Removes the waiter at an index of the lock's queue.
-    pub(super) fn leave_place(&mut self, lock: &LockName, place: usize) -> Option<Waiter> {
+    /// Removes the waiter with this id from the lock's queue alone.
+    pub(super) fn leave_one(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiter> {
+        self.records.get(lock)?.queue.get(lease_id)?;
         let mut record = self.take_out(lock)?;
-        let waiter = record.queue.remove(place);
+        let waiter = record.queue.remove(lease_id);
         self.put_back(lock.clone(), record);
         if let Some(waiter) = &waiter {
             self.forget_waiter(lock, waiter);
@@ -50,10 +50,8 @@ impl Machine {
     pub(super) fn time_out(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
         // Found before the waiter leaves: then the others of its queues move up, and are served
         // after this.
-        let group = self.records.get(lock).and_then(|record| {
-            let place = record.position(lease_id)?;
-            record.queue.get(place)?.group
-        });
+        let waiter = self.records.get(lock).and_then(|record| record.queue.get(lease_id));
+        let group = waiter.and_then(|waiter| waiter.group);
         let in_the_way = group.and_then(|group| self.waits_for(group).cloned());
         let in_the_way = in_the_way.unwrap_or_else(|| lock.clone());
         let Some(left) = self.leave(lock, lease_id) else { return };
@@ -87,7 +85,7 @@ impl Machine {
     /// but without remembering the id as ended, so that it may be retried; one that its client has
     /// released meanwhile stays ended. Returns whether no lease of it lives.
     pub fn roll_back(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
-        self.tick(now_ms);
+        self.tick_for_all(now_ms, locks);
         let lives = |lock: &&LockName| self.holder(lock, lease_id).is_some();
         let live: Vec<&LockName> = locks.iter().filter(lives).collect();
         let is_rolled_back = self.roll_back_own(now_ms, locks, lease_id);
@@ -108,7 +106,7 @@ impl Machine {
     }
 
     fn roll_back_own(&mut self, now_ms: u64, locks: &[LockName], lease_id: LeaseId) -> bool {
-        self.tick(now_ms);
+        self.tick_for_all(now_ms, locks);
         let own = Some(self.server());
         let mut live = locks.iter().filter_map(|lock| self.holder(lock, lease_id));
         let is_own = live.all(|holder| holder.deliverer == own);
@@ -124,10 +122,8 @@ impl Machine {
     fn roll_back_one(&mut self, now_ms: u64, lock: &LockName, lease_id: LeaseId) {
         // A waiter whose client has moved to another server belongs to that server.
         let server = self.server();
-        let place = self.records.get(lock).and_then(|record| {
-            record.queue.iter().find(|waiter| waiter.request.lease_id == lease_id)
-        });
-        if place.is_some_and(|waiter| waiter.server == server) {
+        let waiter = self.records.get(lock).and_then(|record| record.queue.get(lease_id));
+        if waiter.is_some_and(|waiter| waiter.server == server) {
             // Its caller has disconnected: no refusal is delivered.
             drop(self.leave(lock, lease_id));
         }

@@ -19,7 +19,7 @@ impl Machine {
         lock: &LockName,
         lease_id: LeaseId,
     ) -> Result<EndedReply, StoreError> {
-        self.tick(now_ms);
+        self.tick_for(now_ms, lock);
         self.check_room(lock)?;
         let mut record = self.take_out(lock).unwrap_or_default();
         let ended = self.close(now_ms, lock, &mut record, lease_id, EndReason::Released, None);
@@ -43,7 +43,7 @@ impl Machine {
         lock: &LockName,
         revoke: &Revoke,
     ) -> Result<Vec<EndedReply>, StoreError> {
-        self.tick(now_ms);
+        self.tick_for(now_ms, lock);
         let Some(mut record) = self.take_out(lock) else {
             return Err(match revoke.lease {
                 Some(lease_id) => gone(&Record::default(), lease_id),

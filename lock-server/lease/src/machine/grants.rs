@@ -2,9 +2,10 @@
 
 use fence_protocol::{LockName, Token};
 
+use super::alarms::Alarm;
 use super::answers::known_answer;
 use super::shared::Bond;
-use super::{Alarm, Machine, Reply, limit};
+use super::{Machine, Reply, limit};
 use crate::record::{Holder, Record, Waiter};
 use crate::takeover::{Verdict, verdict};
 use crate::tokens;
@@ -26,8 +27,8 @@ impl GrantRoute {
 impl Machine {
     /// Grants, queues or refuses. See [`LockStore::acquire`](Machine::acquire).
     pub fn acquire(&mut self, now_ms: u64, request: Acquire) -> Reply {
-        self.tick(now_ms);
         let lock = request.lock.clone();
+        self.tick_for(now_ms, &lock);
         if let Err(refusal) = self.check_room(&lock) {
             return Reply::Done(Err(refusal));
         }
@@ -62,13 +63,13 @@ impl Machine {
             }
             return Reply::Done(known);
         }
-        let place = record.position(request.lease_id);
-        if let Some(refusal) = place.and_then(|place| other_request(&record.queue[place], &request))
-        {
+        let waiter = record.queue.get(request.lease_id);
+        let waits = waiter.is_some();
+        if let Some(refusal) = waiter.and_then(|waiter| other_request(waiter, &request)) {
             return Reply::Done(Err(refusal));
         }
         let kind = record.kind().filter(|kind| *kind != request.mode.kind());
-        if let Some(kind) = kind.filter(|_| place.is_none()) {
+        if let Some(kind) = kind.filter(|_| !waits) {
             return Reply::Done(Err(StoreError::OtherKind(kind)));
         }
         if let Err(refusal) = self.check_session(now_ms, &request, 1) {
@@ -89,8 +90,11 @@ impl Machine {
             }
             Verdict::Ordinary => {}
         }
-        if let Some(place) = place {
-            return self.wait_longer(now_ms, lock, record, place, request.wait_ms);
+        if let Some(waiter) = record.queue.get_mut(request.lease_id) {
+            return match self.take_place(0) {
+                Ok(()) => self.wait_longer(now_ms, lock, waiter, request.wait_ms),
+                Err(refusal) => Reply::Done(Err(refusal)),
+            };
         }
         let is_open = record.is_open_to(request.mode, &self.limits);
         if is_open && paused_ms.is_none() {
@@ -115,8 +119,8 @@ impl Machine {
         if record.queue.len() >= self.limits.waiters_per_lock {
             return Reply::Done(Err(limit("waiters of this lock", self.limits.waiters_per_lock)));
         }
-        if self.waiters >= self.limits.waiters {
-            return Reply::Done(Err(limit("waiters of this server", self.limits.waiters)));
+        if let Err(refusal) = self.take_place(1) {
+            return Reply::Done(Err(refusal));
         }
         let until_ms = now_ms + request.wait_ms;
         self.alarms.insert((until_ms, lock.clone(), Alarm::Waiter(request.lease_id)));
@@ -139,7 +143,12 @@ impl Machine {
             self.sessions.wait(id, lock, lease_id);
             self.note_bond(id, lock, lease_id, Some(Bond::Waits));
         }
-        record.queue.push_back(waiter);
+        let lease_id = waiter.request.lease_id;
+        if let Some(other) = record.queue.remove(lease_id) {
+            // A part of a group that is asked for anew, under the id of another request.
+            self.forget_waiter(&other.request.lock, &other);
+        }
+        record.queue.insert(waiter);
     }
 
     /// Keeps the queue position of a retry, and sets its new time-out at this server.
@@ -147,11 +156,9 @@ impl Machine {
         &mut self,
         now_ms: u64,
         lock: &LockName,
-        record: &mut Record,
-        place: usize,
+        waiter: &mut Waiter,
         wait_ms: u64,
     ) -> Reply {
-        let waiter = &mut record.queue[place];
         let alarm = Alarm::Waiter(waiter.request.lease_id);
         self.alarms.remove(&(self.patience_ms(waiter), lock.clone(), alarm));
         if waiter.move_to(self.server(), now_ms) {

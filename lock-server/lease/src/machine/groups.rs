@@ -8,13 +8,14 @@
 
 use std::collections::BTreeSet;
 
-use fence_protocol::LockName;
 use fence_protocol::wire::lock::{EndReason, LOCKS_PER_ACQUIRE_MAX};
+use fence_protocol::{LeaseId, LockName};
 
+use super::alarms::Alarm;
 use super::answers::known_answer;
 use super::departures::Left;
 use super::grants::GrantRoute;
-use super::{Alarm, Delivery, Machine, Reply, limit};
+use super::{Delivery, Machine, Reply, limit};
 use crate::record::{GroupId, Record, Waiter};
 use crate::tokens;
 use crate::{Acquire, Grant, Mode, StoreError};
@@ -41,7 +42,7 @@ impl Machine {
     /// Grants all of the locks, queues the request at all of them, or refuses. See
     /// [`LockStore::acquire_all`](Machine::acquire_all).
     pub fn acquire_all(&mut self, now_ms: u64, parts: Vec<Acquire>) -> Reply<Vec<Grant>> {
-        self.tick(now_ms);
+        self.tick_for_all(now_ms, parts.iter().map(|part| &part.lock));
         let reply = self.try_all(now_ms, parts);
         self.pass_on(now_ms);
         reply.unwrap_or_else(|refusal| Reply::Done(Err(refusal)))
@@ -54,6 +55,7 @@ impl Machine {
     ) -> Result<Reply<Vec<Grant>>, StoreError> {
         let Some(first) = parts.first() else { return Ok(Reply::Done(Ok(Vec::new()))) };
         let wait_ms = first.wait_ms;
+        let lease_id = first.lease_id;
         check_shape(&parts)?;
         if let Some(grants) = self.held_already(now_ms, &parts)? {
             return Ok(Reply::Done(Ok(grants)));
@@ -64,7 +66,8 @@ impl Machine {
         }
         self.check_session(now_ms, first, parts.len()).map_err(|why| part(&first.lock, why))?;
         if let Some(group) = waits {
-            self.group_waits_longer(now_ms, group, now_ms + wait_ms);
+            self.take_place(0).map_err(|why| part(&first.lock, why))?;
+            self.group_waits_longer(now_ms, lease_id, group, now_ms + wait_ms);
             return Ok(Reply::Queued);
         }
         self.check_rooms(&parts)?;
@@ -135,7 +138,7 @@ impl Machine {
     fn waits_already(&mut self, parts: &[Acquire]) -> Result<Option<GroupId>, StoreError> {
         let waiter = parts.iter().find_map(|wish| {
             let record = self.records.get(&wish.lock)?;
-            Some((wish, &record.queue[record.position(wish.lease_id)?]))
+            Some((wish, record.queue.get(wish.lease_id)?))
         });
         let Some((wish, waiter)) = waiter else { return Ok(None) };
         let same = |id: &GroupId| {
@@ -143,9 +146,7 @@ impl Machine {
             wish.is_retry_of(&waiter.request) && group.is_some_and(|group| group.is_for(parts))
         };
         match waiter.group.filter(same) {
-            Some(group) if parts.iter().all(|part| self.stands_at(&part.lock, group)) => {
-                Ok(Some(group))
-            }
+            Some(group) if parts.iter().all(|part| self.stands_at(part, group)) => Ok(Some(group)),
             Some(_) => {
                 // The engine has dropped the record of one of its locks: treat the retry as a new
                 // request.
@@ -159,20 +160,20 @@ impl Machine {
         }
     }
 
-    /// Returns whether a group has an entry in the queue of a lock.
-    fn stands_at(&self, lock: &LockName, id: GroupId) -> bool {
-        let record = self.records.get(lock);
-        record.is_some_and(|record| record.queue.iter().any(|waiter| waiter.group == Some(id)))
+    /// Returns whether a group has the entry of one of its parts.
+    fn stands_at(&self, part: &Acquire, id: GroupId) -> bool {
+        let record = self.records.get(&part.lock);
+        record.is_some_and(|record| record.queue.part(part.lease_id, id).is_some())
     }
 
-    fn group_waits_longer(&mut self, now_ms: u64, id: GroupId, until_ms: u64) {
+    fn group_waits_longer(&mut self, now_ms: u64, lease_id: LeaseId, id: GroupId, until_ms: u64) {
         let server = self.server();
         let Some(group) = self.groups.get(&id) else { return };
-        let is_it = |waiter: &&mut Waiter| waiter.group == Some(id);
         let mut places = Vec::new();
         for (lock, _) in &group.parts {
             let Some(record) = self.records.get_mut(lock) else { continue };
-            let Some(waiter) = record.queue.iter_mut().find(is_it) else { continue };
+            let waiter = record.queue.get_mut(lease_id).filter(|w| w.group == Some(id));
+            let Some(waiter) = waiter else { continue };
             if lock == group.first_lock() {
                 let alarm = Alarm::Waiter(waiter.request.lease_id);
                 self.alarms.remove(&(waiter.patience_ms(server), lock.clone(), alarm));
@@ -256,9 +257,7 @@ impl Machine {
         }
         let first = parts[0].lock.clone();
         let lease_id = parts[0].lease_id;
-        if self.waiters + parts.len() > self.limits.waiters {
-            return Err(part(&first, limit("waiters of this server", self.limits.waiters)));
-        }
+        self.take_place(parts.len()).map_err(|refusal| part(&first, refusal))?;
         self.last_group += 1;
         let group = Some(self.last_group);
         let until_ms = now_ms + parts[0].wait_ms;
@@ -302,15 +301,14 @@ impl Machine {
         parts.iter().all(|(lock, _)| self.knows(lock)) && self.waits_for(id).is_none()
     }
 
-    /// Removes a group from every queue that it is still in.
-    pub(super) fn disband(&mut self, id: GroupId) -> Option<Group> {
+    /// Removes a group, whose entries have this lease id, from every queue that it is still in.
+    pub(super) fn disband(&mut self, lease_id: LeaseId, id: GroupId) -> Option<Group> {
         let group = self.groups.remove(&id)?;
         self.note_together(&group.parts);
         for (lock, _) in &group.parts {
             let record = self.records.get(lock);
-            let is_it = |waiter: &Waiter| waiter.group == Some(id);
-            if let Some(place) = record.and_then(|record| record.queue.iter().position(is_it)) {
-                self.leave_place(lock, place);
+            if record.is_some_and(|record| record.queue.part(lease_id, id).is_some()) {
+                self.leave_one(lock, lease_id);
             }
         }
         Some(group)
@@ -324,8 +322,11 @@ impl Machine {
         let Some(group) = self.groups.remove(&id) else { return };
         self.note_together(&group.parts);
         // The waiters behind it are checked when its own grants are made.
-        let places = group.parts.iter().filter_map(|(lock, _)| self.leave_place(lock, 0));
-        let waiters: Vec<Waiter> = places.collect();
+        let waiters = group.parts.iter().filter_map(|(lock, _)| {
+            let front = self.records.get(lock)?.queue.front()?;
+            self.leave_one(lock, front.request.lease_id)
+        });
+        let waiters: Vec<Waiter> = waiters.collect();
         let Some(first) = waiters.first().cloned() else { return };
         let lock = group.first_lock().clone();
         if let Err(refusal) = self.check_session(now_ms, &first.request, waiters.len()) {

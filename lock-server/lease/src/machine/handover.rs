@@ -25,9 +25,9 @@ impl Machine {
         }
         let Some(mut record) = self.take_out(&lock) else { return };
         while record.may_pass_on(&self.limits) {
-            let Some(waiter) = record.queue.pop_front_if(|front| front.group.is_none()) else {
-                break;
-            };
+            let front = record.queue.front().filter(|front| front.group.is_none());
+            let Some(lease_id) = front.map(|front| front.request.lease_id) else { break };
+            let Some(waiter) = record.queue.remove(lease_id) else { break };
             self.grant_to_waiter(now_ms, &lock, &mut record, waiter);
         }
         let front = record.queue.front().filter(|_| record.may_pass_on(&self.limits));

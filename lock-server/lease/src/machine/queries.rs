@@ -12,7 +12,7 @@ use crate::record::Record;
 impl Machine {
     /// Returns the holders, queue and history of one lock.
     pub fn show(&mut self, now_ms: u64, lock: &LockName) -> LockReply {
-        self.tick(now_ms);
+        self.tick_for(now_ms, lock);
         let Some(record) = self.records.get_mut(lock) else {
             return Record::default().reply(lock, now_ms);
         };
@@ -36,8 +36,11 @@ impl Machine {
             .from(from)
             .take_while(|(lock, _)| lock.as_str().starts_with(&query.prefix))
             .filter_map(|(lock, record)| {
-                let held = record.holders.first().map(|holder| self.info(now_ms, holder));
-                let holder = held.or_else(|| Some(record.closed.first()?.info(now_ms)))?;
+                // One that is over and still has its lock is not shown.
+                let held = record.holders.iter().find(|holder| !holder.is_over(now_ms));
+                let held = held.map(|holder| self.info(now_ms, holder));
+                let closed = || record.closed.iter().find(|closed| closed.until_ms > now_ms);
+                let holder = held.or_else(|| Some(closed()?.info(now_ms)))?;
                 Some(LockLine { lock: lock.clone(), holder, queue_length: record.queue.len() })
             });
         let locks: Vec<LockLine> = lines.by_ref().take(query.limit).collect();

@@ -19,6 +19,8 @@ pub(super) struct Records {
     names: BTreeSet<LockName>,
     /// Number of records that are not taken out.
     len: usize,
+    /// Number of places that were made since the last [`Records::take_created`].
+    created: usize,
 }
 
 impl Records {
@@ -61,9 +63,15 @@ impl Records {
     pub(super) fn put(&mut self, lock: LockName, record: Box<Record>) {
         let place = self.by_name.entry(lock).or_insert_with_key(|lock| {
             self.names.insert(lock.clone());
+            self.created += 1;
             None
         });
         self.len += usize::from(place.replace(record).is_none());
+    }
+
+    /// Returns how many places were made since the last call.
+    pub(super) fn take_created(&mut self) -> usize {
+        std::mem::take(&mut self.created)
     }
 
     /// Drops the place of a record that is taken out.

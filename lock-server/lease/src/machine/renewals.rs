@@ -2,7 +2,8 @@
 
 use fence_protocol::{LeaseId, LockName, Ttl};
 
-use super::{Alarm, Machine};
+use super::Machine;
+use super::alarms::Alarm;
 use crate::{Grant, NoSession, StoreError};
 
 impl Machine {
@@ -19,7 +20,7 @@ impl Machine {
         lease_id: LeaseId,
         ttl: Option<Ttl>,
     ) -> Result<Grant, StoreError> {
-        self.tick(now_ms);
+        self.tick_for(now_ms, lock);
         let Some(record) = self.records.get_mut(lock) else {
             return Err(self.gone_from(lock, lease_id));
         };

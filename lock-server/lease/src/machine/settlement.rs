@@ -3,7 +3,8 @@
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::EndReason;
 
-use super::{Alarm, Machine, Related};
+use super::alarms::Alarm;
+use super::{Machine, Related};
 use crate::record::Record;
 
 impl Machine {
@@ -68,7 +69,7 @@ impl Machine {
 
     /// Returns the next end of a lease or lock-delay or, without any, the end of the retention;
     /// `None` if neither exists, or if a session or a group decides.
-    fn alarm_ms(&self, record: &Record) -> Option<u64> {
+    pub(super) fn alarm_ms(&self, record: &Record) -> Option<u64> {
         if record.is_idle() {
             return record.idle_until_ms(self.limits.ended_retention_ms);
         }

@@ -10,8 +10,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, SessionId, Token};
 
+use super::Machine;
+use super::alarms::Alarm;
 use super::groups::Group;
-use super::{Alarm, Machine};
 use crate::record::{Holder, Record, Waiter};
 use crate::{Limits, Mode, NoSession, Session};
 
@@ -174,7 +175,7 @@ impl Machine {
         let places = self.sharing.as_mut().and_then(|sharing| sharing.places.remove(lock));
         let queue = self.records.get(lock).map(|record| &record.queue);
         let waiter = |place: u64| {
-            let waiter = queue?.iter().find(|waiter| waiter.place == place)?;
+            let waiter = queue?.at(place)?;
             let group = waiter.group.and_then(|group| self.groups.get(&group));
             Some((waiter, group.map(|group| group.parts.as_slice())))
         };
@@ -205,25 +206,16 @@ impl Machine {
     pub fn related(&self, lock: &LockName) -> Vec<Related> {
         let Some(record) = self.records.get(lock) else { return Vec::new() };
         let held = record.holders.iter().filter_map(|holder| holder.session);
-        let waits = record.queue.iter().filter_map(|waiter| waiter.request.session);
+        let waits = record.queue.bound().filter_map(|waiter| waiter.request.session);
         let sessions = held.chain(waits).map(Related::Session);
-        let groups = record.queue.iter().filter_map(|waiter| self.groups.get(&waiter.group?));
+        let groups = record.queue.bound().filter_map(|waiter| self.groups.get(&waiter.group?));
         let locks = groups.flat_map(|group| group.parts.iter().map(|(lock, _)| lock));
         let locks = locks.filter(|other| *other != lock).cloned().map(Related::Lock);
         sessions.chain(locks).collect()
     }
 
-    /// Returns the locks that [`tick`](Self::tick) would change. Their related records must be
-    /// current when the result is committed.
-    pub fn due_locks(&self, now_ms: u64) -> Vec<LockName> {
-        let due = self.alarms.iter().take_while(|(at_ms, ..)| *at_ms <= now_ms);
-        let mut locks: Vec<LockName> = due.map(|(_, lock, _)| lock.clone()).collect();
-        locks.dedup();
-        locks
-    }
-
     /// Returns whether [`tick`](Self::tick) would change more than the [locks that are
-    /// due](Self::due_locks).
+    /// due](Self::due).
     pub fn is_more_due(&self, now_ms: u64) -> bool {
         let session_ms = self.sessions.next_alarm_ms();
         let is_due = |at_ms: Option<u64>| at_ms.is_some_and(|at_ms| at_ms <= now_ms);
@@ -258,14 +250,15 @@ impl Machine {
     pub fn forget(&mut self, lock: &LockName) {
         let Some(mut record) = self.take_out(lock) else { return };
         self.records.drop_place(lock);
-        for waiter in std::mem::take(&mut record.queue) {
-            self.forget_waiter(lock, &waiter);
-            self.forget_bond(waiter.request.session, lock, waiter.request.lease_id);
+        for waiter in std::mem::take(&mut record.queue).iter() {
+            self.forget_waiter(lock, waiter);
+            let lease_id = waiter.request.lease_id;
+            self.forget_bond(waiter.request.session, lock, lease_id);
             if let Some(id) = waiter.group {
                 let is_elsewhere = self.groups.get(&id).is_some_and(|group| {
                     let in_queue = |lock: &LockName| {
                         let record = self.records.get(lock);
-                        record.is_some_and(|r| r.queue.iter().any(|w| w.group == Some(id)))
+                        record.is_some_and(|record| record.queue.part(lease_id, id).is_some())
                     };
                     group.parts.iter().any(|(other, _)| other != lock && in_queue(other))
                 });
@@ -310,7 +303,7 @@ impl Machine {
         for (id, parts) in groups.into_iter().filter(|(_, parts)| !parts.is_empty()) {
             self.groups.entry(id).or_insert(Group { parts });
         }
-        for waiter in &record.queue {
+        for waiter in record.queue.iter() {
             let is_first = waiter.group.is_none_or(|group| {
                 self.groups.get(&group).is_none_or(|group| *group.first_lock() == lock)
             });
@@ -364,6 +357,7 @@ impl Machine {
     /// Ends leases whose sessions have ended and grants that dead servers have not received, and
     /// removes their waiters from the front of the queue. Runs before any decision on a lock.
     pub fn settle_for_others(&mut self, now_ms: u64, lock: &LockName) {
+        self.tick_for(now_ms, lock);
         let Some(record) = self.records.get(lock) else { return };
         let is_settled = |holder: &Holder| holder.session.is_none() && !holder.is_unread;
         if record.queue.is_empty() && record.holders.iter().all(is_settled) {
@@ -415,7 +409,7 @@ impl Machine {
             };
             Some((waiter.request.lease_id, why.refusal(id)))
         };
-        let refused: Vec<_> = record.queue.iter().filter_map(refusal).collect();
+        let refused: Vec<_> = record.queue.bound().filter_map(refusal).collect();
         for (lease_id, why) in refused {
             // The parts of a group leave with the first of them.
             if let Some(left) = self.leave(lock, lease_id) {

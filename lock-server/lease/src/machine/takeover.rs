@@ -25,7 +25,7 @@ impl Machine {
         tokens::next(self.counter, request.min_token).ok_or(StoreError::Exhausted)?;
         self.close(now_ms, lock, record, superseded, EndReason::Superseded, None);
         let lease_id = request.lease_id;
-        let waiter = record.position(lease_id).and_then(|place| record.queue.remove(place));
+        let waiter = record.queue.remove(lease_id);
         let waited_ms = waiter.as_ref().map_or(0, |waiter| now_ms.saturating_sub(waiter.since_ms));
         let result = self.grant(now_ms, lock, record, request, GrantRoute::InReply { waited_ms });
         self.report_end_last();

@@ -11,6 +11,7 @@ mod histories;
 mod kinds;
 mod principals;
 mod sessions;
+mod slices;
 mod structure;
 mod takeovers;
 

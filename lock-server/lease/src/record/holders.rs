@@ -117,6 +117,11 @@ pub struct Holder {
 }
 
 impl Holder {
+    /// Returns whether its time is over; a lease that is bound to a session ends with that.
+    pub fn is_over(&self, now_ms: u64) -> bool {
+        self.session.is_none() && self.expires_at_ms <= now_ms
+    }
+
     /// Records that the client has received the grant.
     pub fn confirm(&mut self) {
         self.deliverer = None;

@@ -5,13 +5,11 @@
 //! before it, as a negative number: the counter is known only at the commit, and the engine stores
 //! it beside the record.
 
-use std::collections::VecDeque;
-
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, Owner, SessionId, Token, Ttl};
 use serde::{Deserialize, Serialize};
 
-use super::{Closed, Ended, Holder, Record};
+use super::{Closed, Ended, Holder, Queue, Record};
 use crate::Mode;
 
 /// Interpretation of stored times and tokens.
@@ -307,7 +305,7 @@ impl Record {
         Some(Self {
             holders: stored.holders.into_iter().map(holder).collect::<Option<_>>()?,
             closed: stored.closed.into_iter().map(closed).collect::<Option<_>>()?,
-            queue: VecDeque::new(),
+            queue: Queue::default(),
             ended: stored.ended.into_iter().map(ended).collect::<Option<_>>()?,
         })
     }

@@ -192,7 +192,7 @@ impl DriverInner {
             let core = &mut self.state().core;
             let mut abandoned = std::mem::take(&mut core.abandoned);
             abandoned.retain(|(locks, lease_id)| {
-                !locks.iter().any(|lock| core.waiters.ids(lock).contains(lease_id))
+                !locks.iter().any(|lock| core.waiters.has(&(lock.clone(), *lease_id)))
             });
             abandoned
         };

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use fence_protocol::wire::event::Event;
 use fence_protocol::{LeaseId, LockName, SessionId};
-use lease::{Delivery, Machine, Record, Related, Session, place_name};
+use lease::{Delivery, Due, Machine, Record, Related, Session, place_name};
 
 use self::in_flight::InFlight;
 use self::versions::Versions;
@@ -63,6 +63,8 @@ pub(super) struct Core {
     is_volatile: bool,
     /// Most records that a group reads, as far as requests can be postponed.
     reads_max: usize,
+    /// Most requests that wait.
+    waiting_max: usize,
     writes: u32,
     /// Lower bound of the engine's counter.
     counter_seen: u64,
@@ -94,6 +96,8 @@ pub(super) struct Flight {
     pub(super) batch: Batch,
     decided: Decided,
     groups: Vec<Decisions>,
+    /// Number of its requests that begin to wait.
+    places: usize,
 }
 
 impl Flight {
@@ -129,6 +133,7 @@ impl Core {
             is_volatile: store.is_volatile(),
             reads_max: store.reads_max(),
             store,
+            waiting_max: limits.waiting,
             writes: 0,
             counter_seen: 0,
             retention_ms: limits.ended_retention_ms,
@@ -153,17 +158,18 @@ impl Core {
     /// wait for the batches that are under way.
     pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Flight> {
         let counter = self.machine.counter();
-        let due: Vec<Vec<Key>> = match self.is_alone {
-            true => Vec::new(),
-            false => {
-                let locks = self.machine.due_locks(now_ms).into_iter();
-                locks.map(|lock| self.closure(vec![Key::Lock(lock)], None)).collect()
-            }
-        };
+        self.machine.begin_slice(self.store.ends_max());
+        let waiting = self.waiters.callers() + self.in_flight.places();
+        self.machine.let_wait(self.waiting_max.saturating_sub(waiting));
+        let due = if self.is_alone { Vec::new() } else { self.machine.due(now_ms) };
         let overlaps = !self.in_flight.is_empty();
         if overlaps && !self.may_overlap(now_ms, &due) {
             self.in_flight.drain();
             return None;
+        }
+        if !self.is_alone {
+            // Each of them is settled below, together with all that its group reads.
+            self.machine.end_slice();
         }
         self.machine.tick(now_ms);
         if self.is_paused && self.machine.pause_left_ms(now_ms).is_none() {
@@ -172,6 +178,7 @@ impl Core {
             self.pending.extend(retries);
         }
         self.forget_outdated(now_ms);
+        let due: Vec<Vec<Key>> = due.into_iter().map(|due| self.end_due(now_ms, due)).collect();
         let count = self.size_of_next(overlaps);
         if count == 0 && !self.machine.has_news() {
             return None;
@@ -243,12 +250,15 @@ impl Core {
 
     /// Returns whether a batch may be decided while others are under way: due records are not in
     /// those, and nothing else is due or left over.
-    fn may_overlap(&self, now_ms: u64, due: &[Vec<Key>]) -> bool {
+    fn may_overlap(&mut self, now_ms: u64, due: &[Due]) -> bool {
         let has_leftovers = self.one_by_one > 0 || self.machine.has_news();
         !has_leftovers
             && !self.is_paused
             && !self.machine.is_more_due(now_ms)
-            && !due.iter().any(|keys| self.in_flight.touches(keys))
+            && !due.iter().any(|due| {
+                let keys = self.closure(vec![Key::Lock(due.lock.clone())], None);
+                self.in_flight.touches(&keys)
+            })
     }
 
     /// Records that the batch was sent.
@@ -267,7 +277,7 @@ impl Core {
         for related in self.machine.take_forgotten() {
             let key = key_of(related);
             let version = self.versions.get(&key);
-            if version != Version::ABSENT {
+            if version != Version::ABSENT && !self.knows(&key) {
                 self.outdated.push_back((now_ms.saturating_add(OUTDATED_MS), key, version));
             }
         }
@@ -291,6 +301,7 @@ impl Core {
             batch: Batch { counter: decided.lift.counter, ..Batch::default() },
             decided,
             groups,
+            places: self.machine.places_taken(),
         }
     }
 
@@ -340,6 +351,44 @@ impl Core {
         apart
     }
 
+    /// Ends what is due of a lock. Returns the records to know for that.
+    fn end_due(&mut self, now_ms: u64, due: Due) -> Vec<Key> {
+        let lock = vec![Key::Lock(due.lock.clone())];
+        let mut keys = self.closure(lock.clone(), None);
+        self.machine.handle(now_ms, due);
+        let left = self.closure(lock, Some(now_ms));
+        if left != keys {
+            keys.extend(left);
+        }
+        keys
+    }
+
+    /// Ends what is due of the locks that the batch changes beside those that it was asked for:
+    /// the engine takes no decision on a lease whose time is over.
+    fn settle_changes(&mut self, draft: &mut Draft, now_ms: u64) {
+        loop {
+            let changes = self.machine.changes().map(|lock| Key::Lock(lock.clone()));
+            let new: Vec<Key> = changes.filter(|key| !draft.has(key)).collect();
+            if new.is_empty() {
+                return;
+            }
+            for key in new {
+                if !draft.has(&key) {
+                    let keys = self.closure(vec![key], Some(now_ms));
+                    let before_ms = self.holds_until_ms(&keys);
+                    draft.extend(keys, before_ms);
+                }
+            }
+        }
+    }
+
+    fn knows(&self, key: &Key) -> bool {
+        match key {
+            Key::Lock(lock) => self.machine.knows(lock),
+            Key::Session(id) => self.machine.session(*id).is_some(),
+        }
+    }
+
     fn holds_until_ms(&self, keys: &[Key]) -> u64 {
         let until_ms = |key: &Key| match key {
             Key::Lock(lock) => self.machine.holds_until_ms(lock),
@@ -350,6 +399,7 @@ impl Core {
 
     /// Draws up the batch for the store.
     fn draw_up(&mut self, mut draft: Draft, decided: Decided) -> Flight {
+        self.settle_changes(&mut draft, decided.now_ms);
         let counter = decided.lift.counter;
         let tokens = self.machine.counter() - counter;
         let in_pause = self.is_paused;
@@ -360,11 +410,6 @@ impl Core {
         let sessions: Vec<SessionId> =
             self.machine.take_session_changes().into_iter().map(|(id, _)| id).collect();
         for lock in &locks {
-            let key = Key::Lock(lock.clone());
-            if !draft.has(&key) {
-                let keys = self.closure(vec![key], None);
-                draft.extend(keys, self.machine.holds_until_ms(lock));
-            }
             batch.lives_ms = batch.lives_ms.max(self.longest_ms(lock, decided.now_ms));
             let write = self.write_of_lock(lock, decided);
             draft.write(write);
@@ -391,7 +436,7 @@ impl Core {
         let deliveries = self.machine.take_deliveries();
         let (groups, decisions) = self.groups_of(draft, deliveries, decided);
         batch.groups = groups;
-        Flight { batch, decided, groups: decisions }
+        Flight { batch, decided, groups: decisions, places: self.machine.places_taken() }
     }
 
     /// Assigns the deliveries and the events to the groups whose records made them.

@@ -1,7 +1,5 @@
 //! Records and sessions as bytes.
 
-use std::collections::VecDeque;
-
 use fence_protocol::{LeaseId, LockName};
 use lease::{
     Bond, Bonds, Mode, Reading, Record, Session, StoredRecord, StoredSession, StoredWaiter, Waiter,
@@ -98,7 +96,6 @@ pub(super) fn read_record(
     let stored: StoredRecord = read(key, &snapshot.value)?;
     let record = Record::from_stored(stored, reading(snapshot));
     let mut record = record.ok_or_else(|| damaged(key, "a token that is none"))?;
-    let mut queue = VecDeque::new();
     let mut groups = Vec::new();
     for (name, value) in &snapshot.items {
         let place = place_of(name).ok_or_else(|| damaged(key, "a place that is none"))?;
@@ -106,9 +103,8 @@ pub(super) fn read_record(
         let reading = reading_of_waiter(&stored, own, store);
         let (waiter, parts) = stored.read(lock, place, reading);
         groups.extend(waiter.group.zip(parts));
-        queue.push_back(waiter);
+        record.queue.insert(waiter);
     }
-    record.queue = queue;
     Ok(Some((record, groups)))
 }
 

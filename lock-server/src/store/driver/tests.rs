@@ -21,6 +21,7 @@ use crate::store::records::{
 use crate::store::{Acquire, Limits, LockStore, Mode, NewSession, SessionStore, StoreError};
 
 mod gated;
+mod storm;
 mod turn;
 mod withdrawn;
 

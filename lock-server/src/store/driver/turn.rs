@@ -30,8 +30,14 @@ impl DriverInner {
                 let text = format!("the lease store failed: {reason}; restart this server");
                 return Err(StoreError::Unavailable(text));
             }
-            if state.core.pending.len() + state.core.in_flight.held_back() >= INBOX {
-                return Err(StoreError::Limit { what: "requests in hand", limit: INBOX as u64 });
+            // A withdrawal that is refused would leave its entry in the queue.
+            let is_bounded = op.withdrawn().is_none();
+            let waiting = state.core.pending.len() + state.core.in_flight.held_back();
+            if is_bounded && waiting >= INBOX {
+                return Err(StoreError::Limit {
+                    what: "requests that wait for the store",
+                    limit: INBOX as u64,
+                });
             }
             state.core.pending.push_back(op);
             if !self.may_take_off(state) || here.is_some() && state.turns.contains(&thread) {

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Token};
-use lease::{Delivery, Machine};
+use lease::{Delivery, Machine, Record};
 use tokio::sync::oneshot;
 
 use super::op::{Call, Decided, Op, Remainder, Tokens, Withdraw};
@@ -38,6 +38,8 @@ pub(super) struct Waiting {
     /// Time-out, by the store's clock.
     pub(super) until_ms: u64,
     answers: Vec<oneshot::Sender<Answered>>,
+    /// Its number among all that wait.
+    number: u64,
 }
 
 impl Waiting {
@@ -49,7 +51,16 @@ impl Waiting {
         let (answer, reply) = oneshot::channel();
         let until_ms = now_ms.saturating_add(parts.first().map_or(0, |part| part.wait_ms));
         let answers = vec![answer];
-        (Self { parts, is_several, waited: false, since_ms: now_ms, until_ms, answers }, reply)
+        let waiting = Self {
+            parts,
+            is_several,
+            waited: false,
+            since_ms: now_ms,
+            until_ms,
+            answers,
+            number: 0,
+        };
+        (waiting, reply)
     }
 
     pub(super) fn key(&self) -> Option<(LockName, LeaseId)> {
@@ -131,8 +142,12 @@ fn is_time_out(result: &Result<Vec<Grant>, StoreError>) -> bool {
 pub(super) struct Waiters {
     /// By the first of their locks.
     all: BTreeMap<(LockName, LeaseId), Waiting>,
-    /// The requests that wait for a lock: their keys above.
-    by_lock: BTreeMap<LockName, Vec<(LockName, LeaseId)>>,
+    /// The requests that wait for a lock, in the order in which they came: their keys above.
+    by_lock: BTreeMap<LockName, BTreeMap<u64, (LockName, LeaseId)>>,
+    /// Number of the last request.
+    last: u64,
+    /// Number of callers of all.
+    callers: usize,
 }
 
 impl Waiters {
@@ -140,13 +155,16 @@ impl Waiters {
     pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Withdraw> {
         let key = waiting.key()?;
         waiting.waited = true;
+        self.callers += waiting.answers.len();
         let locks = waiting.locks();
         if let Some(known) = self.all.get_mut(&key) {
             known.until_ms = waiting.until_ms;
             known.answers.append(&mut waiting.answers);
         } else {
+            self.last += 1;
+            waiting.number = self.last;
             for lock in &locks {
-                self.by_lock.entry(lock.clone()).or_default().push(key.clone());
+                self.by_lock.entry(lock.clone()).or_default().insert(self.last, key.clone());
             }
             self.all.insert(key.clone(), waiting);
         }
@@ -156,7 +174,9 @@ impl Waiters {
     /// Removes callers that have left. Returns the withdrawal of a request without callers.
     pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Withdraw> {
         let waiting = self.all.get_mut(&(lock.clone(), lease_id))?;
+        let callers = waiting.answers.len();
         waiting.answers.retain(|answer| !answer.is_closed());
+        self.callers -= callers - waiting.answers.len();
         if !waiting.is_abandoned() {
             return None;
         }
@@ -167,9 +187,10 @@ impl Waiters {
     fn remove(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
         let key = (lock.clone(), lease_id);
         let waiting = self.all.remove(&key)?;
+        self.callers -= waiting.answers.len();
         for part in &waiting.parts {
             if let Some(keys) = self.by_lock.get_mut(&part.lock) {
-                keys.retain(|other| *other != key);
+                keys.remove(&waiting.number);
                 if keys.is_empty() {
                     self.by_lock.remove(&part.lock);
                 }
@@ -204,6 +225,11 @@ impl Waiters {
         }
     }
 
+    /// Returns the number of callers that wait.
+    pub(super) fn callers(&self) -> usize {
+        self.callers
+    }
+
     /// Returns whether a request waits under an id.
     pub(super) fn has(&self, key: &(LockName, LeaseId)) -> bool {
         self.all.contains_key(key)
@@ -219,16 +245,22 @@ impl Waiters {
         self.by_lock.keys()
     }
 
-    /// Returns the lease ids that wait for a lock.
-    pub(super) fn ids(&self, lock: &LockName) -> Vec<LeaseId> {
-        self.by_lock.get(lock).into_iter().flatten().map(|(_, lease_id)| *lease_id).collect()
+    /// Returns the number of requests of this server that wait for a lock.
+    pub(super) fn count(&self, lock: &LockName) -> usize {
+        self.by_lock.get(lock).map_or(0, BTreeMap::len)
     }
 
-    /// Removes the request that waits for a lock under an id, for a retry.
-    pub(super) fn take(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
-        let keys = self.by_lock.get(lock)?;
-        let key = keys.iter().find(|(_, id)| *id == lease_id)?.clone();
-        self.remove(&key.0, key.1)
+    /// Removes the requests that wait for a lock and have no entry in its queue, for retries in
+    /// the order in which they came.
+    pub(super) fn take_missing(
+        &mut self,
+        lock: &LockName,
+        record: Option<&Record>,
+    ) -> Vec<Waiting> {
+        let waits = |lease_id| record.is_some_and(|record| record.queue.get(lease_id).is_some());
+        let keys = self.by_lock.get(lock).into_iter().flat_map(BTreeMap::values);
+        let missing: Vec<_> = keys.filter(|(_, lease_id)| !waits(*lease_id)).cloned().collect();
+        missing.into_iter().filter_map(|(first, id)| self.remove(&first, id)).collect()
     }
 
     /// Removes the requests that timed out before `now_ms` without a reply.
@@ -250,5 +282,6 @@ impl Waiters {
     pub(super) fn clear(&mut self) {
         self.all.clear();
         self.by_lock.clear();
+        self.callers = 0;
     }
 }

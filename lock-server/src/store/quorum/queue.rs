@@ -178,6 +178,7 @@ impl Queues {
             let length = known.map_or(0, |queue| queue.length_without(Some(request.lease_id)));
             full("waiters of this lock", length, limits.waiters_per_lock)?;
             full("waiters of this server", state.waiting, limits.waiters)?;
+            full(Limits::WAITING, state.waiting, limits.waiting)?;
         }
         let is_first = known.is_none();
         let number = state.next_number;

@@ -151,6 +151,12 @@ impl RecordStore for MemoryRecords {
         self.is_alone
     }
 
+    /// Tests and the simulation share records in memory: so few that most storms are of several
+    /// slices.
+    fn ends_max(&self) -> usize {
+        if self.is_alone { 256 } else { 2 }
+    }
+
     fn is_volatile(&self) -> bool {
         self.is_alone
     }

@@ -95,7 +95,7 @@ impl Audit {
             }
         }
         if self.is_shared() {
-            for waiter in &old.queue {
+            for waiter in old.queue.iter() {
                 self.check_waiter(lock, waiter, new, at);
             }
             self.check_queue(lock, old, new);
@@ -259,14 +259,13 @@ impl Audit {
         if !self.is_shared() {
             return;
         }
-        let place = old.position(lease).unwrap_or(old.queue.len());
-        let before = old.queue.iter().take(place);
+        let before = old.queue.iter().take_while(|waiter| waiter.request.lease_id != lease);
         // One that had timed out may have been asked for again, and stands at the end.
         let before = before.filter(|waiter| waiter.until_ms > at.engine_ms);
         let before = before.map(|waiter| waiter.request.lease_id);
         let stays = |lease: &LeaseId| {
             let was_left = self.requests.get(lease).is_some_and(|request| request.was_left);
-            new.position(*lease).is_some() && !was_left
+            new.queue.get(*lease).is_some() && !was_left
         };
         let overtaken: Vec<LeaseId> = before.filter(stays).collect();
         self.check(overtaken.is_empty(), || {
@@ -277,8 +276,7 @@ impl Audit {
     /// A waiter leaves by a grant, when its time is over, or when its caller or its server is gone.
     fn check_waiter(&mut self, lock: &LockName, waiter: &Waiter, new: &Record, at: At) {
         let lease = waiter.request.lease_id;
-        if let Some(kept) = new.position(lease) {
-            let place = new.queue[kept].place;
+        if let Some(place) = new.queue.get(lease).map(|kept| kept.place) {
             // One that had timed out may have been asked for again.
             let is_new = waiter.until_ms <= at.engine_ms
                 || self.requests.get(&lease).is_none_or(|request| request.was_left);
@@ -321,11 +319,11 @@ impl Audit {
         let places: Vec<u64> = new.queue.iter().map(|waiter| waiter.place).collect();
         self.check(places.is_sorted(), || format!("the queue of {lock} is out of order"));
         let stays = |waiter: &&Waiter| {
-            let kept = new.position(waiter.request.lease_id).map(|at| &new.queue[at]);
+            let kept = new.queue.get(waiter.request.lease_id);
             kept.is_some_and(|kept| kept.since_ms == waiter.since_ms)
         };
         let last = old.queue.iter().rfind(stays).map_or(0, |waiter| waiter.place);
-        let is_new = |waiter: &&Waiter| old.position(waiter.request.lease_id).is_none();
+        let is_new = |waiter: &&Waiter| old.queue.get(waiter.request.lease_id).is_none();
         let early = new.queue.iter().filter(is_new).find(|waiter| waiter.place <= last).cloned();
         self.check(early.is_none(), || format!("a newcomer of {lock} is not the last: {early:?}"));
     }

@@ -118,7 +118,7 @@ impl Audit {
     fn check_places(&mut self, now_ms: u64, calm_since_ms: u64) {
         let has_place = |lease: LeaseId, lock: &LockName| {
             self.locks.get(lock).is_some_and(|record| {
-                record.position(lease).is_some() || record.holders.get(lease).is_some()
+                record.queue.get(lease).is_some() || record.holders.get(lease).is_some()
             })
         };
         let open = self.requests.iter().filter(|(_, request)| request.open_calls > 0);

@@ -133,6 +133,27 @@ fn groups_that_overlap_do_not_wait_in_a_circle() {
     assert_eq!((machine.waiters, machine.groups.len()), (0, 0));
 }
 
+#[test]
+fn a_request_without_a_place_does_not_wait() {
+    let mut machine = machine();
+    granted(machine.acquire(0, request("a", 1, 0)));
+    machine.let_wait(3);
+    assert_eq!(machine.acquire(0, request("a", 2, 50)), Reply::Queued);
+    let group = || ["a", "b"].map(|name| request(name, 3, 50)).to_vec();
+    assert_eq!(machine.acquire_all(0, group()), Reply::Queued);
+    // A retry holds a connection of its own.
+    assert_eq!(machine.acquire_all(0, group()), Reply::Queued);
+    let limit = StoreError::Limit { what: Limits::WAITING, limit: 9_000 };
+    assert_eq!(refused(machine.acquire(0, request("a", 4, 50))), limit);
+    let other = ["a", "b"].map(|name| request(name, 5, 50)).to_vec();
+    let Reply::Done(Err(StoreError::Part { refusal, .. })) = machine.acquire_all(0, other) else {
+        panic!("a group waits without a place")
+    };
+    assert_eq!(*refusal, limit);
+    assert_eq!(machine.places_taken(), 3);
+    granted(machine.acquire(0, request("c", 6, 50)));
+}
+
 /// However a group leaves, it leaves every queue, and the waiters behind it are served.
 #[test]
 fn a_group_leaves_every_queue_at_once() {
@@ -276,7 +297,7 @@ fn a_group_is_served_where_its_place_at_every_lock_is_known() {
     let mut one = Machine::shared(0, limits, 1);
     granted(one.acquire(0, request("a", 9, 0)));
     assert_eq!(one.acquire_all(0, all(&["a", "b"], 1, 900)), Reply::Queued);
-    let group = one.record(&lock("a")).unwrap().queue[0].group.unwrap();
+    let group = one.record(&lock("a")).unwrap().queue.front().unwrap().group.unwrap();
     let parts: Vec<_> = ["a", "b"].map(|name| (lock(name), Mode::Exclusive)).into();
     let mut two = Machine::shared(0, limits, 2);
     let load = |two: &mut Machine, name| {

@@ -258,7 +258,7 @@ impl Run {
             } else if let Some(holder) = record.holders.first() {
                 assert!(holder.expires_at_ms > now_ms, "{name} is held by a lease that is over");
             }
-            for waiter in &record.queue {
+            for waiter in record.queue.iter() {
                 assert!(waiter.until_ms > now_ms, "{name}: the waiter did not time out");
                 assert!(queued.insert((name.clone(), waiter.request.lease_id)), "waits twice");
                 if let Some(session) = waiter.request.session {

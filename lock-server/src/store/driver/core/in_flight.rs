@@ -15,6 +15,8 @@ use crate::store::records::Key;
 pub(in crate::store::driver) struct InFlight {
     count: usize,
     requests: usize,
+    /// Number of those that begin to wait.
+    places: usize,
     /// Number of tokens that they issue.
     tokens: u64,
     /// Records that they were decided on.
@@ -42,6 +44,11 @@ impl InFlight {
         self.requests
     }
 
+    /// Returns the number of those that begin to wait.
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
     /// Returns the number of requests that wait for one of them.
     pub(in crate::store::driver) fn held_back(&self) -> usize {
         self.held_back.len()
@@ -65,6 +72,7 @@ impl InFlight {
     pub(super) fn begin(&mut self, flight: &Flight) {
         self.count += 1;
         self.requests += flight.requests();
+        self.places += flight.places;
         self.tokens += flight.batch.tokens;
         self.keys.extend(flight.groups.iter().flat_map(|decisions| &decisions.keys).cloned());
     }
@@ -73,6 +81,7 @@ impl InFlight {
     pub(super) fn end(&mut self, flight: &Flight) -> VecDeque<Box<dyn Op>> {
         self.count -= 1;
         self.requests -= flight.requests();
+        self.places -= flight.places;
         self.tokens -= flight.batch.tokens;
         for key in flight.groups.iter().flat_map(|decisions| &decisions.keys) {
             self.keys.remove(key);

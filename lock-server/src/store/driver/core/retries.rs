@@ -9,7 +9,7 @@ impl Core {
         let request = op.asked()?;
         let id = request.lease_id;
         let is_anothers = self.machine.record(&request.lock).is_some_and(|record| {
-            let waiter = record.position(id).map(|place| &record.queue[place].request);
+            let waiter = record.queue.get(id).map(|waiter| &waiter.request);
             waiter.is_some_and(|waiter| !request.is_retry_of(waiter))
                 || record.holders.get(id).is_some_and(|holder| !holder.is_of(request))
         });

@@ -18,7 +18,7 @@ impl Core {
         now_ms: u64,
         at_ms: u64,
     ) {
-        let Flight { batch, mut decided, groups } = flight;
+        let Flight { batch, mut decided, groups, .. } = flight;
         decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
         let ahead_ms = committed.now_ms.map_or(0, |ms| ms.saturating_sub(decided.now_ms));
         decided.lift.late_ms = ahead_ms.saturating_sub(at_ms.saturating_sub(decided.at_ms));
@@ -26,11 +26,17 @@ impl Core {
         self.counter_seen = self.counter_seen.max(counter);
         self.machine.raise_counter(counter);
         let mut received = HashSet::new();
+        let mut lost = Vec::new();
         for (decisions, outcome) in groups.into_iter().zip(committed.groups) {
             match outcome {
                 Ok(()) => self.settle_group(decisions, decided, &mut received),
-                Err(snapshots) => self.lose(decisions, snapshots, now_ms),
+                Err(snapshots) => lost.push((decisions, snapshots)),
             }
+        }
+        // Each is retried before the rest, so the last one is put there first: a store that commits
+        // one group of many would starve the others otherwise.
+        for (decisions, snapshots) in lost.into_iter().rev() {
+            self.lose(decisions, snapshots, now_ms);
         }
         if !received.is_empty() {
             // Their first callers left while this batch was under way, and another call with the
@@ -98,7 +104,7 @@ impl Core {
     /// Returns whether a refused request has a queue entry: its wait was over, and a retry came in
     /// the same batch. The callers here get the retry's reply.
     fn waits_again(&self, delivery: &Delivery) -> bool {
-        let waits = |record: &Record| record.position(delivery.lease_id).is_some();
+        let waits = |record: &Record| record.queue.get(delivery.lease_id).is_some();
         delivery.result.is_err() && self.machine.record(&delivery.lock).is_some_and(waits)
     }
 
@@ -108,16 +114,14 @@ impl Core {
         if self.is_alone || !self.waiters.wait_for(lock) {
             return;
         }
-        let ids = self.waiters.ids(lock);
         let record = self.machine.record(lock);
-        let queue = record.into_iter().flat_map(|record| &record.queue);
-        if queue.filter(|waiter| waiter.server == self.server.0).count() >= ids.len() {
+        let queue = record.into_iter().flat_map(|record| record.queue.iter());
+        if queue.filter(|waiter| waiter.server == self.server.0).count() >= self.waiters.count(lock)
+        {
             return;
         }
-        let known = record.map(Record::waiting_ids).unwrap_or_default();
-        let gone = ids.into_iter().filter(|id| !known.contains(id));
-        let asking = gone.filter_map(|id| self.waiters.take(lock, id));
-        self.pending.extend(asking.map(Asking::boxed));
+        let missing = self.waiters.take_missing(lock, record);
+        self.pending.extend(missing.into_iter().map(Asking::boxed));
     }
 
     fn take_on(&mut self, remainder: Remainder) {

@@ -50,13 +50,10 @@ impl Core {
                 Key::Lock(lock) => {
                     let read = stored::read_record(&snapshot, self.server, &*self.store)?;
                     let (record, groups) = read.unzip();
-                    let known = record.as_ref().map(Record::waiting_ids).unwrap_or_default();
                     self.machine.load(now_ms, lock.clone(), record, groups.unwrap_or_default());
                     // A waiting request without an entry was granted meanwhile, or lost its entry.
-                    let ids = self.waiters.ids(lock);
-                    let gone = ids.into_iter().filter(|id| !known.contains(id));
-                    let asking = gone.filter_map(|id| self.waiters.take(lock, id));
-                    self.pending.extend(asking.map(Asking::boxed));
+                    let missing = self.waiters.take_missing(lock, self.machine.record(lock));
+                    self.pending.extend(missing.into_iter().map(Asking::boxed));
                 }
             }
             self.note_version(key, version);

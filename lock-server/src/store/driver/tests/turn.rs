@@ -18,7 +18,7 @@ async fn until_under_way(driver: &Driver, wanted: (usize, usize)) {
     until("the batches", || under_way(driver) == wanted).await;
 }
 
-async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) async fn until(what: &str, is_so: impl Fn() -> bool) {
     let wait = async {
         while !is_so() {
             tokio::task::yield_now().await;
@@ -155,4 +155,19 @@ fn a_turn_whose_thread_ends_is_decided_elsewhere() {
     other.block_on(async {
         tokio::time::timeout(Duration::from_secs(20), replies).await.expect("the replies");
     });
+}
+
+/// Requests that were put off come first in the next batch, in their order.
+#[tokio::test]
+async fn a_store_that_commits_one_of_many_serves_all_in_order() {
+    let kit = Kit::new("lock-server");
+    let gated = Gated { commits_one: true, ..Gated::new(&kit, 1_000) };
+    let driver = Driver::shared(Arc::new(gated), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let names = (0..12).map(|at| format!("l{at:02}"));
+    let asking = names.map(|name| {
+        let driver = driver.clone();
+        async move { driver.acquire(request(&name, 0)).await.unwrap().token }
+    });
+    let tokens = futures_util::future::join_all(asking).await;
+    assert!(tokens.is_sorted(), "{tokens:?}");
 }

@@ -1,0 +1,94 @@
+//! Many leases whose time is over in the same moment.
+
+use super::gated::Gated;
+use super::turn::until;
+use super::*;
+
+const LEASES: usize = 100;
+
+fn held(driver: &Driver) -> usize {
+    driver.inner.state().core.held().locks
+}
+
+/// Acquires locks whose leases end together.
+async fn fill(driver: &Driver) {
+    for at in 0..LEASES {
+        driver.acquire(request(&format!("l{at:03}"), 0)).await.unwrap();
+    }
+    assert_eq!(held(driver), LEASES);
+}
+
+/// Each commit ends a few of them and carries what others ask for; a lock that is asked for is
+/// free at once, however late its turn is.
+#[tokio::test]
+async fn others_are_served_in_every_slice() {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let gated = Arc::new(Gated::new(&kit, LEASES));
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    fill(&driver).await;
+    clock.advance(35_000);
+    let mut served = 0;
+    while held(&driver) > served {
+        let last = format!("l{:03}", LEASES - 1);
+        let name = if served == 0 { last } else { format!("other{served}") };
+        let asking = {
+            let driver = driver.clone();
+            spawn(async move { driver.acquire(request(&name, 0)).await })
+        };
+        // It comes with the commit that waits now, or with the next one.
+        until("the grant", || {
+            let waits = driver.inner.state().core.in_flight.count() > 0;
+            gated.gate.add_permits(usize::from(waits && gated.gate.available_permits() == 0));
+            asking.is_finished()
+        })
+        .await;
+        asking.await.unwrap().unwrap();
+        served += 1;
+    }
+    assert!(served >= LEASES / gated.ends_max() / 4, "{served} were served between the ends");
+}
+
+/// A session ends at once, although a lock that it waits for has a lease whose turn is late: that
+/// lease is settled with it.
+#[tokio::test]
+async fn a_session_ends_beside_a_lease_that_is_over() {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let gated = Arc::new(Gated::new(&kit, LEASES + 100));
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let id = service_kit::ids::session_id();
+    let session = NewSession {
+        session_id: id,
+        owner: Owner::new("me").unwrap(),
+        ttl: Ttl::from_ms(300_000).unwrap(),
+        metadata: None,
+        principal: None,
+    };
+    driver.create_session(session).await.unwrap();
+    fill(&driver).await;
+    driver.acquire(request("z", 0)).await.unwrap();
+    let waits = Acquire { session: Some(id), ..request("z", 60_000) };
+    let waiting = {
+        let driver = driver.clone();
+        spawn(async move { driver.acquire(waits).await })
+    };
+    until_queued(&driver, "z", 1).await;
+    let left = gated.gate.available_permits();
+    gated.gate.forget_permits(left);
+    clock.advance(35_000);
+    let ending = {
+        let driver = driver.clone();
+        spawn(async move { driver.end_session(id).await })
+    };
+    until("the end", || {
+        let waits = driver.inner.state().core.in_flight.count() > 0;
+        let opens = waits && gated.gate.available_permits() == 0;
+        gated.gate.add_permits(usize::from(opens));
+        ending.is_finished()
+    })
+    .await;
+    ending.await.unwrap().unwrap();
+    assert!(held(&driver) > LEASES / 2, "it took the turns of {} leases", LEASES - held(&driver));
+    assert!(waiting.await.unwrap().is_err());
+}
