@@ -9,7 +9,7 @@ use service_kit::http::{ApiRouter, Fold, HttpOptions, LockRoute};
 use service_kit::listener::{
     self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
-use service_kit::{Kit, http, operational_routes, otlp};
+use service_kit::{Kit, http, operational_routes, otlp, process};
 use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
@@ -18,7 +18,7 @@ use crate::counters::Counters;
 use crate::events::Events;
 use crate::seals::{Sealer, Seals};
 use crate::signer::Signer;
-use crate::store::{self, LockStore, OpenError};
+use crate::store::{self, Limits, LockStore, OpenError};
 use crate::ui;
 
 /// Lock names may be written with plain slashes.
@@ -72,7 +72,10 @@ pub struct Bound {
 ///
 /// # Errors
 /// [`StartError`].
-pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
+pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError> {
+    let connections = process::raise_open_files(settings.listener.max_connections);
+    settings.listener.max_connections = connections;
+    settings.store_options.limits.waiting = Limits::waiting_of(connections);
     if let Some(collector) = &settings.collector {
         otlp::export(collector, kit);
     }

@@ -103,6 +103,36 @@ async fn a_full_queue_answers_429() {
     waiting.abort();
 }
 
+/// Waiters hold their connections; each tenth connection, rounded up, is left to the others.
+#[tokio::test]
+async fn waiters_leave_a_connection_to_probes_and_releases() {
+    let server = Setup::lock_server("memory:").args(&["--max-connections", "20"]).start().await;
+    let locks = server.locks();
+    let held = locks.grant("crowded", 60_000).await;
+    let body = json!({"wait_ms": 60_000}).to_string();
+    let request = format!(
+        "POST /v1/locks/crowded/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let mut waiting = Vec::new();
+    for place in 1..=18 {
+        let mut stream = raw_http::connect(&server.base).await;
+        stream.write_all(request.as_bytes()).await.unwrap();
+        locks.queue_of("crowded", place).await;
+        waiting.push(stream);
+    }
+    let reply = locks.acquire("crowded", json!({"wait_ms": 60_000})).await;
+    let problem = reply.problem(Code::LimitReached);
+    assert!(problem.detail.contains("--max-connections"), "{problem:?}");
+    // What can be granted at once does not wait.
+    locks.acquire("quiet", json!({"wait_ms": 60_000})).await.expect(200);
+    locks.release("crowded", held.lease_id).await.expect(200);
+    let reply = soon("the grant", raw_http::read_reply(&mut waiting[0])).await;
+    assert_eq!(raw_http::status(&reply), Some(200), "{reply}");
+    drop(waiting);
+    locks.queue_of("crowded", 0).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_is_asked_to_end_keeps_no_waiter() {
     let mut server = Setup::lock_server("memory:").start().await;
