@@ -1,9 +1,9 @@
 //! Records in Redis: many leases of one lock, records that were damaged, and nothing for long.
 
-use fence_protocol::LeaseId;
+use fence_protocol::{LeaseId, LockName};
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{Acquire, Grant, LockStore, Mode, Revoke, StoreError};
+use lock_server::store::{Acquire, Grant, ListQuery, LockStore, Mode, Revoke, StoreError};
 
 use super::kinds::{BRIEF, name, queue_of, request, server, server_with};
 
@@ -138,4 +138,38 @@ async fn a_record_that_was_deleted_by_hand_is_a_free_lock() {
         last = grant.token;
         two.release(&name("a"), grant.lease_id).await.unwrap();
     }
+}
+
+/// Redis is searched for the names of the first page alone; the records are read as they are.
+#[tokio::test]
+async fn a_list_of_many_pages_searches_redis_once() {
+    let redis = Redis::start().await;
+    let store = server(&redis).await;
+    let mut leases = Vec::new();
+    for at in 0..9 {
+        let grant = store.acquire(request(&format!("page/{at}"), LONG_MS, 0)).await.unwrap();
+        leases.push(grant.lease_id);
+    }
+    let page = async |after: Option<LockName>| {
+        let query = ListQuery { prefix: "page/".to_owned(), after, limit: 3 };
+        let page = store.list(query).await.unwrap();
+        let names: Vec<String> = page.locks.iter().map(|line| line.lock.to_string()).collect();
+        (names, page.next_after)
+    };
+    let (first, next) = page(None).await;
+    assert_eq!(first, ["page/0", "page/1", "page/2"]);
+    let _: String = redis.run(&["CONFIG", "RESETSTAT"]).await;
+    let searched = async || {
+        let counts: String = redis.run(&["INFO", "commandstats"]).await;
+        counts.contains("cmdstat_scan:")
+    };
+    store.release(&name("page/4"), leases[4]).await.unwrap();
+    let (second, next) = page(next).await;
+    assert_eq!(second, ["page/3", "page/5", "page/6"], "one that is free is not listed");
+    let (third, end) = page(next.clone()).await;
+    assert_eq!((third, end), (vec!["page/7".to_owned(), "page/8".to_owned()], None));
+    assert!(!searched().await, "a page behind the first was searched for");
+    // A page that is asked for anew is the same.
+    assert_eq!(page(next).await.0, ["page/7", "page/8"]);
+    assert!(searched().await);
 }

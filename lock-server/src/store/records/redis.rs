@@ -18,6 +18,7 @@ mod lineage;
 mod replicas;
 mod scans;
 mod wakeups;
+mod walks;
 
 use std::fmt;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
 pub use self::replicas::ReplicaOptions;
 use self::replicas::Replicas;
+use self::walks::Walks;
 use super::store_clock::{Jumps, Pauses, StoreTime};
 use super::{Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot};
 use super::{WAKEUPS_MAX, Wakeup};
@@ -88,6 +90,8 @@ struct RedisInner {
     counter_seen: Arc<AtomicU64>,
     jumps: Jumps,
     pauses: Pauses,
+    lock_walks: Walks<LockName>,
+    session_walks: Walks<SessionId>,
     /// `None` where no replicas are waited for.
     replicas: Option<Replicas>,
     tasks: Tasks,
@@ -189,6 +193,8 @@ impl RedisRecords {
             counter_seen,
             jumps: Jumps::new(NAME, options.loss.clock_pause, kit),
             pauses: Pauses::new(NAME, kit),
+            lock_walks: Walks::default(),
+            session_walks: Walks::default(),
             replicas,
             tasks: kit.tasks.clone(),
         };
@@ -438,6 +444,8 @@ impl RecordStore for RedisRecords {
     }
 
     async fn beat(&self, server: ServerId, liveness_ms: u64) -> Result<Vec<ServerId>, StoreError> {
+        self.inner.lock_walks.forget_old(service_kit::clock::now());
+        self.inner.session_walks.forget_old(service_kit::clock::now());
         let name = server.0.to_string();
         let servers = self.settle(&name, liveness_ms).await.map_err(nothing_done)?;
         let mut servers: Vec<ServerId> = servers.into_iter().map(ServerId).collect();

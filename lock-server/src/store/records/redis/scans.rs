@@ -2,6 +2,7 @@
 
 use fence_protocol::{LockName, SessionId};
 use redis_link::LinkError;
+use service_kit::clock;
 
 use super::{RedisRecords, codec};
 use crate::store::redis::refusals::store_error;
@@ -45,13 +46,19 @@ impl RedisRecords {
         &self,
         query: &ListQuery,
     ) -> Result<(Vec<LockName>, bool), StoreError> {
-        let keys = &self.inner.keys;
-        let read = |key: &str| {
-            let is_after = |lock: &LockName| query.after.as_ref().is_none_or(|after| lock > after);
-            keys.lock_at(key).filter(is_after)
+        let walks = &self.inner.lock_walks;
+        let now = clock::now();
+        let after = query.after.as_ref();
+        let names = match after.and_then(|after| walks.take(now, &query.prefix, after)) {
+            Some(names) => names,
+            None => {
+                let keys = &self.inner.keys;
+                let is_after = |lock: &LockName| after.is_none_or(|after| lock > after);
+                let read = |key: &str| keys.lock_at(key).filter(is_after);
+                self.scan(&keys.locks(&query.prefix), read).await?
+            }
         };
-        let found = self.scan(&keys.locks(&query.prefix), read).await?;
-        Ok(page(found, query.limit))
+        Ok(walks.page(clock::now(), &query.prefix, names, query.limit))
     }
 
     pub(super) async fn session_ids(
@@ -59,16 +66,16 @@ impl RedisRecords {
         after: Option<SessionId>,
         limit: usize,
     ) -> Result<(Vec<SessionId>, bool), StoreError> {
-        let keys = &self.inner.keys;
-        let read =
-            |key: &str| keys.session_at(key).filter(|id| after.is_none_or(|after| *id > after));
-        Ok(page(self.scan(&keys.sessions(), read).await?, limit))
+        let walks = &self.inner.session_walks;
+        let ids = match after.and_then(|after| walks.take(clock::now(), "", &after)) {
+            Some(ids) => ids,
+            None => {
+                let keys = &self.inner.keys;
+                let is_after = |id: &SessionId| after.is_none_or(|after| *id > after);
+                let read = |key: &str| keys.session_at(key).filter(is_after);
+                self.scan(&keys.sessions(), read).await?
+            }
+        };
+        Ok(walks.page(clock::now(), "", ids, limit))
     }
-}
-
-/// The first of them, and whether there are more.
-fn page<T>(mut found: Vec<T>, limit: usize) -> (Vec<T>, bool) {
-    let has_more = found.len() > limit;
-    found.truncate(limit);
-    (found, has_more)
 }
