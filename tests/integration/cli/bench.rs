@@ -22,7 +22,7 @@ fn report(output: &Output) -> Value {
 
 #[tokio::test]
 async fn a_benchmark_measures_every_store_beside_its_base() {
-    let args = ["--redis", "--etcd", "--quorum", "--large=200", "--output", "json"];
+    let args = ["--redis", "--etcd", "--quorum", "--large=200", "--storm=200", "--output", "json"];
     let report = report(&bench(&args).await);
     let rows = report["rows"].as_array().unwrap();
     for row in rows {
@@ -43,6 +43,10 @@ async fn a_benchmark_measures_every_store_beside_its_base() {
     assert!(names.contains("redis, beside a thin handler"), "{names:?}");
     assert_eq!(names.len(), 16, "{names:?}");
     assert_eq!(report["bytes"].as_object().unwrap().len(), 3, "{report}");
+    let storms = report["storms"].as_array().unwrap();
+    let of: Vec<_> = storms.iter().map(|storm| storm["store"].as_str().unwrap()).collect();
+    assert_eq!(of, ["memory", "embedded", "redis", "etcd"]);
+    assert!(storms.iter().all(|storm| storm["leases"] == 200), "{report}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ mod etcd_lock;
 mod large;
 mod peers;
 mod sql_lock;
+mod storm;
 pub(crate) mod thin;
 
 use std::path::PathBuf;
@@ -40,11 +41,12 @@ Examples:
   fence bench lock --redis --etcd --quorum           every store
   fence bench lock --redis redis://127.0.0.1:6379 --clients 64 --rounds 3 --time 1s
   fence bench lock --large                           a million leases, ten thousand waiters
+  fence bench lock --storm --etcd                    100 000 leases that end together
   fence bench lock --server http://127.0.0.1:7420 --output json")]
 pub(super) struct Args {
     /// A running lock server (no TLS), with --redis beside raw Redis [default: the benchmark's own]
     #[arg(long, value_name = "URL", value_parser = super::plain_address,
-          conflicts_with_all = ["etcd", "postgres", "quorum", "large"])]
+          conflicts_with_all = ["etcd", "postgres", "quorum", "large", "storm"])]
     server: Option<String>,
     /// The file with the bearer token, with the right "use bench/*"
     #[arg(long, value_name = "FILE", requires = "server")]
@@ -67,6 +69,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "LEASES", num_args = 0..=1, default_missing_value = "1000000",
           value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     large: Option<u32>,
+    /// Measure how long others wait while so many leases (100000 without a number) end together
+    #[arg(long, value_name = "LEASES", num_args = 0..=1, default_missing_value = "100000",
+          value_parser = clap::value_parser!(u32).range(1..=900_000))]
+    storm: Option<u32>,
     #[command(flatten)]
     load: Load,
     #[command(flatten)]
@@ -126,6 +132,10 @@ async fn measure(bench: &mut Bench, args: &Args, redis: Option<&mut Redis>) {
     if let Some(leases) = args.large {
         let measured = large::measure(bench, leases).await;
         bench.check("many leases", measured);
+    }
+    if let Some(leases) = args.storm {
+        let measured = storm::measure(bench, leases, args.etcd, args.postgres.as_deref()).await;
+        bench.check("leases that end together", measured);
     }
 }
 

@@ -17,9 +17,43 @@ pub(super) struct Report {
     /// Sizes in bytes, by what has them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) bytes: BTreeMap<&'static str, f64>,
+    /// Leases that ended together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) storms: Vec<Storm>,
     /// Rows that could not be measured, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) missing: Vec<String>,
+}
+
+/// Leases that ended in the same moment, and a client that wanted other locks meanwhile.
+#[derive(Debug, Serialize)]
+pub(super) struct Storm {
+    store: &'static str,
+    leases: u32,
+    /// Longest time of an acquire with its release.
+    longest_ms: u128,
+    /// From the end of the leases until their locks were free.
+    free_after_ms: u128,
+}
+
+impl Storm {
+    pub(super) fn new(
+        store: &'static str,
+        leases: u32,
+        longest: Duration,
+        free_after: Duration,
+    ) -> Self {
+        let longest_ms = longest.as_millis();
+        Self { store, leases, longest_ms, free_after_ms: free_after.as_millis() }
+    }
+
+    pub(super) fn text(&self) -> String {
+        let Self { store, leases, longest_ms, free_after_ms } = self;
+        format!(
+            "{store}, {leases} leases that end together: another client's longest pair \
+             {longest_ms} ms, all locks free after {free_after_ms} ms"
+        )
+    }
 }
 
 /// One kind of work: the base, and what is compared with it.
@@ -180,7 +214,9 @@ impl Report {
     pub(super) fn new(rounds: u8, time: Duration) -> Self {
         let bytes = BTreeMap::new();
         let missing = Vec::new();
-        Self { rounds, time_ms: time.as_millis(), rows: Vec::new(), bytes, missing }
+        let storms = Vec::new();
+        let time_ms = time.as_millis();
+        Self { rounds, time_ms, rows: Vec::new(), bytes, storms, missing }
     }
 
     pub(super) fn table(&self) -> String {
@@ -207,6 +243,9 @@ impl Report {
         // Writing to a string cannot fail.
         for (what, bytes) in &self.bytes {
             let _ = writeln!(out, "{what}: {bytes:.0} bytes");
+        }
+        for storm in &self.storms {
+            let _ = writeln!(out, "{}", storm.text());
         }
         for missing in &self.missing {
             let _ = writeln!(out, "\nNOT MEASURED: {missing}");

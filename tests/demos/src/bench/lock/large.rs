@@ -15,7 +15,7 @@ use fence_terminal::output::say;
 /// Live leases that are no burden.
 const FEW: u32 = 1_000;
 /// Locks of one request, the most that a server takes.
-const LOCKS_A_REQUEST: u32 = 64;
+pub(super) const LOCKS_A_REQUEST: u32 = 64;
 /// Connections of the load that is not measured.
 const SENDERS: u32 = 16;
 /// Waiters of one lock.
@@ -26,7 +26,7 @@ const OTHERS: u16 = 16;
 const TTL_MS: u32 = 3_600_000;
 const WAIT_MS: u32 = 300_000;
 
-const HEADERS: &str = "content-type: application/json\r\n";
+pub(super) const HEADERS: &str = "content-type: application/json\r\n";
 
 pub(super) async fn measure(bench: &mut Bench, leases: u32) -> Result<(), Failure> {
     let (mut small, mut large) =
@@ -46,7 +46,7 @@ pub(super) async fn measure(bench: &mut Bench, leases: u32) -> Result<(), Failur
 
 /// Sends the requests of the numbers below `count` over several connections at once. A request is a
 /// path and a body.
-async fn send_all(
+pub(super) async fn send_all(
     url: &str,
     count: u32,
     requests: impl Fn(u32) -> Vec<(String, String)>,
@@ -135,7 +135,7 @@ async fn queue_length(control: &mut Connection, path: &str) -> Result<u32, Strin
     Ok(queue.queue_length)
 }
 
-fn expect_200((status, body): (u16, Vec<u8>)) -> Result<Vec<u8>, String> {
+pub(super) fn expect_200((status, body): (u16, Vec<u8>)) -> Result<Vec<u8>, String> {
     match status {
         200 => Ok(body),
         _ => Err(format!("{status} {}", String::from_utf8_lossy(&body))),
@@ -194,7 +194,7 @@ fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
-fn unavailable(error: String) -> Failure {
+pub(super) fn unavailable(error: String) -> Failure {
     Failure::new(code::UNAVAILABLE, error)
 }
 
