@@ -8,7 +8,7 @@ use fence_client::{Client, clock};
 use service_kit::Kit;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 /// The moment at which a condition that is awaited from now on fails the test: a minute, multiplied
@@ -32,7 +32,7 @@ pub(crate) enum Loss {
     Reply,
     /// As `Reply`, but the connection breaks after this time.
     ReplyAfter(Duration),
-    /// As `Reply`, but the connection breaks once the network is closed; for one connection.
+    /// As `Reply`, but the connection breaks once the network is closed.
     ReplyUntilClosed,
     /// The reply is delayed by this time.
     Late(Duration),
@@ -51,7 +51,14 @@ struct FaultPlan {
 #[derive(Debug, Default)]
 struct Faults {
     plan: Mutex<Option<FaultPlan>>,
-    closed: Notify,
+    is_closed: watch::Sender<bool>,
+}
+
+impl Faults {
+    /// Waits until the network is closed.
+    async fn closed(&self) {
+        drop(self.is_closed.subscribe().wait_for(|is_closed| *is_closed).await);
+    }
 }
 
 /// A lock server with two addresses: its own, and that of a relay with faults.
@@ -101,13 +108,14 @@ impl Network {
         *self.faults.plan.lock().unwrap() = None;
     }
 
-    /// Refuses new connections from now on.
+    /// Refuses new connections from now on, and breaks those that are open: a client may have
+    /// another one in its pool.
     pub(crate) async fn close(&self) {
         self.listening.abort();
         while !self.listening.is_finished() {
             tokio::task::yield_now().await;
         }
-        self.faults.closed.notify_one();
+        self.faults.is_closed.send_replace(true);
     }
 
     pub(crate) fn left_to_lose(&self) -> u32 {
@@ -144,6 +152,8 @@ async fn relay(
     let mut reply = vec![0; 64 * 1024];
     loop {
         tokio::select! {
+            biased;
+            () = faults.closed() => return Ok(()),
             read = client.read(&mut request) => {
                 let bytes = read?;
                 if bytes == 0 {
@@ -170,7 +180,7 @@ async fn relay(
                     }
                     Some(Loss::ReplyUntilClosed) => {
                         swallow(&mut server, &request[..bytes]).await?;
-                        faults.closed.notified().await;
+                        faults.closed().await;
                         return Ok(());
                     }
                 }
