@@ -32,7 +32,7 @@ pub fn raise_open_files(max_connections: usize) -> usize {
         return max_connections;
     }
     let connections = files.saturating_sub(OTHER_FILES).max(files / 2).max(1);
-    let connections = usize::try_from(connections).unwrap_or(max_connections);
+    let connections = usize::try_from(connections).unwrap_or(usize::MAX).min(max_connections);
     tracing::warn!(
         max_connections,
         files,

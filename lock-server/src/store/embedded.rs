@@ -75,6 +75,7 @@ impl Opened {
                 }
             }
         }
+        machine.forget_growth();
         let is_new = self.is_new();
         self.log.register(&kit.metrics);
         let records = LoggedRecords { log: self.log, clock: kit.clock.clone() };

@@ -31,7 +31,7 @@ pub(super) type Entry = (u64, LockName, Alarm);
 pub(super) struct Alarms {
     records: BTreeSet<Entry>,
     waits: BTreeSet<Entry>,
-    /// Number of waits that began since the last slice.
+    /// Number of waits that began since [`Machine::forget_growth`].
     new_waits: usize,
 }
 
@@ -85,12 +85,18 @@ pub struct Due {
 
 impl Machine {
     /// Lets [`tick`](Self::tick) handle `count` alarms until the next slice, or as many as will
-    /// come of what was loaded or created since the last one, so that they do not pile up: one of
-    /// each wait, and two of each record, which ends and becomes idle. A lease whose time is over
-    /// keeps its lock until its alarm is handled, or until a transition asks for the lock.
+    /// come of what was loaded or created since [`forget_growth`](Self::forget_growth), so that
+    /// they do not pile up: one of each wait, and three of each record, whose lease ends, whose
+    /// lock-delay ends, and which becomes idle. A lease whose time is over keeps its lock until its
+    /// alarm is handled, or until a transition asks for the lock.
     pub fn begin_slice(&mut self, count: usize) {
-        let new_waits = std::mem::take(&mut self.alarms.new_waits);
-        self.slice = count.max(new_waits + 2 * self.records.take_created());
+        self.slice = count.max(self.alarms.new_waits + 3 * self.records.created());
+    }
+
+    /// Forgets what was loaded or created so far: a slice has had room for it.
+    pub fn forget_growth(&mut self) {
+        self.alarms.new_waits = 0;
+        self.records.forget_created();
     }
 
     /// Leaves what is due as it is until the next slice.

@@ -133,6 +133,14 @@ impl Machine {
 
     /// Appends a waiter to the queue.
     pub(super) fn push_waiter(&mut self, record: &mut Record, waiter: Waiter) {
+        let lease_id = waiter.request.lease_id;
+        if let Some(other) = record.queue.remove(lease_id) {
+            // Another request with its id: a group that is asked for anew has lost its entry here.
+            self.forget_waiter(&other.request.lock, &other);
+            if let Some(group) = other.group {
+                drop(self.disband(lease_id, group));
+            }
+        }
         self.note_place(&waiter.request.lock, waiter.place);
         if waiter.server == self.server() {
             self.waiters += 1;
@@ -142,11 +150,6 @@ impl Machine {
             let lease_id = waiter.request.lease_id;
             self.sessions.wait(id, lock, lease_id);
             self.note_bond(id, lock, lease_id, Some(Bond::Waits));
-        }
-        let lease_id = waiter.request.lease_id;
-        if let Some(other) = record.queue.remove(lease_id) {
-            // A part of a group that is asked for anew, under the id of another request.
-            self.forget_waiter(&other.request.lock, &other);
         }
         record.queue.insert(waiter);
     }

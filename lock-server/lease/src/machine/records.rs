@@ -19,7 +19,7 @@ pub(super) struct Records {
     names: BTreeSet<LockName>,
     /// Number of records that are not taken out.
     len: usize,
-    /// Number of places that were made since the last [`Records::take_created`].
+    /// Number of places that were made since [`Records::forget_created`].
     created: usize,
 }
 
@@ -69,9 +69,13 @@ impl Records {
         self.len += usize::from(place.replace(record).is_none());
     }
 
-    /// Returns how many places were made since the last call.
-    pub(super) fn take_created(&mut self) -> usize {
-        std::mem::take(&mut self.created)
+    /// Returns how many places were made since [`forget_created`](Self::forget_created).
+    pub(super) fn created(&self) -> usize {
+        self.created
+    }
+
+    pub(super) fn forget_created(&mut self) {
+        self.created = 0;
     }
 
     /// Drops the place of a record that is taken out.

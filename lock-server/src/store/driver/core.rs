@@ -167,6 +167,7 @@ impl Core {
             self.in_flight.drain();
             return None;
         }
+        self.machine.forget_growth();
         if !self.is_alone {
             // Each of them is settled below, together with all that its group reads.
             self.machine.end_slice();
@@ -353,14 +354,10 @@ impl Core {
 
     /// Ends what is due of a lock. Returns the records to know for that.
     fn end_due(&mut self, now_ms: u64, due: Due) -> Vec<Key> {
-        let lock = vec![Key::Lock(due.lock.clone())];
-        let mut keys = self.closure(lock.clone(), None);
+        let keys = self.closure(vec![Key::Lock(due.lock.clone())], None);
         self.machine.handle(now_ms, due);
-        let left = self.closure(lock, Some(now_ms));
-        if left != keys {
-            keys.extend(left);
-        }
-        keys
+        // All of them, also those that nothing connects any more: they are written together.
+        self.closure(keys, Some(now_ms))
     }
 
     /// Ends what is due of the locks that the batch changes beside those that it was asked for:

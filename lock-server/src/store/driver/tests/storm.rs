@@ -49,6 +49,45 @@ async fn others_are_served_in_every_slice() {
     assert!(served >= LEASES / gated.ends_max() / 4, "{served} were served between the ends");
 }
 
+/// A group that times out leaves a lock whose lease is over, in the turn of another: that lock is
+/// settled with it, and the holder of the first one renews.
+#[tokio::test]
+async fn a_group_leaves_beside_a_lease_that_is_over() {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let gated = Arc::new(Gated::new(&kit, LEASES + 100));
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    fill(&driver).await;
+    let ttl = Ttl::from_ms(300_000).unwrap();
+    let held_long = driver.acquire(Acquire { ttl, ..request("a", 0) }).await.unwrap();
+    driver.acquire(request("z", 0)).await.unwrap();
+    let first = request("a", 200_000);
+    let group = [request("a", 34_000), request("z", 34_000)];
+    let group = vec![group[0].clone(), Acquire { lease_id: group[0].lease_id, ..group[1].clone() }];
+    let one = driver.clone();
+    let waiting = spawn(async move { one.acquire(first).await });
+    until_queued(&driver, "a", 1).await;
+    let two = driver.clone();
+    let together = spawn(async move { two.acquire_all(group).await });
+    until_queued(&driver, "a", 2).await;
+    gated.gate.forget_permits(gated.gate.available_permits());
+    clock.advance(35_000);
+    let renewing = {
+        let driver = driver.clone();
+        spawn(async move { driver.renew(&lock("a"), held_long.lease_id, None).await })
+    };
+    until("the renewal", || {
+        let waits = driver.inner.state().core.in_flight.count() > 0;
+        gated.gate.add_permits(usize::from(waits && gated.gate.available_permits() == 0));
+        renewing.is_finished() && together.is_finished()
+    })
+    .await;
+    renewing.await.unwrap().unwrap();
+    assert!(together.await.unwrap().is_err());
+    assert!(held(&driver) > LEASES / 2, "it took the turns of {} leases", LEASES - held(&driver));
+    waiting.abort();
+}
+
 /// A session ends at once, although a lock that it waits for has a lease whose turn is late: that
 /// lease is settled with it.
 #[tokio::test]

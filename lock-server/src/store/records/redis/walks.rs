@@ -42,7 +42,7 @@ impl<T: Clone + PartialEq> Walks<T> {
     pub(super) fn take(&self, now: Instant, prefix: &str, after: &T) -> Option<Vec<T>> {
         self.forget_old(now);
         let mut tails = self.tails();
-        let place = tails.iter().position(|tail| tail.prefix == prefix && tail.after == *after)?;
+        let place = tails.iter().rposition(|tail| tail.prefix == prefix && tail.after == *after)?;
         Some(tails.remove(place).names)
     }
 
