@@ -88,11 +88,3 @@ impl Queue {
         Some(waiter)
     }
 }
-
-impl FromIterator<Waiter> for Queue {
-    fn from_iter<I: IntoIterator<Item = Waiter>>(waiters: I) -> Self {
-        let mut queue = Self::default();
-        waiters.into_iter().for_each(|waiter| queue.insert(waiter));
-        queue
-    }
-}

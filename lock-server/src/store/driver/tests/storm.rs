@@ -6,6 +6,21 @@ use super::*;
 
 const LEASES: usize = 100;
 
+/// A driver over a store that lets so many commits pass.
+fn shared(commits: usize) -> (Arc<ManualClock>, Arc<Gated>, Driver) {
+    let clock = Arc::new(ManualClock::new(1_000, 0));
+    let kit = Kit::new("lock-server").with_clock(clock.clone());
+    let gated = Arc::new(Gated::new(&kit, commits));
+    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    (clock, gated, driver)
+}
+
+/// Lets a commit pass if one waits.
+fn let_one_commit(driver: &Driver, gated: &Gated) {
+    let waits = driver.inner.state().core.in_flight.count() > 0;
+    gated.gate.add_permits(usize::from(waits && gated.gate.available_permits() == 0));
+}
+
 fn held(driver: &Driver) -> usize {
     driver.inner.state().core.held().locks
 }
@@ -22,10 +37,7 @@ async fn fill(driver: &Driver) {
 /// free at once, however late its turn is.
 #[tokio::test]
 async fn others_are_served_in_every_slice() {
-    let clock = Arc::new(ManualClock::new(1_000, 0));
-    let kit = Kit::new("lock-server").with_clock(clock.clone());
-    let gated = Arc::new(Gated::new(&kit, LEASES));
-    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let (clock, gated, driver) = shared(LEASES);
     fill(&driver).await;
     clock.advance(35_000);
     let mut served = 0;
@@ -38,8 +50,7 @@ async fn others_are_served_in_every_slice() {
         };
         // It comes with the commit that waits now, or with the next one.
         until("the grant", || {
-            let waits = driver.inner.state().core.in_flight.count() > 0;
-            gated.gate.add_permits(usize::from(waits && gated.gate.available_permits() == 0));
+            let_one_commit(&driver, &gated);
             asking.is_finished()
         })
         .await;
@@ -53,10 +64,7 @@ async fn others_are_served_in_every_slice() {
 /// settled with it, and the holder of the first one renews.
 #[tokio::test]
 async fn a_group_leaves_beside_a_lease_that_is_over() {
-    let clock = Arc::new(ManualClock::new(1_000, 0));
-    let kit = Kit::new("lock-server").with_clock(clock.clone());
-    let gated = Arc::new(Gated::new(&kit, LEASES + 100));
-    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let (clock, gated, driver) = shared(LEASES + 100);
     fill(&driver).await;
     let ttl = Ttl::from_ms(300_000).unwrap();
     let held_long = driver.acquire(Acquire { ttl, ..request("a", 0) }).await.unwrap();
@@ -77,8 +85,7 @@ async fn a_group_leaves_beside_a_lease_that_is_over() {
         spawn(async move { driver.renew(&lock("a"), held_long.lease_id, None).await })
     };
     until("the renewal", || {
-        let waits = driver.inner.state().core.in_flight.count() > 0;
-        gated.gate.add_permits(usize::from(waits && gated.gate.available_permits() == 0));
+        let_one_commit(&driver, &gated);
         renewing.is_finished() && together.is_finished()
     })
     .await;
@@ -92,10 +99,7 @@ async fn a_group_leaves_beside_a_lease_that_is_over() {
 /// lease is settled with it.
 #[tokio::test]
 async fn a_session_ends_beside_a_lease_that_is_over() {
-    let clock = Arc::new(ManualClock::new(1_000, 0));
-    let kit = Kit::new("lock-server").with_clock(clock.clone());
-    let gated = Arc::new(Gated::new(&kit, LEASES + 100));
-    let driver = Driver::shared(gated.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let (clock, gated, driver) = shared(LEASES + 100);
     let id = service_kit::ids::session_id();
     let session = NewSession {
         session_id: id,
@@ -113,17 +117,14 @@ async fn a_session_ends_beside_a_lease_that_is_over() {
         spawn(async move { driver.acquire(waits).await })
     };
     until_queued(&driver, "z", 1).await;
-    let left = gated.gate.available_permits();
-    gated.gate.forget_permits(left);
+    gated.gate.forget_permits(gated.gate.available_permits());
     clock.advance(35_000);
     let ending = {
         let driver = driver.clone();
         spawn(async move { driver.end_session(id).await })
     };
     until("the end", || {
-        let waits = driver.inner.state().core.in_flight.count() > 0;
-        let opens = waits && gated.gate.available_permits() == 0;
-        gated.gate.add_permits(usize::from(opens));
+        let_one_commit(&driver, &gated);
         ending.is_finished()
     })
     .await;
