@@ -174,10 +174,10 @@ async fn what_has_ended_is_not_waited_for() {
     })
     .await;
     forget(&redis).await;
-    // Redis may forget it in the millisecond in which it ends.
-    let outcome = until("the end of that millisecond", || async {
+    // The server believes what Redis said from the moment on in which it read it, which is later.
+    let outcome = until("the end of the lease by the server's clock", || async {
         match store.acquire(request("b", 60_000, 0)).await {
-            Err(StoreError::Paused { left_ms: ..=1 }) => None,
+            Err(StoreError::Paused { left_ms: ..=LATE_MS }) => None,
             outcome => Some(outcome),
         }
     })
