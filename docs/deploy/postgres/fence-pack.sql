@@ -1,4 +1,4 @@
--- Fencepost's pack for PostgreSQL, version 2: docs/guides/postgresql.md. Generated.
+-- Fencepost's pack for PostgreSQL, version 3: docs/guides/postgresql.md. Generated.
 -- Run it as a superuser, or as the role that the guide describes; again, to upgrade or to add:
 --   psql -f fence-pack.sql
 --   psql -v client=app -v table=orders -v lock='orders/{id}' -f fence-pack.sql
@@ -51,7 +51,7 @@ create table if not exists fence.meta (
 
 do $$
 declare
-  this constant integer := 2;
+  this constant integer := 3;
   installed integer;
 begin
   select version into installed from fence.meta;
@@ -65,7 +65,11 @@ begin
     insert into fence.meta (version) values (this);
   elsif installed < this then
     drop function if exists fence.transaction_key();
+    drop function if exists fence.hold(text, text, bigint, uuid);
     update fence.meta set version = this;
+    -- What fence.set_floor does since version 3.
+    update fence.marks set lease = gen_random_uuid()
+      where token < (select floor from fence.meta);
   end if;
 end $$;
 
@@ -262,27 +266,25 @@ end $$;
 -- enter and it ends. They protect nothing: that is the mark's row. A client that takes others makes a
 -- seal wait and fail, or others enter more slowly.
 create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
-language plpgsql immutable as $$
-begin
-  return hashtextextended(p_namespace || ' ' || p_lock, 6497);
-end $$;
+language sql immutable as $$
+  select hashtextextended(p_namespace || ' ' || p_lock, 6497)
+$$;
 
 create or replace function fence.token_key(p_namespace text, p_lock text, p_token bigint)
-returns bigint language plpgsql immutable as $$
-begin
-  return hashtextextended(p_namespace || ' ' || p_lock || ' ' || p_token, 6497);
-end $$;
+returns bigint language sql immutable as $$
+  select hashtextextended(p_namespace || ' ' || p_lock || ' ' || p_token::text, 6497)
+$$;
 
 create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile as $$
 declare
-  shown bit(64) := (fence.holder_key(p_namespace, p_lock) & 16383)::bit(14) || p_token::bit(50);
-  is_taken boolean;
-begin
+  shown constant bit(64) := (fence.holder_key(p_namespace, p_lock) & 16383)::bit(14) || p_token::bit(50);
   -- Assignments cost less than PERFORM.
-  is_taken := pg_try_advisory_xact_lock_shared(fence.token_key(p_namespace, p_lock, p_token));
-  is_taken := pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
-    substring(shown from 33)::integer);
+  are_taken constant boolean :=
+    pg_try_advisory_xact_lock_shared(fence.token_key(p_namespace, p_lock, p_token)) and
+    pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
+      substring(shown from 33)::integer);
+begin
 end $$;
 
 -- The other transactions that entered the fence, each with its highest token. A prepared one has no
@@ -419,12 +421,12 @@ begin
   end if;
   if p_token < mark then
     verdict := 'stale';
-  elsif p_token = mark and p_lease <> lease then
-    verdict := 'collision';
   elsif p_token < bound.floor then
     verdict := 'stale';
     mark := bound.floor;
     lease := bound.floor_lease;
+  elsif p_token = mark and p_lease <> lease then
+    verdict := 'collision';
   else
     verdict := 'announced';
     mark := p_token;
@@ -447,9 +449,12 @@ create or replace function fence.raise_mark(
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   marked fence.marks;
+  bound fence.meta;
 begin
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
   if marked.token = p_token and marked.lease = p_lease then return; end if;
+  select * into bound from fence.meta for share;
+  if p_token < bound.floor then p_lease := bound.floor_lease; end if;
   insert into fence.marks as m (namespace, lock, token, lease)
     values (p_namespace, p_lock, p_token, p_lease)
     on conflict (namespace, lock) do update
@@ -508,30 +513,45 @@ begin
   perform fence.refuse_busy(p_namespace, p_lock, p_token);
 end $$;
 
--- Holds the mark until the transaction ends, if it is exactly this token's. FOR KEY SHARE would let
--- a raise overtake it. Returns the mark that decides; another one is not locked, because a raise
--- takes the seal's row first.
+-- Signature of a transaction's claims, which are a line each: namespace, lock, token, lease. A server
+-- has only one transaction with its number ever.
+create or replace function fence.signature(p_inner_pad bytea, p_outer_pad bytea, p_claims text)
+returns text language sql volatile as $$
+  select encode(sha256(p_outer_pad || sha256(p_inner_pad || convert_to(
+    pg_backend_pid() || ' ' || pg_current_xact_id()::text || E'\n' || p_claims, 'UTF8'))), 'hex')
+$$;
+
+-- Holds the mark until the transaction ends, if it is this owner's (`TOKEN LEASE`) and nothing higher
+-- is announced. FOR KEY SHARE would let a raise overtake it. Another mark is not locked, because a
+-- raise takes the seal's row first. Returns the signature of `p_claims`, null where it is not held.
+-- Every guarded change runs this one statement, in which a floor is not read: it gave the mark to
+-- another lease. A token that is announced after its snapshot waits for the mark that it locks.
 create or replace function fence.hold(
-  p_namespace text, p_lock text, p_token bigint, p_lease uuid, out mark bigint, out lease uuid)
+  p_namespace text, p_lock text, p_owner text, p_claims text, out signature text)
+language plpgsql volatile as $$
+begin
+  select fence.signature(k.inner_pad, k.outer_pad, p_claims) into signature
+    from fence.marks m cross join fence.keys k
+    left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock
+    where m.namespace = p_namespace and m.lock = p_lock
+    and m.token || ' ' || m.lease = p_owner and k.kid = ''
+    and coalesce(s.token, 0) <= m.token for share of m;
+end $$;
+
+-- The mark that decides on a token: the lock's, or a higher floor or announced token. Locks nothing.
+create or replace function fence.decisive(
+  p_namespace text, p_lock text, p_token bigint, out mark bigint, out lease uuid)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   higher record;
 begin
-  loop
-    select m.token, m.lease into mark, lease from fence.marks m
-      where m.namespace = p_namespace and m.lock = p_lock and m.token = p_token for share;
-    exit when found;
-    select m.token, m.lease into mark, lease from fence.marks m
-      where m.namespace = p_namespace and m.lock = p_lock;
-    -- Equal: raised between the two statements.
-    if mark is distinct from p_token then return; end if;
-  end loop;
-  -- Read after the lock. Nothing lower enters any more once a token is announced.
+  select m.token, m.lease into mark, lease from fence.marks m
+    where m.namespace = p_namespace and m.lock = p_lock;
   select s.token, s.lease, b.floor, b.floor_lease into higher from fence.meta b
     left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock and s.token > p_token
     where s.token > p_token or b.floor > p_token;
-  if found then
+  if found and coalesce(mark, 0) <= p_token then
     if higher.floor > coalesce(higher.token, 0) then
       mark := higher.floor;
       lease := higher.floor_lease;
@@ -558,19 +578,36 @@ begin
   end if;
 end $$;
 
+-- Holds the mark of a token that has been here, or refuses it with its reason.
+create or replace function fence.hold_or_refuse(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile as $$
+declare
+  decisive record;
+begin
+  -- Once more, for a mark that was raised between the two statements.
+  for attempt in 1..2 loop
+    if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then return; end if;
+    decisive := fence.decisive(p_namespace, p_lock, p_token);
+    perform fence.compare(p_namespace, p_lock, p_token, p_lease, decisive.mark, decisive.lease);
+  end loop;
+  perform fence.refuse('FE503', format('the mark of lock %s cannot be held', p_lock),
+    format('namespace %s, lock %s, token %s', p_namespace, p_lock, p_token),
+    'Retry. Install the pack again if that does not help.');
+end $$;
+
 -- Checks a token against its lock's mark, raises it, and holds it until the transaction ends.
 create or replace function fence.enter_checked(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
 returns void language plpgsql volatile as $$
 declare
-  held record;
+  decisive record;
   announced record;
 begin
-  held := fence.hold(p_namespace, p_lock, p_token, p_lease);
-  if held.mark = p_token and held.lease = p_lease then return; end if;
-  -- A name that has a mark was checked.
+  if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then return; end if;
   perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
-  if held.mark is null or held.mark < p_token then
+  decisive := fence.decisive(p_namespace, p_lock, p_token);
+  if decisive.mark is null or decisive.mark < p_token then
     select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
     if announced.verdict = 'stale' then
       perform fence.refuse_stale(p_namespace, p_lock, p_token, announced.mark);
@@ -579,9 +616,8 @@ begin
     end if;
     perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
     perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
-    held := fence.hold(p_namespace, p_lock, p_token, p_lease);
   end if;
-  perform fence.compare(p_namespace, p_lock, p_token, p_lease, held.mark, held.lease);
+  perform fence.hold_or_refuse(p_namespace, p_lock, p_token, p_lease);
 end $$;
 -- Preempt and abort: sessions registered under a token before they act. Each call is a transaction
 -- of its own, in read committed, which the client cannot roll back.
@@ -799,7 +835,8 @@ begin
       perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
     end loop;
     -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
-    update fence.marks set raised_at = clock_timestamp() where token < p_token;
+    -- No lease has it any more: fence.hold reads no floor.
+    update fence.marks set lease = gen_random_uuid() where token < p_token;
     perform fence.commit_durably();
   end if;
   return (select floor from fence.meta);
@@ -871,12 +908,13 @@ begin
   end if;
 end $$;
 
--- Signature of this transaction's claims. A server has only one transaction with its number ever.
 create or replace function fence.sign(p_claims text) returns text
 language plpgsql volatile as $$
+declare
+  key fence.keys;
 begin
-  return encode(fence.authenticate('',
-    pg_backend_pid()::text || ' ' || pg_current_xact_id()::text || E'\n' || p_claims), 'hex');
+  select * into key from fence.keys k where k.kid = '';
+  return fence.signature(key.inner_pad, key.outer_pad, p_claims);
 end $$;
 
 -- The transaction's claims, a line each: namespace, lock, token, lease. A client can read and write
@@ -928,17 +966,27 @@ create or replace function fence.enter(
   p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default')
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
+declare
+  claim constant text := fence.claim_line(p_namespace, p_lock, p_token, p_lease);
+  signed text;
+  ignored text;
 begin
-  if p_lock is null or p_token is null or p_lease is null or p_namespace is null
-      or p_token not between 1 and 999999999999999 then
+  if claim is null or p_token not between 1 and 999999999999999 then
     perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
   end if;
-  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
-  perform fence.show_token(p_namespace, p_lock, p_token);
+  ignored := fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  ignored := fence.show_token(p_namespace, p_lock, p_token);
   -- A raise waits for those who have entered, so that these do not wait for it.
-  if not fence.is_quiet(p_namespace, p_lock)
-      and not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
-    perform fence.await_raise(p_namespace, p_lock);
+  if not fence.is_quiet(p_namespace, p_lock) then
+    if not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
+      perform fence.await_raise(p_namespace, p_lock);
+    end if;
+  elsif coalesce(current_setting('fence.claims', true), '') = '' then
+    signed := fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, claim);
+    if signed is not null then
+      ignored := set_config('fence.claims', signed || claim, true);
+      return p_token;
+    end if;
   end if;
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
   perform fence.claim(p_namespace, p_lock, p_token, p_lease);
@@ -995,21 +1043,24 @@ end $$;
 
 -- Checks that this session or transaction has a token for the lock which is the lock's mark, and
 -- holds the mark until the transaction ends: anew each time, because ROLLBACK TO may have released
--- it. Triggers call it as the client.
-create or replace function fence.require(p_namespace text, p_lock text) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+-- it.
+create or replace function fence.require_own(p_namespace text, p_lock text) returns void
+language plpgsql volatile as $$
 declare
-  claimed text := E'\n' || fence.claims();
-  prefix text := E'\n' || p_namespace || ' ' || p_lock || ' ';
-  at integer := strpos(claimed, prefix);
+  prefix constant text := E'\n' || p_namespace || ' ' || p_lock || ' ';
+  setting constant text := current_setting('fence.claims', true);
+  owner text := split_part(split_part(E'\n' || substr(setting, 65), prefix, 2), E'\n', 1);
   own_token bigint;
   own_lease uuid;
-  held record;
 begin
-  if at > 0 then
-    claimed := split_part(substr(claimed, at + length(prefix)), E'\n', 1);
-    own_token := split_part(claimed, ' ', 1);
-    own_lease := split_part(claimed, ' ', 2);
+  if owner <> ''
+      and fence.hold(p_namespace, p_lock, owner, substr(setting, 65)) = left(setting, 64) then
+    return;
+  end if;
+  owner := split_part(split_part(E'\n' || fence.claims(), prefix, 2), E'\n', 1);
+  if owner <> '' then
+    own_token := split_part(owner, ' ', 1);
+    own_lease := split_part(owner, ' ', 2);
   else
     select s.token, s.lease into own_token, own_lease from fence.sessions s
       where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
@@ -1020,17 +1071,24 @@ begin
         'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
     end if;
   end if;
-  held := fence.hold(p_namespace, p_lock, own_token, own_lease);
-  if held.mark is distinct from own_token or held.lease <> own_lease then
-    perform fence.compare(p_namespace, p_lock, own_token, own_lease, held.mark, held.lease);
-  end if;
+  perform fence.hold_or_refuse(p_namespace, p_lock, own_token, own_lease);
 end $$;
--- Triggers of guarded tables. They run as the client: a column's type may have casts of its owner's.
+
+-- As fence.require_own, for triggers that run as the client.
+create or replace function fence.require(p_namespace text, p_lock text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  ignored constant text := fence.require_own(p_namespace, p_lock);
+begin
+end $$;
+-- Triggers of guarded tables. Those that read a row run as the client: a column's type may have casts
+-- of its owner's.
 
 create or replace function fence.check_table() returns trigger
-language plpgsql set search_path = pg_catalog, pg_temp as $$
+language plpgsql security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  ignored constant text := fence.require_own(tg_argv[0], tg_argv[1]);
 begin
-  perform fence.require(tg_argv[0], tg_argv[1]);
   if tg_level = 'STATEMENT' then return null; end if;
   return coalesce(new, old);
 end $$;
@@ -1061,15 +1119,16 @@ declare
   parts text[] := tg_argv[1:];
   old_lock text;
   new_lock text;
+  ignored text;
 begin
   if tg_op <> 'INSERT' then
     old_lock := fence.row_lock(to_jsonb(old), parts);
-    perform fence.require(tg_argv[0], old_lock);
+    ignored := fence.require(tg_argv[0], old_lock);
   end if;
   if tg_op <> 'DELETE' then
     new_lock := fence.row_lock(to_jsonb(new), parts);
     if new_lock is distinct from old_lock then
-      perform fence.require(tg_argv[0], new_lock);
+      ignored := fence.require(tg_argv[0], new_lock);
     end if;
   end if;
   return null;
@@ -1285,9 +1344,13 @@ begin
   if marked.token = p_token then
     perform from fence.marks m where m.namespace = p_namespace and m.lock = p_lock
       for share skip locked;
-    if found then
-      select h.mark, h.lease into token, lease
-        from fence.hold(p_namespace, p_lock, p_token, p_lease) h;
+    if not found then return; end if;
+    if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then
+      token := p_token;
+      lease := p_lease;
+    else
+      select d.mark, d.lease into token, lease
+        from fence.decisive(p_namespace, p_lock, p_token) d;
     end if;
     return;
   end if;

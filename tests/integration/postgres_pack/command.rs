@@ -29,7 +29,7 @@ async fn installed_again_shown_and_removed() {
     let status = postgres(&server, "status").await;
     assert_eq!(status.code, 0, "{}", status.stderr);
     for line in [
-        "version: 2",
+        "version: 3",
         "highest mark: 7",
         "table: public.docs by default docs/{id}",
         "reads keys: auditor",

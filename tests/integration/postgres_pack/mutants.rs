@@ -22,6 +22,9 @@ enum Probe {
     RaisesAreRolledBack,
     NothingLowerOvertakesASeal,
     SealsEndLowerSessions,
+    AnnouncedTokensAreRead,
+    FloorsEndLeases,
+    RaisesBelowAFloorHaveNoLease,
 }
 
 /// The raise, and one that commits in a transaction of its own: then it is another one than that of
@@ -39,13 +42,9 @@ const RAISE_ELSEWHERE: &str = "perform public.dblink_exec(
       p_namespace, p_lock, p_token, p_lease));";
 
 /// A text of the pack, what it is replaced by, and the probe that fails then.
-const MUTANTS: [(&str, &str, Probe); 17] = [
-    (
-        "m.token = p_token for share;",
-        "m.token = p_token for key share;",
-        Probe::OpenTransactionsHoldTheMark,
-    ),
-    ("m.token = p_token for share;", "m.token = p_token;", Probe::OpenTransactionsHoldTheMark),
+const MUTANTS: [(&str, &str, Probe); 21] = [
+    ("for share of m;", "for key share of m;", Probe::OpenTransactionsHoldTheMark),
+    ("for share of m;", ";", Probe::OpenTransactionsHoldTheMark),
     (RAISE, RAISE_ELSEWHERE, Probe::RaisesAreRolledBack),
     ("perform fence.show_raise(p_namespace, p_lock);", "null;", Probe::NothingLowerOvertakesASeal),
     (
@@ -95,10 +94,21 @@ const MUTANTS: [(&str, &str, Probe); 17] = [
         Probe::ReplicasAreGuarded,
     ),
     (
-        "held := fence.hold(p_namespace, p_lock, own_token, own_lease);\n  if held.mark is distinct \
-         from own_token or",
-        "if false and",
+        "perform fence.hold_or_refuse(p_namespace, p_lock, own_token, own_lease);",
+        "null;",
         Probe::ClaimsDoNotHold,
+    ),
+    ("substr(setting, 65)) = left(setting, 64) then", "'') <> '' then", Probe::ClaimsAreSigned),
+    ("    and coalesce(s.token, 0) <= m.token for", "    for", Probe::AnnouncedTokensAreRead),
+    (
+        "update fence.marks set lease = gen_random_uuid() where",
+        "update fence.marks set raised_at = clock_timestamp() where",
+        Probe::FloorsEndLeases,
+    ),
+    (
+        "if p_token < bound.floor then p_lease := bound.floor_lease; end if;",
+        "",
+        Probe::RaisesBelowAFloorHaveNoLease,
     ),
 ];
 
@@ -162,8 +172,39 @@ impl Probe {
             }
             Self::NothingLowerOvertakesASeal => overtakes_no_seal(server).await,
             Self::SealsEndLowerSessions => seals_end_lower_sessions(server).await,
+            Self::AnnouncedTokensAreRead => {
+                let _old = announced_over_an_open_one(server).await;
+                app(server).run(&enter("docs/1", 33, OLD)).await == "FE412"
+            }
+            Self::FloorsEndLeases => floors_end_leases(server).await,
+            Self::RaisesBelowAFloorHaveNoLease => raised_below_a_floor(server).await,
         }
     }
+}
+
+/// A session whose transaction holds the mark of docs/1, below a token that was announced since.
+async fn announced_over_an_open_one(server: &Database) -> Psql {
+    let mut old = app(server);
+    assert_eq!(old.run(&seal("docs/1", 33, OLD, 1)).await, DONE);
+    assert_eq!(old.run(&format!("begin; {}", enter("docs/1", 33, OLD))).await, DONE);
+    let announce = format!("select verdict from fence.register('default', 'docs/1', 34, '{NEW}')");
+    assert_eq!(server.sql(&announce).await, "sealing");
+    old
+}
+
+async fn floors_end_leases(server: &Database) -> bool {
+    assert_eq!(app(server).run(&enter("docs/1", 33, OLD)).await, DONE);
+    assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
+    app(server).run(&enter("docs/1", 33, OLD)).await == "FE412"
+}
+
+async fn raised_below_a_floor(server: &Database) -> bool {
+    let mut old = announced_over_an_open_one(server).await;
+    assert_eq!(old.run("commit;").await, DONE);
+    assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
+    assert_eq!(server.sql("select fence.settle('default', 'docs/1')").await, "");
+    assert_eq!(server.sql("select token from fence.marks where lock = 'docs/1'").await, "34");
+    app(server).run(&enter("docs/1", 34, NEW)).await == "FE412"
 }
 
 async fn claims_do_not_hold(server: &Database) -> bool {

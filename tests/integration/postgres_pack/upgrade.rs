@@ -64,3 +64,17 @@ async fn an_installation_does_not_wait_for_a_stalled_client() {
     old.process().resume();
     assert_eq!(old.run("update docs set v = 'x' where id = 1; commit;").await, DONE);
 }
+
+/// Version 2 compared a floor anew each time; its marks below one still have their leases.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_upgrade_keeps_what_a_floor_ended() {
+    let server = installed().await;
+    assert_eq!(app(&server).run(&enter("docs/1", 33, OLD)).await, DONE);
+    assert_eq!(app(&server).run(&enter("docs/2", 200, OLD)).await, DONE);
+    assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
+    let back = format!("update fence.meta set version = 2; update fence.marks set lease = '{OLD}'");
+    server.sql(&back).await;
+    server.sql(&pack::sql()).await;
+    assert_eq!(app(&server).run(&enter("docs/1", 33, OLD)).await, "FE412");
+    assert_eq!(app(&server).run(&enter("docs/2", 200, OLD)).await, DONE);
+}

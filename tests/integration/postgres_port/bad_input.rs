@@ -115,7 +115,7 @@ async fn a_database_without_the_pack_gets_no_sessions() {
     let port = port(&setup(&postgres)).await;
     let mut client = port.log_in(1).await.unwrap();
     for (change, back, reason) in [
-        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 2", "version 99"),
+        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 3", "version 99"),
         ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),
         ("ALTER ROLE guard NOLOGIN", "ALTER ROLE guard LOGIN", "not permitted to log in"),
     ] {

@@ -26,7 +26,7 @@ async fn the_port_starts_before_a_sound_database_alone() {
             "REVOKE pg_signal_backend FROM writer",
             "role writer could act",
         ),
-        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 2", "version 99"),
+        ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 3", "version 99"),
         ("ALTER ROLE writer NOLOGIN", "ALTER ROLE writer LOGIN", "not permitted to log in"),
         ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),
     ] {

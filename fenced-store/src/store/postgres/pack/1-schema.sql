@@ -39,7 +39,7 @@ create table if not exists fence.meta (
 
 do $$
 declare
-  this constant integer := 2;
+  this constant integer := 3;
   installed integer;
 begin
   select version into installed from fence.meta;
@@ -53,7 +53,11 @@ begin
     insert into fence.meta (version) values (this);
   elsif installed < this then
     drop function if exists fence.transaction_key();
+    drop function if exists fence.hold(text, text, bigint, uuid);
     update fence.meta set version = this;
+    -- What fence.set_floor does since version 3.
+    update fence.marks set lease = gen_random_uuid()
+      where token < (select floor from fence.meta);
   end if;
 end $$;
 

@@ -142,27 +142,25 @@ end $$;
 -- enter and it ends. They protect nothing: that is the mark's row. A client that takes others makes a
 -- seal wait and fail, or others enter more slowly.
 create or replace function fence.holder_key(p_namespace text, p_lock text) returns bigint
-language plpgsql immutable as $$
-begin
-  return hashtextextended(p_namespace || ' ' || p_lock, 6497);
-end $$;
+language sql immutable as $$
+  select hashtextextended(p_namespace || ' ' || p_lock, 6497)
+$$;
 
 create or replace function fence.token_key(p_namespace text, p_lock text, p_token bigint)
-returns bigint language plpgsql immutable as $$
-begin
-  return hashtextextended(p_namespace || ' ' || p_lock || ' ' || p_token, 6497);
-end $$;
+returns bigint language sql immutable as $$
+  select hashtextextended(p_namespace || ' ' || p_lock || ' ' || p_token::text, 6497)
+$$;
 
 create or replace function fence.show_token(p_namespace text, p_lock text, p_token bigint)
 returns void language plpgsql volatile as $$
 declare
-  shown bit(64) := (fence.holder_key(p_namespace, p_lock) & 16383)::bit(14) || p_token::bit(50);
-  is_taken boolean;
-begin
+  shown constant bit(64) := (fence.holder_key(p_namespace, p_lock) & 16383)::bit(14) || p_token::bit(50);
   -- Assignments cost less than PERFORM.
-  is_taken := pg_try_advisory_xact_lock_shared(fence.token_key(p_namespace, p_lock, p_token));
-  is_taken := pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
-    substring(shown from 33)::integer);
+  are_taken constant boolean :=
+    pg_try_advisory_xact_lock_shared(fence.token_key(p_namespace, p_lock, p_token)) and
+    pg_try_advisory_xact_lock_shared(substring(shown for 32)::integer,
+      substring(shown from 33)::integer);
+begin
 end $$;
 
 -- The other transactions that entered the fence, each with its highest token. A prepared one has no
@@ -299,12 +297,12 @@ begin
   end if;
   if p_token < mark then
     verdict := 'stale';
-  elsif p_token = mark and p_lease <> lease then
-    verdict := 'collision';
   elsif p_token < bound.floor then
     verdict := 'stale';
     mark := bound.floor;
     lease := bound.floor_lease;
+  elsif p_token = mark and p_lease <> lease then
+    verdict := 'collision';
   else
     verdict := 'announced';
     mark := p_token;
@@ -327,9 +325,12 @@ create or replace function fence.raise_mark(
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   marked fence.marks;
+  bound fence.meta;
 begin
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
   if marked.token = p_token and marked.lease = p_lease then return; end if;
+  select * into bound from fence.meta for share;
+  if p_token < bound.floor then p_lease := bound.floor_lease; end if;
   insert into fence.marks as m (namespace, lock, token, lease)
     values (p_namespace, p_lock, p_token, p_lease)
     on conflict (namespace, lock) do update
@@ -388,30 +389,45 @@ begin
   perform fence.refuse_busy(p_namespace, p_lock, p_token);
 end $$;
 
--- Holds the mark until the transaction ends, if it is exactly this token's. FOR KEY SHARE would let
--- a raise overtake it. Returns the mark that decides; another one is not locked, because a raise
--- takes the seal's row first.
+-- Signature of a transaction's claims, which are a line each: namespace, lock, token, lease. A server
+-- has only one transaction with its number ever.
+create or replace function fence.signature(p_inner_pad bytea, p_outer_pad bytea, p_claims text)
+returns text language sql volatile as $$
+  select encode(sha256(p_outer_pad || sha256(p_inner_pad || convert_to(
+    pg_backend_pid() || ' ' || pg_current_xact_id()::text || E'\n' || p_claims, 'UTF8'))), 'hex')
+$$;
+
+-- Holds the mark until the transaction ends, if it is this owner's (`TOKEN LEASE`) and nothing higher
+-- is announced. FOR KEY SHARE would let a raise overtake it. Another mark is not locked, because a
+-- raise takes the seal's row first. Returns the signature of `p_claims`, null where it is not held.
+-- Every guarded change runs this one statement, in which a floor is not read: it gave the mark to
+-- another lease. A token that is announced after its snapshot waits for the mark that it locks.
 create or replace function fence.hold(
-  p_namespace text, p_lock text, p_token bigint, p_lease uuid, out mark bigint, out lease uuid)
+  p_namespace text, p_lock text, p_owner text, p_claims text, out signature text)
+language plpgsql volatile as $$
+begin
+  select fence.signature(k.inner_pad, k.outer_pad, p_claims) into signature
+    from fence.marks m cross join fence.keys k
+    left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock
+    where m.namespace = p_namespace and m.lock = p_lock
+    and m.token || ' ' || m.lease = p_owner and k.kid = ''
+    and coalesce(s.token, 0) <= m.token for share of m;
+end $$;
+
+-- The mark that decides on a token: the lock's, or a higher floor or announced token. Locks nothing.
+create or replace function fence.decisive(
+  p_namespace text, p_lock text, p_token bigint, out mark bigint, out lease uuid)
 language plpgsql volatile as $$
 #variable_conflict use_column
 declare
   higher record;
 begin
-  loop
-    select m.token, m.lease into mark, lease from fence.marks m
-      where m.namespace = p_namespace and m.lock = p_lock and m.token = p_token for share;
-    exit when found;
-    select m.token, m.lease into mark, lease from fence.marks m
-      where m.namespace = p_namespace and m.lock = p_lock;
-    -- Equal: raised between the two statements.
-    if mark is distinct from p_token then return; end if;
-  end loop;
-  -- Read after the lock. Nothing lower enters any more once a token is announced.
+  select m.token, m.lease into mark, lease from fence.marks m
+    where m.namespace = p_namespace and m.lock = p_lock;
   select s.token, s.lease, b.floor, b.floor_lease into higher from fence.meta b
     left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock and s.token > p_token
     where s.token > p_token or b.floor > p_token;
-  if found then
+  if found and coalesce(mark, 0) <= p_token then
     if higher.floor > coalesce(higher.token, 0) then
       mark := higher.floor;
       lease := higher.floor_lease;
@@ -438,19 +454,36 @@ begin
   end if;
 end $$;
 
+-- Holds the mark of a token that has been here, or refuses it with its reason.
+create or replace function fence.hold_or_refuse(
+  p_namespace text, p_lock text, p_token bigint, p_lease uuid)
+returns void language plpgsql volatile as $$
+declare
+  decisive record;
+begin
+  -- Once more, for a mark that was raised between the two statements.
+  for attempt in 1..2 loop
+    if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then return; end if;
+    decisive := fence.decisive(p_namespace, p_lock, p_token);
+    perform fence.compare(p_namespace, p_lock, p_token, p_lease, decisive.mark, decisive.lease);
+  end loop;
+  perform fence.refuse('FE503', format('the mark of lock %s cannot be held', p_lock),
+    format('namespace %s, lock %s, token %s', p_namespace, p_lock, p_token),
+    'Retry. Install the pack again if that does not help.');
+end $$;
+
 -- Checks a token against its lock's mark, raises it, and holds it until the transaction ends.
 create or replace function fence.enter_checked(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
 returns void language plpgsql volatile as $$
 declare
-  held record;
+  decisive record;
   announced record;
 begin
-  held := fence.hold(p_namespace, p_lock, p_token, p_lease);
-  if held.mark = p_token and held.lease = p_lease then return; end if;
-  -- A name that has a mark was checked.
+  if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then return; end if;
   perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
-  if held.mark is null or held.mark < p_token then
+  decisive := fence.decisive(p_namespace, p_lock, p_token);
+  if decisive.mark is null or decisive.mark < p_token then
     select * into announced from fence.announce(p_namespace, p_lock, p_token, p_lease);
     if announced.verdict = 'stale' then
       perform fence.refuse_stale(p_namespace, p_lock, p_token, announced.mark);
@@ -459,7 +492,6 @@ begin
     end if;
     perform fence.end_lower_or_refuse(p_namespace, p_lock, p_token);
     perform fence.raise_mark(p_namespace, p_lock, p_token, p_lease);
-    held := fence.hold(p_namespace, p_lock, p_token, p_lease);
   end if;
-  perform fence.compare(p_namespace, p_lock, p_token, p_lease, held.mark, held.lease);
+  perform fence.hold_or_refuse(p_namespace, p_lock, p_token, p_lease);
 end $$;

@@ -214,7 +214,8 @@ begin
       perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
     end loop;
     -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
-    update fence.marks set raised_at = clock_timestamp() where token < p_token;
+    -- No lease has it any more: fence.hold reads no floor.
+    update fence.marks set lease = gen_random_uuid() where token < p_token;
     perform fence.commit_durably();
   end if;
   return (select floor from fence.meta);

@@ -65,12 +65,13 @@ begin
   end if;
 end $$;
 
--- Signature of this transaction's claims. A server has only one transaction with its number ever.
 create or replace function fence.sign(p_claims text) returns text
 language plpgsql volatile as $$
+declare
+  key fence.keys;
 begin
-  return encode(fence.authenticate('',
-    pg_backend_pid()::text || ' ' || pg_current_xact_id()::text || E'\n' || p_claims), 'hex');
+  select * into key from fence.keys k where k.kid = '';
+  return fence.signature(key.inner_pad, key.outer_pad, p_claims);
 end $$;
 
 -- The transaction's claims, a line each: namespace, lock, token, lease. A client can read and write
@@ -122,17 +123,27 @@ create or replace function fence.enter(
   p_lock text, p_token bigint, p_lease uuid, p_namespace text default 'default')
 returns bigint language plpgsql volatile security definer
 set search_path = pg_catalog, pg_temp as $$
+declare
+  claim constant text := fence.claim_line(p_namespace, p_lock, p_token, p_lease);
+  signed text;
+  ignored text;
 begin
-  if p_lock is null or p_token is null or p_lease is null or p_namespace is null
-      or p_token not between 1 and 999999999999999 then
+  if claim is null or p_token not between 1 and 999999999999999 then
     perform fence.check_names(p_namespace, p_lock, p_token, p_lease);
   end if;
-  perform fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
-  perform fence.show_token(p_namespace, p_lock, p_token);
+  ignored := fence.check_claimable(p_namespace, p_lock, p_token, p_lease);
+  ignored := fence.show_token(p_namespace, p_lock, p_token);
   -- A raise waits for those who have entered, so that these do not wait for it.
-  if not fence.is_quiet(p_namespace, p_lock)
-      and not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
-    perform fence.await_raise(p_namespace, p_lock);
+  if not fence.is_quiet(p_namespace, p_lock) then
+    if not fence.is_claimed(p_namespace, p_lock, p_token, p_lease) then
+      perform fence.await_raise(p_namespace, p_lock);
+    end if;
+  elsif coalesce(current_setting('fence.claims', true), '') = '' then
+    signed := fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, claim);
+    if signed is not null then
+      ignored := set_config('fence.claims', signed || claim, true);
+      return p_token;
+    end if;
   end if;
   perform fence.enter_checked(p_namespace, p_lock, p_token, p_lease);
   perform fence.claim(p_namespace, p_lock, p_token, p_lease);
@@ -189,21 +200,24 @@ end $$;
 
 -- Checks that this session or transaction has a token for the lock which is the lock's mark, and
 -- holds the mark until the transaction ends: anew each time, because ROLLBACK TO may have released
--- it. Triggers call it as the client.
-create or replace function fence.require(p_namespace text, p_lock text) returns void
-language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+-- it.
+create or replace function fence.require_own(p_namespace text, p_lock text) returns void
+language plpgsql volatile as $$
 declare
-  claimed text := E'\n' || fence.claims();
-  prefix text := E'\n' || p_namespace || ' ' || p_lock || ' ';
-  at integer := strpos(claimed, prefix);
+  prefix constant text := E'\n' || p_namespace || ' ' || p_lock || ' ';
+  setting constant text := current_setting('fence.claims', true);
+  owner text := split_part(split_part(E'\n' || substr(setting, 65), prefix, 2), E'\n', 1);
   own_token bigint;
   own_lease uuid;
-  held record;
 begin
-  if at > 0 then
-    claimed := split_part(substr(claimed, at + length(prefix)), E'\n', 1);
-    own_token := split_part(claimed, ' ', 1);
-    own_lease := split_part(claimed, ' ', 2);
+  if owner <> ''
+      and fence.hold(p_namespace, p_lock, owner, substr(setting, 65)) = left(setting, 64) then
+    return;
+  end if;
+  owner := split_part(split_part(E'\n' || fence.claims(), prefix, 2), E'\n', 1);
+  if owner <> '' then
+    own_token := split_part(owner, ' ', 1);
+    own_lease := split_part(owner, ' ', 2);
   else
     select s.token, s.lease into own_token, own_lease from fence.sessions s
       where s.namespace = p_namespace and s.lock = p_lock and s.pid = pg_backend_pid()
@@ -214,8 +228,13 @@ begin
         'Acquire the lock, then SELECT fence.enter(...) in this transaction.');
     end if;
   end if;
-  held := fence.hold(p_namespace, p_lock, own_token, own_lease);
-  if held.mark is distinct from own_token or held.lease <> own_lease then
-    perform fence.compare(p_namespace, p_lock, own_token, own_lease, held.mark, held.lease);
-  end if;
+  perform fence.hold_or_refuse(p_namespace, p_lock, own_token, own_lease);
+end $$;
+
+-- As fence.require_own, for triggers that run as the client.
+create or replace function fence.require(p_namespace text, p_lock text) returns void
+language plpgsql volatile security definer set search_path = pg_catalog, pg_temp as $$
+declare
+  ignored constant text := fence.require_own(p_namespace, p_lock);
+begin
 end $$;

@@ -66,9 +66,13 @@ begin
   if marked.token = p_token then
     perform from fence.marks m where m.namespace = p_namespace and m.lock = p_lock
       for share skip locked;
-    if found then
-      select h.mark, h.lease into token, lease
-        from fence.hold(p_namespace, p_lock, p_token, p_lease) h;
+    if not found then return; end if;
+    if fence.hold(p_namespace, p_lock, p_token || ' ' || p_lease, '') is not null then
+      token := p_token;
+      lease := p_lease;
+    else
+      select d.mark, d.lease into token, lease
+        from fence.decisive(p_namespace, p_lock, p_token) d;
     end if;
     return;
   end if;
