@@ -274,9 +274,7 @@ impl Events {
     fn gap(&self, missed: Option<u64>, text: &str) {
         let mut event = Event::new(EventKind::Gap).text(text);
         event.missed = missed;
-        let event = Arc::new(event);
-        let at_ms = self.now_ms();
-        let entry = Entry { id: None, event, at_ms, origin: ServerId::default() };
+        let entry = Entry::new(None, event, self.now_ms(), ServerId::default());
         self.state().ring.push(entry);
         self.notify(1);
     }
@@ -308,7 +306,7 @@ impl EventLog {
         let mut count = 0;
         for (id, event) in events {
             count += 1;
-            self.ring.push(Entry { id: Some(id), event: Arc::new(event), at_ms, origin });
+            self.ring.push(Entry::new(Some(id), event, at_ms, origin));
         }
         count
     }

@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName, Token};
@@ -40,12 +41,27 @@ impl FromStr for EventId {
     }
 }
 
+/// An event, and what every reader gets of it.
+#[derive(Debug)]
+pub(super) struct Published {
+    event: Event,
+    text: OnceLock<Box<str>>,
+}
+
+impl Deref for Published {
+    type Target = Event;
+
+    fn deref(&self) -> &Event {
+        &self.event
+    }
+}
+
 /// A remembered event.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     /// `None` for a gap on this server, which is no event of the namespace.
     pub(super) id: Option<EventId>,
-    pub(super) event: Arc<Event>,
+    pub(super) event: Arc<Published>,
     /// Time of publication on this server's clock, in milliseconds; negative before it started.
     pub(super) at_ms: i64,
     /// The server that reported it; zero where there is only this one.
@@ -53,10 +69,25 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    pub(super) fn new(id: Option<EventId>, event: Event, at_ms: i64, origin: ServerId) -> Self {
+        let event = Arc::new(Published { event, text: OnceLock::new() });
+        Self { id, event, at_ms, origin }
+    }
+
+    /// Its text for readers, which `render` makes for the first of them.
+    pub(super) fn text(&self, render: impl FnOnce(Option<EventId>, &Event) -> Box<str>) -> &str {
+        self.event.text.get_or_init(|| render(self.id, &self.event))
+    }
+
+    /// Time since its publication, in milliseconds.
+    pub(super) fn ms_ago(&self, now_ms: i64) -> u64 {
+        u64::try_from(now_ms - self.at_ms).unwrap_or(0)
+    }
+
     /// The event with its age.
     pub(super) fn aged(&self, now_ms: i64) -> Event {
-        let mut event = Event::clone(&self.event);
-        event.ms_ago = u64::try_from(now_ms - self.at_ms).unwrap_or(0);
+        let mut event = Event::clone(&self.event.event);
+        event.ms_ago = self.ms_ago(now_ms);
         event
     }
 }
@@ -239,8 +270,7 @@ mod tests {
     fn ring(capacity: usize, count: u64) -> Ring {
         let mut ring = Ring::new(capacity, id(0));
         for seq in 1..=count {
-            let event = Arc::new(Event::new(EventKind::Queued));
-            ring.push(Entry { id: Some(id(seq)), event, at_ms: 0, origin: ServerId(1) });
+            ring.push(Entry::new(Some(id(seq)), Event::new(EventKind::Queued), 0, ServerId(1)));
         }
         ring
     }
@@ -294,12 +324,7 @@ mod tests {
             if seq % 25 == 0 {
                 event = Event::new(Gap);
             }
-            ring.push(Entry {
-                id: Some(id(seq)),
-                event: Arc::new(event),
-                at_ms: 0,
-                origin: ServerId(1),
-            });
+            ring.push(Entry::new(Some(id(seq)), event, 0, ServerId(1)));
             let scan = |wanted: &dyn Fn(&Event) -> bool| {
                 let found = ring.entries.iter().rev().filter(|entry| wanted(&entry.event));
                 found.filter_map(|entry| entry.id).collect::<Vec<_>>()
@@ -327,8 +352,8 @@ mod tests {
         let lock = |name: &str| LockName::new(name).unwrap();
         let mut push = |kind, n: u128, name: &str, origin| {
             let lease = LeaseId::new(uuid::Uuid::from_u128(n)).unwrap();
-            let event = Arc::new(Event::new(kind).lock(&lock(name)).lease(lease));
-            ring.push(Entry { id: None, event, at_ms: 0, origin: ServerId(origin) });
+            let event = Event::new(kind).lock(&lock(name)).lease(lease);
+            ring.push(Entry::new(None, event, 0, ServerId(origin)));
         };
         push(EventKind::Granted, 1, "a", 1);
         push(EventKind::Granted, 2, "b", 1);

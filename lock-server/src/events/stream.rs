@@ -150,7 +150,8 @@ impl Reader {
             self.place += entries.len() as u64;
             let now_ms = self.events.now_ms();
             for entry in entries.iter().filter(|entry| self.watched.wants(&entry.event)) {
-                render(&mut text, entry.id, &entry.aged(now_ms));
+                text.push_str(entry.text(rendered));
+                end(&mut text, entry.ms_ago(now_ms));
             }
             if !text.is_empty() {
                 return Some(text);
@@ -166,10 +167,49 @@ impl Drop for Reader {
 }
 
 fn render(text: &mut String, id: Option<EventId>, event: &Event) {
+    text.push_str(&rendered(id, event));
+    end(text, 0);
+}
+
+/// Renders an event but for its age, which is the last member and differs from reader to reader.
+fn rendered(id: Option<EventId>, event: &Event) -> Box<str> {
+    let mut text = String::new();
     // Writing to a string does not fail, and JSON has no line breaks.
     if let Some(id) = id {
         let _ = writeln!(text, "id: {id}");
     }
     let json = serde_json::to_string(event).unwrap_or_default();
-    let _ = write!(text, "event: {}\ndata: {json}\n\n", event.kind.as_str());
+    let json = json.rsplit_once(':').map_or("", |(all_but_age, _)| all_but_age);
+    let _ = write!(text, "event: {}\ndata: {json}:", event.kind.as_str());
+    text.into_boxed_str()
+}
+
+fn end(text: &mut String, ms_ago: u64) {
+    let _ = write!(text, "{ms_ago}}}\n\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use fence_protocol::Token;
+
+    use super::*;
+
+    /// What is rendered once and completed for each reader is the event with its age.
+    #[test]
+    fn a_text_ends_with_the_age_of_its_event() {
+        let mut event = Event::new(EventKind::Refused).lock(&"a/b".parse().unwrap());
+        event.token = Token::new(7).ok();
+        for text in ["", "\"ms_ago\":5", "x:{}\n\n"] {
+            let mut event = event.clone().text(text);
+            let id = EventId { ms: 7, seq: 3 };
+            let shared = rendered(Some(id), &event);
+            for ms_ago in [0, 9, u64::MAX] {
+                let mut whole = shared.to_string();
+                end(&mut whole, ms_ago);
+                let json = whole.strip_prefix("id: 7-3\nevent: refused\ndata: ").unwrap();
+                event.ms_ago = ms_ago;
+                assert_eq!(json, format!("{}\n\n", serde_json::to_string(&event).unwrap()));
+            }
+        }
+    }
 }

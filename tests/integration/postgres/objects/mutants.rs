@@ -31,7 +31,7 @@ const MUTANTS: [(&[(&str, &str)], Probe); 5] = [
     (&[("for share skip locked;", "for share;")], Probe::LocksWaitForNoOther),
     (&[("for share skip locked;", ";")], Probe::LocksWaitForNoOther),
     (
-        &[("for share skip locked;", ";"), ("m.token = p_token for share;", "m.token = p_token;")],
+        &[("for share skip locked;", ";"), ("for share of m;", ";")],
         Probe::StoppedGuardsWriteNothingLate,
     ),
 ];
