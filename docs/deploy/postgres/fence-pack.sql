@@ -67,9 +67,6 @@ begin
     drop function if exists fence.transaction_key();
     drop function if exists fence.hold(text, text, bigint, uuid);
     update fence.meta set version = this;
-    -- What fence.set_floor does since version 3.
-    update fence.marks set lease = gen_random_uuid()
-      where token < (select floor from fence.meta);
   end if;
 end $$;
 
@@ -449,12 +446,12 @@ create or replace function fence.raise_mark(
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
 declare
   marked fence.marks;
-  bound fence.meta;
 begin
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
-  if marked.token = p_token and marked.lease = p_lease then return; end if;
-  select * into bound from fence.meta for share;
-  if p_token < bound.floor then p_lease := bound.floor_lease; end if;
+  if marked.token = p_token and (marked.lease = p_lease
+      or p_token < (select b.floor from fence.meta b)) then
+    return;
+  end if;
   insert into fence.marks as m (namespace, lock, token, lease)
     values (p_namespace, p_lock, p_token, p_lease)
     on conflict (namespace, lock) do update
@@ -524,18 +521,19 @@ $$;
 -- Holds the mark until the transaction ends, if it is this owner's (`TOKEN LEASE`) and nothing higher
 -- is announced. FOR KEY SHARE would let a raise overtake it. Another mark is not locked, because a
 -- raise takes the seal's row first. Returns the signature of `p_claims`, null where it is not held.
--- Every guarded change runs this one statement, in which a floor is not read: it gave the mark to
--- another lease. A token that is announced after its snapshot waits for the mark that it locks.
+-- Every guarded change runs this one statement. A token that is announced after its snapshot waits
+-- for the mark that it locks. A floor that it waited for is older than its snapshot too, and has
+-- given the mark to another lease.
 create or replace function fence.hold(
   p_namespace text, p_lock text, p_owner text, p_claims text, out signature text)
 language plpgsql volatile as $$
 begin
   select fence.signature(k.inner_pad, k.outer_pad, p_claims) into signature
-    from fence.marks m cross join fence.keys k
+    from fence.marks m cross join fence.keys k cross join fence.meta b
     left join fence.seals s on s.namespace = p_namespace and s.lock = p_lock
     where m.namespace = p_namespace and m.lock = p_lock
     and m.token || ' ' || m.lease = p_owner and k.kid = ''
-    and coalesce(s.token, 0) <= m.token for share of m;
+    and coalesce(s.token, 0) <= m.token and b.floor <= m.token for share of m;
 end $$;
 
 -- The mark that decides on a token: the lock's, or a higher floor or announced token. Locks nothing.
@@ -835,7 +833,7 @@ begin
       perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
     end loop;
     -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
-    -- No lease has it any more: fence.hold reads no floor.
+    -- No lease has it any more: fence.hold, once it waited, compares that anew, and no floor.
     update fence.marks set lease = gen_random_uuid() where token < p_token;
     perform fence.commit_durably();
   end if;

@@ -24,7 +24,7 @@ enum Probe {
     SealsEndLowerSessions,
     AnnouncedTokensAreRead,
     FloorsEndLeases,
-    RaisesBelowAFloorHaveNoLease,
+    FloorsAreRead,
 }
 
 /// The raise, and one that commits in a transaction of its own: then it is another one than that of
@@ -99,17 +99,13 @@ const MUTANTS: [(&str, &str, Probe); 21] = [
         Probe::ClaimsDoNotHold,
     ),
     ("substr(setting, 65)) = left(setting, 64) then", "'') <> '' then", Probe::ClaimsAreSigned),
-    ("    and coalesce(s.token, 0) <= m.token for", "    for", Probe::AnnouncedTokensAreRead),
+    ("coalesce(s.token, 0) <= m.token and", "", Probe::AnnouncedTokensAreRead),
     (
         "update fence.marks set lease = gen_random_uuid() where",
         "update fence.marks set raised_at = clock_timestamp() where",
         Probe::FloorsEndLeases,
     ),
-    (
-        "if p_token < bound.floor then p_lease := bound.floor_lease; end if;",
-        "",
-        Probe::RaisesBelowAFloorHaveNoLease,
-    ),
+    (" and b.floor <= m.token for", " for", Probe::FloorsAreRead),
 ];
 
 impl Probe {
@@ -177,7 +173,7 @@ impl Probe {
                 app(server).run(&enter("docs/1", 33, OLD)).await == "FE412"
             }
             Self::FloorsEndLeases => floors_end_leases(server).await,
-            Self::RaisesBelowAFloorHaveNoLease => raised_below_a_floor(server).await,
+            Self::FloorsAreRead => floors_are_read(server).await,
         }
     }
 }
@@ -194,14 +190,21 @@ async fn announced_over_an_open_one(server: &Database) -> Psql {
 
 async fn floors_end_leases(server: &Database) -> bool {
     assert_eq!(app(server).run(&enter("docs/1", 33, OLD)).await, DONE);
-    assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
-    app(server).run(&enter("docs/1", 33, OLD)).await == "FE412"
+    let mut owner = Psql::start(&server.url());
+    assert_eq!(owner.run("begin; select fence.set_floor(100);").await, DONE);
+    let mut late = app(server);
+    let waits = late.send(&enter("docs/1", 33, OLD));
+    let waiting = "select count(*) > 0 from pg_locks where not granted";
+    until_true("the old holder to wait", || async { server.sql(waiting).await == "t" }).await;
+    assert_eq!(owner.run("commit;").await, DONE);
+    late.result(waits).await == "FE412"
 }
 
-async fn raised_below_a_floor(server: &Database) -> bool {
+async fn floors_are_read(server: &Database) -> bool {
     let mut old = announced_over_an_open_one(server).await;
     assert_eq!(old.run("commit;").await, DONE);
     assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
+    assert_eq!(server.sql("select fence.settle('default', 'docs/1')").await, "");
     assert_eq!(server.sql("select fence.settle('default', 'docs/1')").await, "");
     assert_eq!(server.sql("select token from fence.marks where lock = 'docs/1'").await, "34");
     app(server).run(&enter("docs/1", 34, NEW)).await == "FE412"

@@ -65,7 +65,7 @@ async fn an_installation_does_not_wait_for_a_stalled_client() {
     assert_eq!(old.run("update docs set v = 'x' where id = 1; commit;").await, DONE);
 }
 
-/// Version 2 compared a floor anew each time; its marks below one still have their leases.
+/// A mark below a floor may have a lease: of version 2, of a dump, by replication.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_upgrade_keeps_what_a_floor_ended() {
     let server = installed().await;

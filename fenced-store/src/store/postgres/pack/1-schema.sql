@@ -55,9 +55,6 @@ begin
     drop function if exists fence.transaction_key();
     drop function if exists fence.hold(text, text, bigint, uuid);
     update fence.meta set version = this;
-    -- What fence.set_floor does since version 3.
-    update fence.marks set lease = gen_random_uuid()
-      where token < (select floor from fence.meta);
   end if;
 end $$;
 
