@@ -20,6 +20,9 @@ use super::ring::EventId;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Largest number of events in one chunk.
 const PIECE: usize = 64;
+/// Time after a look at new events in which further ones gather for the next: each look costs a
+/// wake-up, and mostly a write, for every reader.
+const GATHERING: Duration = Duration::from_millis(5);
 /// Time-out for this server to catch up with a reader that comes from another one.
 const CATCH_UP: Duration = Duration::from_secs(2);
 
@@ -59,6 +62,8 @@ pub(crate) struct Reader {
     watched: Watched,
     place: u64,
     is_over: bool,
+    /// The last look found events, and all that there were.
+    has_caught_up: bool,
     /// Text that is sent first.
     greeting: Option<String>,
     _place_among_readers: OwnedSemaphorePermit,
@@ -98,6 +103,7 @@ impl Reader {
             watched,
             place: start.place,
             is_over: false,
+            has_caught_up: false,
             greeting: Some(greeting),
             _place_among_readers: permit,
         })
@@ -120,10 +126,19 @@ impl Reader {
             if self.is_over || shutdown.is_cancelled() {
                 return None;
             }
+            if std::mem::take(&mut self.has_caught_up) {
+                tokio::select! {
+                    () = shutdown.cancelled() => return None,
+                    () = tokio::time::sleep(GATHERING) => {}
+                }
+            }
             // Before the check, so that no change is missed in between.
             self.news.mark_unchanged();
             if let Some(piece) = self.piece() {
                 return Some(piece);
+            }
+            if self.has_caught_up {
+                continue;
             }
             tokio::select! {
                 () = shutdown.cancelled() => return None,
@@ -148,6 +163,7 @@ impl Reader {
                 return None;
             }
             self.place += entries.len() as u64;
+            self.has_caught_up = entries.len() < PIECE;
             let now_ms = self.events.now_ms();
             for entry in entries.iter().filter(|entry| self.watched.wants(&entry.event)) {
                 text.push_str(entry.text(rendered));
@@ -194,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// What is rendered once and completed for each reader is the event with its age.
+    /// The shared text, completed for a reader, is the event with its age.
     #[test]
     fn a_text_ends_with_the_age_of_its_event() {
         let mut event = Event::new(EventKind::Refused).lock(&"a/b".parse().unwrap());

@@ -1,5 +1,7 @@
 //! The stream of events, on every store, and between servers.
 
+use std::time::Duration;
+
 use fence_protocol::Code;
 use fence_protocol::wire::event::{EventKind, ExplainedLock};
 use fence_tests::api::Locks;
@@ -9,6 +11,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::{DataDir, Setup};
 use fence_tests::wait::{soon, until};
 use serde_json::json;
+use tokio::time::{Instant, sleep};
 
 use EventKind::{
     Dropped, Expired, Gap, Granted, Left, Lineage, Queued, Refused, Released, Revoked,
@@ -63,6 +66,37 @@ async fn story(locks: &Locks, brief_ms: u64) {
 #[tokio::test(start_paused = true)]
 async fn every_end_is_an_event_on_memory() {
     story(&super::memory().await.locks(), 15_000).await;
+}
+
+/// A reader gets the first event at once, also soon after one of another lock, and together what
+/// comes in the milliseconds after it.
+#[tokio::test(start_paused = true)]
+async fn events_that_soon_follow_others_gather() {
+    const GATHERING: Duration = Duration::from_millis(5);
+    let server = super::memory().await;
+    let locks = server.locks();
+    let mut stream = EventStream::open(&locks.0, "?lock=a", "").await;
+    locks.grant("b", 60_000).await;
+    let begin = Instant::now();
+    let grant = async {
+        sleep(GATHERING * 4).await;
+        locks.grant("a", 60_000).await
+    };
+    let (granted, lease) = tokio::join!(stream.next(), grant);
+    assert_eq!(granted.kind, Granted);
+    let first = begin.elapsed();
+    assert!((GATHERING * 4..GATHERING * 5).contains(&first), "{first:?}");
+    locks.release("a", lease.lease_id).await.expect(200);
+    let again = async {
+        sleep(GATHERING / 2).await;
+        locks.grant("a", 60_000).await
+    };
+    let (released, _) = tokio::join!(stream.next(), again);
+    assert_eq!(released.kind, Released);
+    let second = begin.elapsed() - first;
+    assert!((GATHERING..GATHERING * 2).contains(&second), "{second:?}");
+    assert_eq!(stream.next().await.kind, Granted);
+    assert_eq!(begin.elapsed() - first, second, "it came with the release");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
