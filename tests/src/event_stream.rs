@@ -79,6 +79,16 @@ impl EventStream {
         }
     }
 
+    /// Awaits a comment, which no event has come before.
+    ///
+    /// # Panics
+    /// If an event comes, or the stream ends.
+    pub async fn comment(&mut self) {
+        let frame = self.body.frame().await.expect("the stream continues").expect("a whole frame");
+        let data = frame.into_data().expect("data");
+        assert!(data.starts_with(b":"), "{}", String::from_utf8_lossy(&data));
+    }
+
     /// The kinds of the next events, each with the token that it has.
     ///
     /// # Panics

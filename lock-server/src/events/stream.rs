@@ -5,6 +5,7 @@
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
+use std::pin::pin;
 use std::time::Duration;
 
 use access_control::Scope;
@@ -122,6 +123,9 @@ impl Reader {
             return Some(greeting);
         }
         let shutdown = self.events.inner.shutdown.clone();
+        // Events that the reader does not want are no sign of life.
+        let mut quiet = pin!(tokio::time::sleep(KEEP_ALIVE));
+        let keep_alive = || Some(": keep-alive\n\n".to_owned());
         loop {
             if self.is_over || shutdown.is_cancelled() {
                 return None;
@@ -129,6 +133,7 @@ impl Reader {
             if std::mem::take(&mut self.has_caught_up) {
                 tokio::select! {
                     () = shutdown.cancelled() => return None,
+                    () = &mut quiet => return keep_alive(),
                     () = tokio::time::sleep(GATHERING) => {}
                 }
             }
@@ -142,7 +147,7 @@ impl Reader {
             }
             tokio::select! {
                 () = shutdown.cancelled() => return None,
-                () = tokio::time::sleep(KEEP_ALIVE) => return Some(": keep-alive\n\n".to_owned()),
+                () = &mut quiet => return keep_alive(),
                 changed = self.news.changed() => changed.ok()?,
             }
         }
@@ -217,8 +222,8 @@ mod tests {
         event.token = Token::new(7).ok();
         for text in ["", "\"ms_ago\":5", "x:{}\n\n"] {
             let mut event = event.clone().text(text);
-            let id = EventId { ms: 7, seq: 3 };
-            let shared = rendered(Some(id), &event);
+            let shared = rendered(Some(EventId { ms: 7, seq: 3 }), &event);
+            assert!(shared.ends_with(&*rendered(None, &event)));
             for ms_ago in [0, 9, u64::MAX] {
                 let mut whole = shared.to_string();
                 end(&mut whole, ms_ago);

@@ -68,6 +68,30 @@ async fn every_end_is_an_event_on_memory() {
     story(&super::memory().await.locks(), 15_000).await;
 }
 
+/// Events of other locks are no sign of life for a reader of a quiet one.
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_a_quiet_lock_is_kept_alive() {
+    for between in [Duration::from_millis(3), Duration::from_secs(1)] {
+        let server = super::memory().await;
+        let locks = server.locks();
+        let mut stream = EventStream::open(&locks.0, "?lock=a", "").await;
+        let others = async {
+            for number in 0_u64.. {
+                sleep(between).await;
+                locks.grant(&format!("b/{}", number % 50), 60_000).await;
+                locks.revoke(&format!("b/{}", number % 50), "the next one").await.expect(200);
+            }
+        };
+        let either = async {
+            tokio::select! {
+                () = others => {}
+                () = stream.comment() => {}
+            }
+        };
+        soon("a comment", either).await;
+    }
+}
+
 /// A reader gets the first event at once, also soon after one of another lock, and together what
 /// comes in the milliseconds after it.
 #[tokio::test(start_paused = true)]

@@ -204,8 +204,8 @@ async fn floors_are_read(server: &Database) -> bool {
     let mut old = announced_over_an_open_one(server).await;
     assert_eq!(old.run("commit;").await, DONE);
     assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
-    assert_eq!(server.sql("select fence.settle('default', 'docs/1')").await, "");
-    assert_eq!(server.sql("select fence.settle('default', 'docs/1')").await, "");
+    let settle = "select fence.settle('default', 'docs/1')";
+    assert_eq!(server.sql(settle).await, "");
     assert_eq!(server.sql("select token from fence.marks where lock = 'docs/1'").await, "34");
     app(server).run(&enter("docs/1", 34, NEW)).await == "FE412"
 }

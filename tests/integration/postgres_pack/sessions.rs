@@ -139,3 +139,19 @@ async fn a_floor_ends_and_refuses_what_is_below() {
     assert_eq!(app(&server).run(&enter("other", 99, OLD)).await, "FE412");
     assert_eq!(app(&server).run(&enter("docs/1", 100, NEW)).await, DONE);
 }
+
+/// A token that was raised and announced, and then lost to a floor.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_seal_below_a_floor_settles() {
+    let server = installed().await;
+    let mut old = app(&server);
+    assert_eq!(old.run("set application_name = 'old';").await, DONE);
+    let pid = pid_of(&server, "old").await;
+    assert_eq!(register_pid(&server, 33, OLD, &pid).await, "admitted");
+    assert_eq!(old.run(&enter("shop", 34, NEW)).await, DONE);
+    assert_eq!(server.sql(&register("shop", 34, NEW)).await, "sealing");
+    assert_eq!(server.sql("select fence.set_floor(100)").await, "100");
+    assert_eq!(server.sql("select * from fence.settle('default', 'shop')").await, "");
+    assert_eq!(server.sql("select token, sealing from fence.seals").await, "34|f");
+    assert_eq!(app(&server).run(&enter("shop", 34, NEW)).await, "FE412");
+}
