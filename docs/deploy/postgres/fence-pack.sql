@@ -382,8 +382,9 @@ begin
   end if;
 end $$;
 
--- Announces a token: nothing lower registers or enters from the caller's commit on. Serializes
--- raises and registrations of the lock until the caller's transaction ends.
+-- Announces a token: nothing lower registers from the caller's commit on, and nothing enters by a
+-- statement that begins then. Serializes raises and registrations of the lock until the caller's
+-- transaction ends.
 -- Returns 'announced'; or 'stale' or 'collision' with the higher mark, and nothing was changed.
 create or replace function fence.announce(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid,
@@ -440,7 +441,8 @@ begin
 end $$;
 
 -- Raises the mark; waits for open transactions that hold a lower one. The caller has announced the
--- token in this transaction, and ended the lower sessions.
+-- token in this transaction, and ended the lower sessions. What has this mark already, and lost its
+-- lease to a floor, stays as it is.
 create or replace function fence.raise_mark(
   p_namespace text, p_lock text, p_token bigint, p_lease uuid)
 returns void language plpgsql volatile set search_path = pg_catalog, pg_temp as $$
@@ -448,6 +450,8 @@ declare
   marked fence.marks;
 begin
   select * into marked from fence.marks m where m.namespace = p_namespace and m.lock = p_lock;
+  update fence.seals s set sealing = false where s.namespace = p_namespace and s.lock = p_lock
+    and s.sealing;
   if marked.token = p_token and (marked.lease = p_lease
       or p_token < (select b.floor from fence.meta b)) then
     return;
@@ -461,8 +465,6 @@ begin
   if not found then
     perform fence.refuse('FE503', format('refusing to lower the mark of lock %s', p_lock), null, null);
   end if;
-  update fence.seals s set sealing = false where s.namespace = p_namespace and s.lock = p_lock
-    and s.sealing;
   perform fence.commit_durably();
 end $$;
 
