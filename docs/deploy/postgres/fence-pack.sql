@@ -524,8 +524,8 @@ $$;
 -- is announced. FOR KEY SHARE would let a raise overtake it. Another mark is not locked, because a
 -- raise takes the seal's row first. Returns the signature of `p_claims`, null where it is not held.
 -- Every guarded change runs this one statement. A token that is announced after its snapshot waits
--- for the mark that it locks. A floor that it waited for is older than its snapshot too, and has
--- given the mark to another lease.
+-- for the mark that it locks. A floor that was set while it waited is not in its snapshot either, but
+-- has given the mark to another lease, which is compared anew.
 create or replace function fence.hold(
   p_namespace text, p_lock text, p_owner text, p_claims text, out signature text)
 language plpgsql volatile as $$
@@ -835,7 +835,7 @@ begin
       perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
     end loop;
     -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
-    -- No lease has it any more: fence.hold, once it waited, compares that anew, and no floor.
+    -- A fence.hold that waited for this reads the lease anew, and not the floor: so it is another one.
     update fence.marks set lease = gen_random_uuid() where token < p_token;
     perform fence.commit_durably();
   end if;

@@ -92,7 +92,7 @@ async fn a_reader_of_a_quiet_lock_is_kept_alive() {
     }
 }
 
-/// A reader gets the first event at once, also soon after one of another lock, and together what
+/// A reader gets the first event at once, also where another lock had one before, and together what
 /// comes in the milliseconds after it.
 #[tokio::test(start_paused = true)]
 async fn events_that_soon_follow_others_gather() {

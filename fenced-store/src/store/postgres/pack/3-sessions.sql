@@ -214,7 +214,7 @@ begin
       perform fence.end_lower_or_refuse(lower.namespace, lower.lock, p_token);
     end loop;
     -- A changed row waits for the transactions that hold it, and fails those with an older snapshot.
-    -- No lease has it any more: fence.hold, once it waited, compares that anew, and no floor.
+    -- A fence.hold that waited for this reads the lease anew, and not the floor: so it is another one.
     update fence.marks set lease = gen_random_uuid() where token < p_token;
     perform fence.commit_durably();
   end if;
