@@ -24,7 +24,8 @@ pub enum Fault {
     Blackhole,
     /// Requests pass; replies are held, in order, until the fault is over.
     HoldReplies,
-    /// Requests pass; replies are swallowed. Both ends believe in the connection.
+    /// Requests pass; replies are swallowed, and so are all later ones of a connection that lost
+    /// one. Both ends believe in the connection.
     DropReplies,
     /// The same from the moment on that a request with these words in it passes, on every
     /// connection: what was asked before it is answered, and it is carried out.
@@ -233,6 +234,7 @@ async fn pump(
     mut control: Control,
 ) {
     let mut piece = vec![0_u8; 16 * 1024];
+    let mut has_hole = false;
     loop {
         let read = from.read(&mut piece).await;
         let is_stranded = control.strand.is_cancelled();
@@ -270,8 +272,11 @@ async fn pump(
                         || control.has_passed.load(Ordering::SeqCst)) =>
             {
                 control.dropped.fetch_add(1, Ordering::SeqCst);
+                has_hole = true;
                 continue;
             }
+            // A stream of TCP lacks nothing in between.
+            _ if has_hole && count > 0 => continue,
             _ => {}
         }
         if count == 0 || to.write_all(&piece[..count]).await.is_err() {
