@@ -14,18 +14,21 @@ use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
 use crate::doors::http_proxy::{self, Proxy, ProxyError};
+use crate::doors::objects::access::need;
 use crate::doors::objects::handler_state::HandlerState;
-use crate::doors::objects::need;
 use crate::doors::objects::router::routes;
 use crate::doors::postgres;
 use crate::doors::redis::{Front, Listening, PortSettings};
 use crate::fencing::FencingPolicy;
+use crate::guard::Guard;
 use crate::observe::Observer;
 use crate::refusals::Refusals;
 use crate::report::Reporter;
-use crate::service::Guard;
 use crate::settings::{Backend, Settings};
-use crate::store::{self, CarryError, FenceStore, Fences, OpenError};
+use crate::stores;
+use crate::stores::carry::{CarryError, carry_marks};
+use crate::stores::contract::{FenceStore, Fences};
+use crate::stores::open::{Behind, OpenError};
 
 /// Failure to start a guard: one sentence with the value and the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -159,14 +162,14 @@ struct Opened {
     fences: Arc<dyn Fences>,
     objects: Option<Arc<dyn FenceStore>>,
     lanes: Option<(http_proxy::Upstream, Arc<http_proxy::LaneService>)>,
-    redis: Option<store::Behind>,
+    redis: Option<Behind>,
 }
 
 async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Opened, StartError> {
     let mut redis = None;
     let (fences, objects, lanes) = match &settings.backend {
         Backend::Store(url) => {
-            let opened = store::open(url, &settings.namespace, settings.redis, kit).await?;
+            let opened = stores::open(url, &settings.namespace, settings.redis, kit).await?;
             redis = opened.redis;
             if let Some(port) = &settings.postgres_port {
                 let id = opened.database_id.as_deref();
@@ -175,7 +178,7 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             }
             if let Some(earlier) = &settings.marks_from {
                 let store = opened.store.as_ref();
-                let count = store::carry_marks(earlier, store, &settings.namespace).await?;
+                let count = carry_marks(earlier, store, &settings.namespace).await?;
                 tracing::info!(count, %earlier, "marks of the earlier store were carried over");
             }
             let fences = Arc::clone(&opened.store) as Arc<dyn Fences>;
@@ -203,7 +206,7 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
 
 async fn open_port(
     settings: Option<PortSettings>,
-    redis: Option<store::Behind>,
+    redis: Option<Behind>,
     guard: &Arc<Guard>,
 ) -> Result<Option<Front>, StartError> {
     let Some(settings) = settings else { return Ok(None) };

@@ -28,7 +28,7 @@ pub use self::report::ReportFlags;
 pub use self::store::StoreFlags;
 use crate::rules::{DefaultRule, Rule, Rules};
 use crate::settings::{Backend, Settings};
-use crate::store::StoreUrl;
+use crate::stores::open::StoreUrl;
 
 /// Prefix of the environment variables.
 pub const PREFIX: &str = "FENCED_STORE";

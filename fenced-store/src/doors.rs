@@ -1,8 +1,9 @@
 //! The front doors of the guard: each reads requests of one protocol and passes them to
-//! [`crate::service::Guard`] or, under its registrations and scripts, to Redis.
+//! [`crate::guard::Guard`] or, under its registrations and scripts, to Redis.
 
-mod client_socket;
+mod http;
 pub mod http_proxy;
 pub mod objects;
 pub mod postgres;
 pub mod redis;
+mod tcp;

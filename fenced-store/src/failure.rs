@@ -8,7 +8,8 @@ use http::header::ETAG;
 use service_kit::problem::Reject;
 
 use crate::etag::ETag;
-use crate::store::{FenceOutcome, First, StoreError};
+use crate::stores::contract::{FenceOutcome, StoreError};
+use crate::stores::once::First;
 use crate::verdict::{Fence, Mark};
 
 /// A request, for refusals and log lines.

@@ -7,7 +7,7 @@ use service_kit::tls::ServerUrl;
 use crate::doors::postgres::fuzz as postgres_port;
 use crate::doors::redis::fuzz as redis_port;
 use crate::fail_points::FailAt;
-use crate::store::StoreUrl;
+use crate::stores::open::StoreUrl;
 
 /// A target and its name.
 pub type Target = (&'static str, fn(&[u8]));
@@ -20,7 +20,7 @@ pub const TARGETS: &[Target] = &[
     ("cluster-replies", redis_port::cluster_replies),
     ("postgres-frames", postgres_port::frames),
     ("rules", crate::rules::fuzz::rules),
-    ("guard-records", crate::store::fuzz::records),
+    ("guard-records", crate::stores::fuzz::records),
     ("guard-settings", settings),
 ];
 

@@ -17,6 +17,7 @@ pub mod fencing;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod guard;
 pub mod https;
 pub mod key;
 pub mod lock_servers;
@@ -26,9 +27,8 @@ pub mod process;
 pub mod refusals;
 pub mod report;
 pub mod rules;
-pub mod service;
 pub mod settings;
-pub mod store;
+pub mod stores;
 pub mod verdict;
 
-pub use store::commit::FolderError;
+pub use stores::commit::FolderError;

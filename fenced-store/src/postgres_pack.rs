@@ -10,7 +10,8 @@ use service_kit::config::USAGE_EXIT_CODE;
 use tokio_postgres::SimpleQueryMessage;
 
 use crate::config::{Config, DatabaseFlags, InstallFlags, PackAction};
-use crate::store::postgres::pack::{self, Installation, Secret};
+use crate::stores::postgres::pack;
+use crate::stores::postgres::pack::{Installation, Secret};
 
 /// Runs the command; returns its exit code.
 pub(crate) fn run(config: &Config, action: &PackAction) -> ExitCode {

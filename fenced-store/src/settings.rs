@@ -14,8 +14,8 @@ use crate::doors::postgres;
 use crate::doors::redis::PortSettings;
 use crate::lock_servers::LockServers;
 use crate::rules::Rules;
-use crate::store::StoreUrl;
-use crate::store::redis::RedisOptions;
+use crate::stores::open::StoreUrl;
+use crate::stores::redis::RedisOptions;
 
 /// Backend of the guard.
 #[derive(Clone, Debug)]

@@ -16,10 +16,8 @@ mod principal;
 mod release;
 mod renew;
 mod revoke;
-mod sealed;
 mod sessions;
 mod terraform;
-mod undelivered;
 
 use std::sync::Arc;
 
@@ -39,8 +37,10 @@ pub(crate) use guards::READS_MAX as GUARD_READS_MAX;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
+use crate::grants::after_grant::Seals;
+use crate::guards::revoke::Unsealed;
+use crate::guards::sealer::Sealer;
 use crate::prefixes::Prefixes;
-use crate::seals::{Sealer, Seals, Unsealed};
 use crate::signer::Signer;
 use crate::store::{Grant, LockStore, StoreError};
 

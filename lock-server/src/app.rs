@@ -15,11 +15,14 @@ use tokio::sync::Semaphore;
 use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
+use crate::engines::guarantee::guarantee;
+use crate::engines::open::OpenError;
 use crate::events::Events;
-use crate::seals::{Sealer, Seals};
+use crate::grants::after_grant::Seals;
+use crate::guards::sealer::Sealer;
 use crate::signer::Signer;
-use crate::store::{self, Limits, LockStore, OpenError};
-use crate::ui;
+use crate::store::{Limits, LockStore};
+use crate::{engines, ui};
 
 /// Lock names may be written with plain slashes.
 const FOLDS: &[Fold] = &[
@@ -81,8 +84,8 @@ pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError>
     }
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
     let threads = threads.map_err(StartError::Threads)?;
-    let store = store::open(&settings.store, &settings.store_options, kit).await?;
-    kit.health.set("guarantee", Status::Info(store::guarantee(&settings.store).to_string()));
+    let store = engines::open(&settings.store, &settings.store_options, kit).await?;
+    kit.health.set("guarantee", Status::Info(guarantee(&settings.store).to_string()));
     let listen = settings.listen;
     let exposure = settings.exposure.clone();
     exposure.start(kit);

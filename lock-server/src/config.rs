@@ -9,9 +9,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use access_control::AccessFlags;
-use access_control::Gate;
 use access_control::secret::authorization;
+use access_control::{AccessFlags, Gate};
 use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
@@ -28,12 +27,14 @@ use service_kit::tls::ServerUrl;
 pub use self::lock_delay::LockDelay;
 pub use self::loss::LossFlags;
 pub use self::replicas::ReplicaFlags;
+use crate::engines::open::{StoreOptions, StoreUrl};
+use crate::engines::redis::key_prefix::KeyPrefix;
 use crate::events::EventOptions;
+use crate::grants::after_grant::SealMode;
+use crate::guards::revoke::Unsealed;
 use crate::guards::{GUARDS_MAX, GuardOptions};
 use crate::prefixes::{Prefixed, Prefixes};
-use crate::seals::{SealMode, Unsealed};
-use crate::store::redis::KeyPrefix;
-use crate::store::{Limits, StoreOptions, StoreUrl};
+use crate::store::Limits;
 
 /// The prefix of the environment's variables.
 pub const PREFIX: &str = "LOCK_SERVER";

@@ -37,9 +37,11 @@ use self::deadlines::Deadlines;
 use self::hold_times::HoldTimes;
 use self::outbox::Outbox;
 use self::ring::{Entry, PublishedOnce, Ring};
+use crate::engines::contract::ServerId;
+use crate::engines::open::{StoreOptions, StoreUrl};
+use crate::store::LockStore;
 use crate::store::figures::{Held, show_held};
-use crate::store::records::ServerId;
-use crate::store::{LockStore, Report, StoreOptions, StoreUrl};
+use crate::store::report::Report;
 
 pub use self::observe::Observed;
 pub use self::ring::EventId;

@@ -9,16 +9,17 @@ use redis::Value;
 use service_kit::tls::ServerUrl;
 
 use crate::config::LockDelay;
+use crate::engines::embedded::log::fuzz as log;
+use crate::engines::etcd::{EtcdTarget, fuzz as etcd};
+use crate::engines::open::StoreUrl;
+use crate::engines::quorum::replies;
+use crate::engines::quorum::rules::fuzz as rules;
+use crate::engines::redis::fuzz as redis_records;
+use crate::engines::redis::key_prefix::KeyPrefix;
 use crate::events::{self, EventId};
+use crate::grants::after_grant::SealMode;
+use crate::guards::revoke::Unsealed;
 use crate::prefixes::{Prefixed, Prefixes};
-use crate::seals::{SealMode, Unsealed};
-use crate::store::StoreUrl;
-use crate::store::log::fuzz as log;
-use crate::store::quorum::replies;
-use crate::store::quorum::rules::fuzz as rules;
-use crate::store::records::etcd::{EtcdTarget, fuzz as etcd};
-use crate::store::records::redis::fuzz as redis_records;
-use crate::store::redis::KeyPrefix;
 
 /// A target and its name.
 pub type Target = (&'static str, fn(&[u8]));

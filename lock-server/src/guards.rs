@@ -10,6 +10,9 @@
 pub(crate) mod http;
 mod mark;
 pub(crate) mod overview;
+pub mod revoke;
+pub(crate) mod seal;
+pub(crate) mod sealer;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

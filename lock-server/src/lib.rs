@@ -15,14 +15,16 @@ pub mod api;
 pub mod app;
 pub mod config;
 mod counters;
+pub mod driver;
+pub mod engines;
 pub mod events;
 #[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod fuzz;
+pub mod grants;
 pub mod guards;
 pub mod prefixes;
 pub mod process;
-pub mod seals;
 mod signer;
 pub mod store;
 mod ui;

@@ -7,17 +7,13 @@ use std::time::Duration;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
+use crate::engines::open::StoreUrl;
+use crate::engines::{etcd, postgres, quorum, redis};
 use crate::guards::{GuardOptions, Guards};
-use crate::store::StoreUrl;
-use crate::store::quorum;
-use crate::store::records::etcd;
-use crate::store::records::postgres;
-use crate::store::records::redis;
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
 use service_kit::health::Health;
-use service_kit::process;
-use service_kit::{Kit, config, health_check, telemetry};
+use service_kit::{Kit, config, health_check, process, telemetry};
 
 /// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);

@@ -1,7 +1,7 @@
 //! Interface between the HTTP service and the stores of leases.
 //!
-//! One conformance suite (package `fence-tests`) runs over every implementation, so that `memory`,
-//! `embedded` and `redis` cannot drift apart.
+//! One conformance suite (package `fence-tests`) runs over every implementation, so that
+//! they cannot drift apart.
 
 use std::sync::Arc;
 
@@ -13,29 +13,13 @@ pub use lease::{
     SessionRefusal, StoreError, Takeover,
 };
 
-pub mod driver;
-pub mod embedded;
 pub(crate) mod figures;
-mod guarantee;
-#[cfg_attr(not(test), expect(dead_code, reason = "the embedded store of the driver stands on it"))]
-pub(crate) mod log;
-mod loss;
-pub mod memory;
-mod open;
-pub mod quorum;
-pub mod records;
-pub mod redis;
-mod report;
-mod returned;
-mod session;
+pub mod report;
+pub mod session;
 
-pub use guarantee::{Guarantee, guarantee};
-pub use loss::{AfterLoss, LossOptions};
-pub use open::{OpenError, StoreOptions, StoreUrl, open};
-pub use report::Report;
-pub(crate) use report::report_waiting;
-pub(crate) use returned::{is_ended, return_lease};
-pub use session::SessionStore;
+use self::report::Report;
+use self::session::SessionStore;
+use crate::engines::contract::ServerId;
 
 /// A store of leases, each with its holder, token and expiry.
 ///
@@ -161,7 +145,7 @@ pub trait LockStore: SessionStore {
 
     /// Reports the transitions of locks from now on, under the id that is returned; `None` if the
     /// store cannot: then its replies have to be observed.
-    fn report_to(&self, _reports: Arc<dyn Report>) -> Option<records::ServerId> {
+    fn report_to(&self, _reports: Arc<dyn Report>) -> Option<ServerId> {
         None
     }
 

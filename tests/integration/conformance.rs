@@ -20,14 +20,17 @@ use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::store_options::patient;
 use fence_tests::wait::patience;
+use lock_server::driver::Driver;
+use lock_server::engines::contract::ServerId;
+use lock_server::engines::etcd::EtcdRecords;
+use lock_server::engines::loss::{AfterLoss, LossOptions};
+use lock_server::engines::memory::MemoryRecords;
+use lock_server::engines::open::{StoreOptions, StoreUrl};
+use lock_server::engines::postgres::PostgresRecords;
+use lock_server::engines::redis::key_prefix::KeyPrefix;
+use lock_server::engines::redis::{RedisRecords, RedisRecordsOptions};
 use lock_server::guards::Guards;
-use lock_server::store::driver::Driver;
-use lock_server::store::records::etcd::EtcdRecords;
-use lock_server::store::records::postgres::PostgresRecords;
-use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions};
-use lock_server::store::records::{MemoryRecords, ServerId};
-use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{AfterLoss, Limits, LossOptions, StoreOptions, StoreUrl};
+use lock_server::store::Limits;
 use service_kit::Kit;
 use service_kit::clock::SystemClock;
 use tokio::sync::Mutex;
@@ -44,7 +47,7 @@ fn options() -> StoreOptions {
 async fn locks_at(url: &str) -> lock_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    lock_server::store::open(&url, &options(), &kit).await.unwrap()
+    lock_server::engines::open(&url, &options(), &kit).await.unwrap()
 }
 
 /// Engine that takes long to start: the cases that run at the same time share one, and the last
@@ -77,14 +80,14 @@ async fn locks_of_its_own(url: &str, options: StoreOptions) -> lock_store::Store
     let options = StoreOptions { namespace: namespace_of_its_own(), ..options };
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    lock_server::store::open(&url, &options, &kit).await.unwrap()
+    lock_server::engines::open(&url, &options, &kit).await.unwrap()
 }
 
 async fn fences_at(url: &str) -> fence_store::Store {
     let url = url.parse().unwrap();
     let kit = Kit::new("conformance");
-    let options = fenced_store::store::redis::RedisOptions::default();
-    fenced_store::store::open(&url, &Namespace::default(), options, &kit).await.unwrap().store
+    let options = fenced_store::stores::redis::RedisOptions::default();
+    fenced_store::stores::open(&url, &Namespace::default(), options, &kit).await.unwrap().store
 }
 
 mod lock_memory {
@@ -197,7 +200,7 @@ mod lock_postgres_servers {
         let url = postgres.url().parse().unwrap();
         let options = StoreOptions { namespace: namespace_of_its_own(), ..options() };
         let server = async || {
-            lock_server::store::open(&url, &options, &Kit::new("conformance")).await.unwrap()
+            lock_server::engines::open(&url, &options, &Kit::new("conformance")).await.unwrap()
         };
         let servers = InTurns::new(server().await, server().await);
         (postgres, Arc::new(servers))
@@ -222,7 +225,7 @@ mod lock_sentinel {
 
 /// No caller is notified of a grant that the replica does not have.
 mod lock_replica {
-    use lock_server::store::records::redis::ReplicaOptions;
+    use lock_server::engines::redis::ReplicaOptions;
 
     use super::*;
 
@@ -275,7 +278,7 @@ async fn quorum_of(n: usize) -> (Arc<QuorumNodes>, lock_store::Store) {
     let url = nodes.url().parse().unwrap();
     let options = StoreOptions { namespace: nodes.namespace(), ..patient() };
     let kit = Kit::new("conformance");
-    let store = lock_server::store::open(&url, &options, &kit).await.unwrap();
+    let store = lock_server::engines::open(&url, &options, &kit).await.unwrap();
     (nodes, store)
 }
 
@@ -331,7 +334,7 @@ mod fence_postgres {
         let mut stores = Vec::new();
         for _ in 0..N {
             let kit = Kit::new("conformance");
-            let opened = fenced_store::store::open(&url, &namespace, Default::default(), &kit);
+            let opened = fenced_store::stores::open(&url, &namespace, Default::default(), &kit);
             stores.push(opened.await.unwrap().store);
         }
         (postgres, stores.try_into().unwrap())
@@ -372,7 +375,7 @@ async fn embedded_stores_open_again() {
     for round in 0..3_u64 {
         let url = locks.store().parse().unwrap();
         let kit = Kit::new("conformance");
-        let store = lock_server::store::open(&url, &options(), &kit).await.unwrap();
+        let store = lock_server::engines::open(&url, &options(), &kit).await.unwrap();
         lock_store::reopened(&store, round).await;
         drop(store);
         kit.tasks.begin_shutdown();

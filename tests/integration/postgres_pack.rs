@@ -15,7 +15,7 @@ mod upgrade;
 use fence_tests::postgres_database::Database;
 use fence_tests::postgres_server::Postgres;
 use fence_tests::psql::Psql;
-use fenced_store::store::postgres::pack;
+use fenced_store::stores::postgres::pack;
 
 const OLD: &str = "11111111-1111-4111-8111-111111111111";
 const NEW: &str = "22222222-2222-4222-8222-222222222222";

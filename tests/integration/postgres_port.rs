@@ -17,7 +17,7 @@ use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Process, command};
 use fence_tests::servers::{Server, Setup};
-use fenced_store::store::postgres::pack;
+use fenced_store::stores::postgres::pack;
 
 /// Roles and the database of the tests; the pack is installed by the guard's own role.
 const ROLES: &str = "CREATE ROLE guard LOGIN; GRANT pg_read_all_stats, pg_signal_backend TO guard; \

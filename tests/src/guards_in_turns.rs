@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Token};
-use fenced_store::store::{
-    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
-    StoreReport,
+use fenced_store::stores::contract::{
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Operation, StoreError,
 };
+use fenced_store::stores::once::Once;
+use fenced_store::stores::report::StoreReport;
 use fenced_store::verdict::{Fence, Mark};
 
 /// A store whose calls go to two guards in turns.

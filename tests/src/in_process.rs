@@ -66,7 +66,7 @@ impl Setup {
     ) -> ApiRouter {
         let config: lock_server::config::Config = self.parse(lock_server::config::PREFIX);
         let settings = config.settings().expect("good settings");
-        let store = lock_server::store::open(&settings.store, &settings.store_options, kit);
+        let store = lock_server::engines::open(&settings.store, &settings.store_options, kit);
         let store = wrap(store.await.expect("a store"));
         lock_server::app::router(store, settings, kit).await.expect("a router")
     }

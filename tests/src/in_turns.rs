@@ -7,9 +7,8 @@ use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
-use lock_server::store::{
-    Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
-};
+use lock_server::store::session::SessionStore;
+use lock_server::store::{Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, StoreError};
 
 /// A store whose calls go to two servers in turns.
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
-use lock_server::store::records::ServerId;
-use lock_server::store::{
-    Acquire, Grant, ListQuery, LockStore, NewSession, Report, Revoke, SessionStore, StoreError,
-};
+use lock_server::engines::contract::ServerId;
+use lock_server::store::report::Report;
+use lock_server::store::session::SessionStore;
+use lock_server::store::{Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, StoreError};
 use tokio::sync::Notify;
 
 /// A step that can be paused.

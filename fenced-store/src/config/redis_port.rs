@@ -12,7 +12,7 @@ use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
 use crate::doors::redis::{
     AfterFenced, PortPassword, PortSettings, SilenceLimits, plain_text_reply,
 };
-use crate::store::StoreUrl;
+use crate::stores::open::StoreUrl;
 
 /// Largest command that a setting can allow: the longest argument, and room for the others.
 const COMMAND_BYTES_MAX: usize = ARGUMENT_BYTES_MAX + (1 << 20);

@@ -5,8 +5,8 @@ use fence_protocol::Token;
 use service_kit::flags::StoreLoginFlags;
 
 use crate::fail_points::{FailAt, FailPoints};
-use crate::store::StoreUrl;
-use crate::store::redis::{LostMarks, RedisOptions};
+use crate::stores::open::StoreUrl;
+use crate::stores::redis::{LostMarks, RedisOptions};
 
 /// Store of objects and marks, and what the guard does when it has lost marks.
 #[derive(Clone, Debug, Args)]

@@ -17,9 +17,9 @@ use service_kit::Kit;
 use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
 use crate::counters::Counters;
-use crate::store::StoreError;
-use crate::store::commit::FolderError;
-use crate::store::redis::RedisOptions;
+use crate::stores::commit::FolderError;
+use crate::stores::contract::StoreError;
+use crate::stores::redis::RedisOptions;
 
 mod body;
 mod client;

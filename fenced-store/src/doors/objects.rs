@@ -1,9 +1,7 @@
 //! HTTP interface: one verb a file, all routes in [`router`].
 
-mod access;
-pub(crate) mod body_budget;
+pub(crate) mod access;
 mod delete;
-pub(crate) mod download;
 mod floor;
 mod get;
 pub mod handler_state;
@@ -11,18 +9,12 @@ mod lanes;
 mod list;
 mod put;
 mod reply;
-mod request;
+pub(crate) mod request;
 pub mod router;
 mod seal;
 mod show;
 mod stores;
 mod terraform;
-mod unread;
-mod upload;
-
-pub(crate) use access::need;
-pub(crate) use request::{condition, owner};
-pub(crate) use upload::Upload;
 
 #[cfg(test)]
 mod tests;

@@ -23,9 +23,9 @@ use service_kit::listener::Exposure;
 use service_kit::tls::ServerTls;
 
 use crate::fail_points::FailPoints;
+use crate::guard::{Guard, RequestSummary};
 use crate::lock_servers::LockServers;
-use crate::service::{Guard, RequestSummary};
-use crate::store::{FenceOutcome, Fences};
+use crate::stores::contract::{FenceOutcome, Fences};
 use crate::verdict::{Fence, Mark};
 
 mod admission;

@@ -4,7 +4,7 @@
 //! Preempt and abort. A connection to Redis is registered there under its tokens before anything is
 //! sent on it (`upstream::connect`). The step that raises a mark finds the connections registered
 //! below it. The guard that ran the step makes Redis end those connections, and awaits that, before
-//! the new token is admitted (`crate::store::redis::preempt`). So commands travel unchanged, every
+//! the new token is admitted (`crate::stores::redis::preempt`). So commands travel unchanged, every
 //! command of Redis works, and a write costs no more than behind a plain proxy.
 //!
 //! A thread of the port owns all state of its clients: no locks, and no wake-ups between threads.
@@ -29,9 +29,9 @@ use service_kit::listener::Exposure;
 use service_kit::tls::ServerTls;
 use tokio::sync::{mpsc, watch};
 
-use crate::service::{Guard, RequestSummary};
-use crate::store::FenceOutcome;
-use crate::store::redis::Shared;
+use crate::guard::{Guard, RequestSummary};
+use crate::stores::contract::FenceOutcome;
+use crate::stores::redis::Shared;
 use crate::verdict::Fence;
 
 mod authorize;

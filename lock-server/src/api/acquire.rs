@@ -8,10 +8,11 @@ use fence_protocol::wire::lock::{AcquireRequest, LeaseMode, LeaseReply, MAX_WAIT
 use fence_protocol::{Code, LockName, Owner, SessionId, Token};
 use service_kit::problem::{ApiJson, ApiPath, Reject};
 
-use super::sealed::{self, Refused};
-use super::undelivered::Undelivered;
 use super::{Service, error, metadata, others, sessions};
 use crate::counters::Operation;
+use crate::grants::sealed;
+use crate::grants::sealed::Refused;
+use crate::grants::undelivered::Undelivered;
 use crate::store::{Acquire, Grant, LockStore, Mode, StoreError, Takeover};
 use lease::tokens;
 

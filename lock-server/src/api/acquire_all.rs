@@ -11,10 +11,11 @@ use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::problem::{ApiJson, Reject};
 
 use super::acquire::{self, Holds, answered};
-use super::sealed::{self, Refused};
-use super::undelivered::Undelivered;
 use super::{Service, error, metadata};
 use crate::counters::Operation;
+use crate::grants::sealed;
+use crate::grants::sealed::Refused;
+use crate::grants::undelivered::Undelivered;
 use crate::store::{Acquire, Grant, StoreError, Takeover};
 
 /// Grants a lease of each lock, waits for all of them, or refuses.

@@ -11,8 +11,7 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error};
 use crate::counters::Operation;
-use crate::seals::Unsealed;
-use crate::seals::revoke::{Done, Failed, Revocation, Why};
+use crate::guards::revoke::{Done, Failed, Revocation, Unsealed, Why};
 use crate::store::Revoke;
 
 /// Seals the guards, ends every live lease or the one that is named, and records the reason.

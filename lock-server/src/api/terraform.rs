@@ -25,7 +25,7 @@ use serde::Deserialize;
 use service_kit::problem::{ApiBytes, ApiJson, ApiPath, ApiQuery, Reject};
 
 use super::{Service, acquire, error, release, revoke};
-use crate::seals::Unsealed;
+use crate::guards::revoke::Unsealed;
 
 /// Methods that lock, and that unlock.
 const METHODS: &str = "LOCK, POST, PUT, UNLOCK, DELETE";

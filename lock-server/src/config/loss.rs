@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fence_protocol::duration;
 
-use crate::store::{AfterLoss, LossOptions};
+use crate::engines::loss::{AfterLoss, LossOptions};
 
 /// Handling of grants after Redis lost data or its clock jumped.
 #[derive(Clone, Debug, clap::Args)]

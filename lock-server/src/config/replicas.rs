@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use fence_protocol::duration;
 
-use crate::store::StoreUrl;
-use crate::store::records::redis::ReplicaOptions;
+use crate::engines::open::StoreUrl;
+use crate::engines::redis::ReplicaOptions;
 
 /// Largest number of replicas to wait for.
 const MOST: u32 = 64;

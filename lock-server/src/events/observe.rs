@@ -9,10 +9,9 @@ use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply
 use fence_protocol::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 use super::Events;
-use crate::store::{
-    Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, SessionStore, StoreError,
-    report_waiting,
-};
+use crate::store::report::report_waiting;
+use crate::store::session::SessionStore;
+use crate::store::{Acquire, Grant, ListQuery, LockStore, NewSession, Revoke, StoreError};
 
 /// A store whose replies are published as events.
 ///

@@ -10,7 +10,7 @@ use fence_protocol::wire::event::{Event, EventKind};
 use fence_protocol::{LeaseId, LockName, Token};
 
 use super::ring_index::Index;
-use crate::store::records::ServerId;
+use crate::engines::contract::ServerId;
 
 /// The place of an event: rising within a namespace. Its text is the one of a Redis stream's ids,
 /// `1795-3`; without Redis the first part is when the server started.

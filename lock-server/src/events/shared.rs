@@ -25,9 +25,9 @@ use service_kit::Kit;
 use self::entries::{Batch, Exchanged};
 use super::Events;
 use super::ring::{EventId, Ring};
-use crate::store::records::ServerId;
-use crate::store::redis::KeyPrefix;
-use crate::store::redis::refusals::elsewhere;
+use crate::engines::contract::ServerId;
+use crate::engines::redis::key_prefix::KeyPrefix;
+use crate::engines::redis::refusals::elsewhere;
 
 /// Largest number of events that one script call appends: it blocks Redis for as long.
 const BATCH: usize = 1_024;

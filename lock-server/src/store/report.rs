@@ -8,7 +8,7 @@ use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
 
 use super::Acquire;
-use super::records::ServerId;
+use crate::engines::contract::ServerId;
 
 /// Waiting time after which a request is reported as queued.
 const QUEUED_AFTER: Duration = Duration::from_millis(100);

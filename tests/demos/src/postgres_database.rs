@@ -1,7 +1,7 @@
 //! A database and a role of the demo's own in a PostgreSQL; both are dropped in the end.
 
 use fence_terminal::exit::{Failure, code};
-use fenced_store::store::postgres::pack;
+use fenced_store::stores::postgres::pack;
 use postgres_link::{ConnectOptions, PostgresConnection, PostgresTarget};
 use service_kit::ids;
 use service_kit::tasks::Tasks;

@@ -11,7 +11,7 @@ async fn servers_apart(url: &str, options: StoreOptions) -> lock_store::Servers 
     let server = async |age_ms| {
         let clock = Arc::new(SimClock::new(Instant::now(), age_ms));
         let kit = Kit::new("conformance").with_clock(clock);
-        lock_server::store::open(&url, &options, &kit).await.unwrap()
+        lock_server::engines::open(&url, &options, &kit).await.unwrap()
     };
     [server(3_600_000).await, server(0).await]
 }

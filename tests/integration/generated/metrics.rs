@@ -44,7 +44,7 @@ impl Metric {
 }
 
 pub(super) fn tables() -> Vec<Table> {
-    let kit = ["lock-server/service-kit/src", "lock-server/access-control/src"];
+    let kit = ["client/shared/service-kit/src", "client/shared/access-control/src"];
     let folders = ["lock-server/src", "fenced-store/src"].into_iter().chain(kit);
     let mut metrics: Vec<Metric> = folders.flat_map(registered).collect();
     metrics.sort_by(|a, b| a.name.cmp(&b.name));

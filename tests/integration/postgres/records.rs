@@ -8,10 +8,11 @@ use fence_tests::conformance::record_store::{
 };
 use fence_tests::postgres_server::Postgres;
 use fence_tests::wait::until_true;
+use lock_server::engines::contract::{Batch, Key, Version, Write};
+use lock_server::engines::open::StoreUrl;
+use lock_server::engines::postgres::PostgresRecords;
 use lock_server::guards::Guards;
-use lock_server::store::records::postgres::PostgresRecords;
-use lock_server::store::records::{Batch, Key, Version, Write};
-use lock_server::store::{ListQuery, StoreUrl};
+use lock_server::store::ListQuery;
 use service_kit::Kit;
 
 async fn server(postgres: &Postgres) -> Store {

@@ -11,7 +11,8 @@ use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::store_options;
 use fence_tests::wait::{soon, until, until_true};
-use lock_server::store::{Limits, ListQuery, StoreOptions};
+use lock_server::engines::open::StoreOptions;
+use lock_server::store::{Limits, ListQuery};
 use serde_json::json;
 use service_kit::Kit;
 
@@ -51,7 +52,7 @@ macro_rules! run_as_least {
             let namespace: Namespace = name.parse().unwrap();
             let options = StoreOptions { namespace, ..store_options::patient() };
             let url = $nodes.url_as(&user).parse().unwrap();
-            let store = lock_server::store::open(&url, &options, &Kit::new("acl")).await.unwrap();
+            let store = lock_server::engines::open(&url, &options, &Kit::new("acl")).await.unwrap();
             lock_store::$case(&store).await;
             nothing_refused(&$nodes).await;
         })*
@@ -140,7 +141,7 @@ async fn do_everything(nodes: &QuorumNodes) {
     let limits = Limits { ended_retention_ms: 0, ..Limits::default() };
     let options = StoreOptions { limits, ..StoreOptions::default() };
     let url = nodes.url_as(&USER).parse().unwrap();
-    let Ok(store) = lock_server::store::open(&url, &options, &Kit::new("acl")).await else {
+    let Ok(store) = lock_server::engines::open(&url, &options, &Kit::new("acl")).await else {
         return;
     };
     for _ in 0..5 {

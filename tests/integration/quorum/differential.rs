@@ -11,10 +11,10 @@ mod steps;
 use fence_tests::redis_server::Redis;
 use fence_tests::seed::{Seed, rounds};
 
-use lock_server::store::quorum::replies::read_reply;
-use lock_server::store::quorum::rules::view::Addressee;
-use lock_server::store::quorum::rules::{NodeId, NodeReply, Operation};
-use lock_server::store::quorum::scripts::Init;
+use lock_server::engines::quorum::replies::read_reply;
+use lock_server::engines::quorum::rules::view::Addressee;
+use lock_server::engines::quorum::rules::{NodeId, NodeReply, Operation};
+use lock_server::engines::quorum::scripts::Init;
 use redis_link::LinkError;
 
 use self::sides::RealNode;

@@ -7,9 +7,11 @@ use fence_tests::key_file::lease_id;
 use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
-use lock_server::store::quorum::{QuorumUrl, init_fresh};
-use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{Acquire, Grant, Limits, OpenError, StoreError, StoreOptions, open};
+use lock_server::engines::open;
+use lock_server::engines::open::{OpenError, StoreOptions};
+use lock_server::engines::quorum::{QuorumUrl, init_fresh};
+use lock_server::engines::redis::key_prefix::KeyPrefix;
+use lock_server::store::{Acquire, Grant, Limits, StoreError};
 use service_kit::Kit;
 
 /// Time enough for every test, and the longest wait that a request may ask for.

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Token};
-use lock_server::store::quorum::rules::view::{Addressee, Meta, NodeProbe, NodeState, View};
-use lock_server::store::quorum::rules::{
+use lock_server::engines::quorum::rules::view::{Addressee, Meta, NodeProbe, NodeState, View};
+use lock_server::engines::quorum::rules::{
     Bucket, End, NodeReply, Refusal, Renew, Seen, SeenLease, TopUp, Vote, bucket_of,
 };
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use proptest::prelude::*;
 
-use lock_server::store::quorum::rules::tally::{Decision, NodeAnswer, Round};
-use lock_server::store::quorum::rules::view::{NodeState, View};
-use lock_server::store::quorum::rules::{
+use lock_server::engines::quorum::rules::tally::{Decision, NodeAnswer, Round};
+use lock_server::engines::quorum::rules::view::{NodeState, View};
+use lock_server::engines::quorum::rules::{
     Addressee, Bucket, End, Members, NodeId, NodeReply, Vote, majority,
 };
 

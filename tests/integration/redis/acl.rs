@@ -8,7 +8,9 @@ use fence_tests::redis_server::Redis;
 use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
-use lock_server::store::{AfterLoss, LockStore, LossOptions, OpenError, StoreOptions};
+use lock_server::engines::loss::{AfterLoss, LossOptions};
+use lock_server::engines::open::{OpenError, StoreOptions};
+use lock_server::store::LockStore;
 use serde_json::json;
 use std::sync::Arc;
 
@@ -19,7 +21,7 @@ async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, OpenErro
     // `loss.rs` tests the pause after a loss.
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };
     let options = StoreOptions { namespace, loss, ..fence_tests::store_options::patient() };
-    lock_server::store::open(&url.parse().unwrap(), &options, &service_kit::Kit::new("acl")).await
+    lock_server::engines::open(&url.parse().unwrap(), &options, &service_kit::Kit::new("acl")).await
 }
 
 /// Number of commands that Redis has refused to a user; 0 if the user may do all that is done.

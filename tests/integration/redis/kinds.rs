@@ -10,9 +10,8 @@ use fence_tests::redis_server::Redis;
 use fence_tests::store_options::patient;
 use fence_tests::wait::{soon, until_true};
 use lease::StoredWaiter;
-use lock_server::store::{
-    Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError, StoreOptions,
-};
+use lock_server::engines::open::StoreOptions;
+use lock_server::store::{Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError};
 use service_kit::Kit;
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
@@ -38,7 +37,7 @@ pub(super) async fn server_with(redis: &Redis, liveness: Duration) -> Store {
     let limits = Limits { ended_retention_ms: 100, session_leases: 2, ..Limits::default() };
     let options = StoreOptions { limits, liveness, ..patient() };
     let url = redis.url().parse().unwrap();
-    lock_server::store::open(&url, &options, &Kit::new("shared")).await.unwrap()
+    lock_server::engines::open(&url, &options, &Kit::new("shared")).await.unwrap()
 }
 
 pub(super) fn name(lock: &str) -> LockName {
@@ -100,7 +99,8 @@ async fn enqueue_at_a_dying_server(
     runtime.spawn(async move {
         let options = StoreOptions { liveness, ..patient() };
         let kit = Kit::new("dying");
-        let store = lock_server::store::open(&url.parse().unwrap(), &options, &kit).await.unwrap();
+        let store =
+            lock_server::engines::open(&url.parse().unwrap(), &options, &kit).await.unwrap();
         store.acquire_all(asked).await
     });
     runtime

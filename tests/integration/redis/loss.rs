@@ -12,9 +12,10 @@ use fence_tests::history::{Granted, History};
 use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
+use lock_server::engines::loss::{AfterLoss, LossOptions};
+use lock_server::engines::open::StoreOptions;
 use lock_server::store::{
-    Acquire, AfterLoss, Grant, LockStore, LossOptions, Mode, NewSession, Revoke, StoreError,
-    StoreOptions, Takeover,
+    Acquire, Grant, LockStore, Mode, NewSession, Revoke, StoreError, Takeover,
 };
 use service_kit::Kit;
 
@@ -30,7 +31,7 @@ async fn server_at(url: &str, after_loss: AfterLoss) -> Store {
     let loss = LossOptions { after_loss, ..LossOptions::default() };
     let options = StoreOptions { loss, liveness: LASTING, ..fence_tests::store_options::patient() };
     let url = url.parse().unwrap();
-    lock_server::store::open(&url, &options, &Kit::new("loss")).await.unwrap()
+    lock_server::engines::open(&url, &options, &Kit::new("loss")).await.unwrap()
 }
 
 async fn server(redis: &Redis) -> Store {

@@ -14,11 +14,13 @@ use fence_tests::conformance::record_store::{
 };
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::until;
+use lock_server::engines::contract::{Batch, ServerId, Snapshot, Version};
+use lock_server::engines::loss::{AfterLoss, LossOptions};
+use lock_server::engines::open::StoreUrl;
+use lock_server::engines::redis::key_prefix::KeyPrefix;
+use lock_server::engines::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use lock_server::guards::Guards;
-use lock_server::store::records::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
-use lock_server::store::records::{Batch, ServerId, Snapshot, Version};
-use lock_server::store::redis::KeyPrefix;
-use lock_server::store::{AfterLoss, LossOptions, StoreError, StoreUrl};
+use lock_server::store::StoreError;
 use service_kit::Kit;
 
 async fn open(url: &str, after_loss: AfterLoss) -> Result<RedisRecords, String> {
@@ -59,7 +61,7 @@ fn grant(name: &str, lives_ms: u64) -> Batch {
 }
 
 /// Returns the rest of the pause in milliseconds.
-fn left(outcome: Result<lock_server::store::records::Committed, StoreError>) -> u64 {
+fn left(outcome: Result<lock_server::engines::contract::Committed, StoreError>) -> u64 {
     match outcome {
         Err(StoreError::Paused { left_ms }) => left_ms,
         other => panic!("not paused: {other:?}"),

@@ -12,9 +12,8 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::wait::{soon, until_true};
-use lock_server::store::{
-    Acquire, Limits, ListQuery, LockStore, NewSession, StoreError, StoreOptions,
-};
+use lock_server::engines::open::StoreOptions;
+use lock_server::store::{Acquire, Limits, ListQuery, LockStore, NewSession, StoreError};
 use service_kit::Kit;
 use tokio::task::JoinSet;
 
@@ -34,7 +33,7 @@ async fn store_at(url: &str) -> Store {
     let kit = Kit::new("large sessions");
     let limits = Limits { ended_retention_ms: 300_000, ..Limits::default() };
     let options = StoreOptions { limits, ..fence_tests::store_options::patient() };
-    lock_server::store::open(&url.parse().unwrap(), &options, &kit).await.unwrap()
+    lock_server::engines::open(&url.parse().unwrap(), &options, &kit).await.unwrap()
 }
 
 fn name(number: usize) -> LockName {

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::{Mode, Reading, Record, Session, StoredSession, StoredWaiter, place_of};
-use lock_server::store::records::{Key, ServerId, Snapshot, Version};
+use lock_server::engines::contract::{Key, ServerId, Snapshot, Version};
 
 pub use replies::ReportedLease;
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_protocol::{LockName, SessionId, Token};
-use lock_server::store::records::{
-    Batch, Committed, ItemName, Key, MemoryRecords, RecordStore, ServerId, Snapshot, Wakeup,
+use lock_server::engines::contract::{
+    Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Wakeup,
 };
+use lock_server::engines::memory::MemoryRecords;
 use lock_server::store::{ListQuery, StoreError};
 use service_kit::clock::Clock;
 use tokio::sync::{mpsc, oneshot};

@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use fence_protocol::Token;
 use futures_util::FutureExt;
-use lock_server::store::StoreError;
-use lock_server::store::records::{
-    Batch, Change, Committed, Group, Key, MemoryRecords, RecordStore, ServerId, Snapshot,
-    WAKEUPS_MAX, Wakeup,
+use lock_server::engines::contract::{
+    Batch, Change, Committed, Group, Key, RecordStore, ServerId, Snapshot, WAKEUPS_MAX, Wakeup,
 };
+use lock_server::engines::memory::MemoryRecords;
+use lock_server::store::StoreError;
 use service_kit::clock::Clock;
 use tokio::sync::mpsc;
 

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use fence_protocol::{LockName, SessionId};
-use lock_server::store::StoreError;
-use lock_server::store::records::{
+use lock_server::engines::contract::{
     Batch, Change, Committed, Group, ItemName, Key, RecordStore, Snapshot, Version, Write,
 };
+use lock_server::store::StoreError;
 
 use crate::key_file::session_id;
 

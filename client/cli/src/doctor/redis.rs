@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::Namespace;
-use lock_server::store::redis::KeyPrefix;
-use lock_server::store::redis::judge::{ClockWatch, Finding, Version, oldest_version, probe};
-use lock_server::store::redis::rights::Needs;
+use lock_server::engines::redis::judge::{ClockWatch, Finding, Version, oldest_version, probe};
+use lock_server::engines::redis::key_prefix::KeyPrefix;
+use lock_server::engines::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 use redis_link::{

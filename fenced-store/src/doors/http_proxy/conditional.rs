@@ -28,10 +28,10 @@ use super::service::ServedTerm;
 use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
-use crate::doors::objects::body_budget::BodyBudget;
-use crate::doors::objects::condition;
+use crate::doors::http::body_budget::BodyBudget;
+use crate::doors::objects::request::condition;
 use crate::etag::Condition;
-use crate::store::{FenceOutcome, StoreError};
+use crate::stores::contract::{FenceOutcome, StoreError};
 
 /// Largest reply to the probe, in bytes.
 const MAX_PROBE_REPLY_BYTES: usize = 1 << 20;

@@ -26,7 +26,7 @@ use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
 use crate::lock_servers::LockServers;
-use crate::store::redis::lanes::{LeadError, TakenOver};
+use crate::stores::redis::lanes::{LeadError, TakenOver};
 
 /// Name in `/readyz?verbose`.
 const CHECK: &str = "leader";

@@ -31,8 +31,8 @@ use super::path_key::PathKey;
 use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::{Upstream, is_unknown};
 use crate::fencing::Intent;
+use crate::guard::UNKNOWN_HINT;
 use crate::rules::Resource;
-use crate::service::UNKNOWN_HINT;
 
 /// A request that was checked.
 #[derive(Debug)]

@@ -23,22 +23,22 @@ use super::conditional::{Conditional, client_condition};
 use super::conditions::probe::PROBED_BYTES;
 use super::conditions::{Conditions, has_vendor_condition, is_signed};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
-use super::headers;
 use super::lane::Kind;
 use super::lanes::Entry;
 use super::path_key::PathKey;
 use super::received::ReplyLimits;
-use super::second_name;
 use super::service::{LaneService, ServedTerm};
 use super::ticket::Ticket;
 use super::upstream::Upstream;
+use super::{headers, second_name};
+use crate::doors::http::upload::Upload;
 use crate::doors::objects::handler_state::HandlerState;
-use crate::doors::objects::{Upload, owner};
+use crate::doors::objects::request::owner;
 use crate::etag::Condition;
 use crate::fencing::Intent;
+use crate::guard::{Failure, Guard, RequestSummary};
 use crate::rules::Resource;
-use crate::service::{Failure, Guard, RequestSummary};
-use crate::store::Fences as _;
+use crate::stores::contract::Fences as _;
 use crate::verdict::Fence;
 
 /// State of the proxy's handler.
@@ -348,7 +348,7 @@ impl Proxy {
     fn refuse(
         &self,
         summary: &RequestSummary,
-        outcome: Result<crate::store::FenceOutcome, crate::store::StoreError>,
+        outcome: Result<crate::stores::contract::FenceOutcome, crate::stores::contract::StoreError>,
     ) -> Failure {
         match self.guard().account(summary, outcome) {
             Err(failure) => failure,

@@ -10,8 +10,8 @@ use fence_protocol::LockName;
 
 pub(super) use self::file::FileJournal;
 use self::shared::SharedJournal;
-use crate::store::StoreError;
-use crate::store::redis::lanes::{LaneChange, LanesInRedis, Leader};
+use crate::stores::contract::StoreError;
+use crate::stores::redis::lanes::{LaneChange, LanesInRedis, Leader};
 use crate::verdict::Mark;
 
 use super::lane::Opening;

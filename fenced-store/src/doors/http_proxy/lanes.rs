@@ -18,7 +18,7 @@ use super::term::Term;
 use super::ticket::{OperationEnds, Ticket};
 use super::upstream::Upstream;
 use crate::counters::Counters;
-use crate::store::{Effect, FenceOutcome, StoreError};
+use crate::stores::contract::{Effect, FenceOutcome, StoreError};
 use crate::verdict::Fence;
 
 use self::rest::Timer;

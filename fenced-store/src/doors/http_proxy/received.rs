@@ -4,8 +4,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use service_kit::problem::Pieces;
 
-use crate::doors::objects::body_budget::{BodyBudget, Memory};
-use crate::doors::objects::download;
+use crate::doors::http::body_budget::{BodyBudget, Memory};
+use crate::doors::http::download;
 
 /// Bytes of a reply that need no memory of the budget: the buffer of their connection has as many.
 const FREE_BYTES: usize = 4096;

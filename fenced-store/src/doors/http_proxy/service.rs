@@ -19,11 +19,12 @@ use super::lanes::{Lanes, whole_ms};
 use super::term::Term;
 use super::upstream::{LaneState, Upstream};
 use crate::counters::Counters;
-use crate::store::redis::RedisOptions;
-use crate::store::redis::lanes::LanesInRedis;
-use crate::store::{
-    FenceList, FenceOutcome, FenceQuery, Fences, QuarantineChange, StoreError, StoreReport,
+use crate::stores::contract::{
+    FenceList, FenceOutcome, FenceQuery, Fences, QuarantineChange, StoreError,
 };
+use crate::stores::redis::RedisOptions;
+use crate::stores::redis::lanes::LanesInRedis;
+use crate::stores::report::StoreReport;
 use crate::verdict::{Fence, Mark};
 
 /// Lanes and connections of one term.

@@ -6,8 +6,8 @@ use http::{HeaderMap, StatusCode, Uri};
 
 use super::handler_state::HandlerState;
 use super::{reply, request};
-use crate::service::Failure;
-use crate::store::Operation;
+use crate::guard::Failure;
+use crate::stores::contract::Operation;
 
 /// Removes the object; its lock's mark stays. Success if there is none, so that a retry is
 /// idempotent.

@@ -8,10 +8,11 @@ use http::{HeaderMap, StatusCode, Uri};
 use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
-use super::{download, reply, request};
+use super::{reply, request};
+use crate::doors::http::download;
 use crate::etag::Condition;
-use crate::service::Failure;
-use crate::store::{Effect, Operation};
+use crate::guard::Failure;
+use crate::stores::contract::{Effect, Operation};
 
 /// Reads the object. A read with a token raises the mark before the reply, also if there is no
 /// object.

@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::body_budget::BodyBudget;
-use crate::service::Guard;
+use crate::doors::http::body_budget::BodyBudget;
+use crate::guard::Guard;
 
 /// Guard, memory and limits that all handlers share. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct HandlerState {
-    pub(super) guard: Arc<Guard>,
-    pub(super) body_budget: BodyBudget,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) body_budget: BodyBudget,
     /// Memory for objects being sent.
-    pub(super) reply_budget: BodyBudget,
-    pub(super) max_object_bytes: usize,
+    pub(crate) reply_budget: BodyBudget,
+    pub(crate) max_object_bytes: usize,
 }
 
 impl HandlerState {

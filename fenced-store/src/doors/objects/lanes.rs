@@ -12,8 +12,8 @@ use service_kit::problem::{ApiJson, ApiQuery, Reject};
 use super::handler_state::HandlerState;
 use super::list::{self, Query};
 use super::{reply, request};
-use crate::service::{Failure, RequestSummary, failure};
-use crate::store::{QuarantineChange, StoreError};
+use crate::guard::{Failure, RequestSummary, failure};
+use crate::stores::contract::{QuarantineChange, StoreError};
 
 /// Longest extension of one request: a day.
 const EXTEND_MS_MAX: u64 = 86_400_000;

@@ -11,8 +11,8 @@ use service_kit::problem::{ApiQuery, Reject};
 
 use super::handler_state::HandlerState;
 use super::reply;
-use crate::service::{Failure, RequestSummary, failure};
-use crate::store::FenceQuery;
+use crate::guard::{Failure, RequestSummary, failure};
+use crate::stores::contract::FenceQuery;
 
 const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1000;

@@ -12,12 +12,13 @@ use service_kit::ids;
 use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
-use super::upload::Upload;
 use super::{reply, request};
+use crate::doors::http::upload::Upload;
 use crate::etag::ETag;
+use crate::guard::{Failure, Guard, RequestSummary};
 use crate::key::ObjectKey;
-use crate::service::{Failure, Guard, RequestSummary};
-use crate::store::{Effect, First, Object, Once, Operation};
+use crate::stores::contract::{Effect, Object, Operation};
+use crate::stores::once::{First, Once};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 const MAX_CONTENT_TYPE_BYTES: usize = 256;

@@ -8,8 +8,8 @@ use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, IDEMPOTENCY_REPLAYED, Toke
 use http::HeaderValue;
 use http::header::CONNECTION;
 
-use super::unread::Unread;
-use crate::service::Applied;
+use crate::doors::http::unread::Unread;
+use crate::guard::Applied;
 
 /// Adds `Fencing-Mark` if the operation was fenced.
 pub(super) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Response {

@@ -6,8 +6,8 @@ use service_kit::problem::Reject;
 
 use crate::etag::Condition;
 use crate::fencing::Intent;
+use crate::guard::{Guard, RequestSummary};
 use crate::key::{ObjectKey, lock_from_path};
-use crate::service::{Guard, RequestSummary};
 
 const OBJECTS: &str = "/v1/objects/";
 const STATES: &str = "/v1/terraform-states/";

@@ -10,7 +10,7 @@ use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
 use super::{reply, request};
-use crate::service::{Failure, RequestSummary};
+use crate::guard::{Failure, RequestSummary};
 
 /// Raises the mark to the presented token: after the reply, nothing lower is applied.
 pub(super) async fn seal(

@@ -8,7 +8,7 @@ use http::Uri;
 
 use super::handler_state::HandlerState;
 use super::{reply, request};
-use crate::service::{Failure, RequestSummary, failure};
+use crate::guard::{Failure, RequestSummary, failure};
 
 /// Shows a lock's mark and the refusals of this process. A lock without a token so far is shown
 /// without a mark: it may or may not exist.

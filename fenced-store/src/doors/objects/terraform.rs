@@ -15,7 +15,7 @@ use service_kit::problem::Reject;
 use super::handler_state::HandlerState;
 use super::{get, put, request};
 use crate::fencing::Intent;
-use crate::service::{Failure, RequestSummary};
+use crate::guard::{Failure, RequestSummary};
 
 /// The query that Terraform adds to the address of a state.
 #[derive(Deserialize)]

@@ -12,7 +12,7 @@ use service_kit::http::ApiRouter;
 
 use crate::app;
 use crate::settings::{Backend, Settings};
-use crate::store::StoreUrl;
+use crate::stores::open::StoreUrl;
 
 struct Answer {
     status: StatusCode,

@@ -17,7 +17,7 @@ use super::server::ServerSession;
 use super::startup::{FirstPacket, PACKET_MAX, Startup};
 use super::thread::PortThread;
 use super::{admission, frames, late_token};
-use crate::doors::client_socket::{ClientReader, ClientSocket, ClientWriter, Sink as _};
+use crate::doors::tcp::client_socket::{ClientReader, ClientSocket, ClientWriter, Sink as _};
 use crate::verdict::Fence;
 
 /// ReadyForQuery of a session without a transaction.

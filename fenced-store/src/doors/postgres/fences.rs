@@ -6,7 +6,8 @@ use fence_protocol::{LockName, Token};
 
 use super::registry::{NotAdmitted, Registry, mark_of};
 use super::server::ServerError;
-use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError, StoreReport};
+use crate::stores::contract::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError};
+use crate::stores::report::StoreReport;
 use crate::verdict::{Fence, Mark};
 
 /// Marks in the database behind the port, which the probe has shown to be sound.

@@ -10,33 +10,33 @@ use crate::verdict::{Fence, Mark};
 /// SQLSTATEs of the port; those of class `FE` are the fence's own.
 pub(super) mod sqlstate {
     /// The token is below the mark.
-    pub(in crate::doors::postgres) const STALE: &str = "FE412";
+    pub(crate) const STALE: &str = "FE412";
     /// Another lease has the same token.
-    pub(in crate::doors::postgres) const COLLISION: &str = "FE409";
+    pub(crate) const COLLISION: &str = "FE409";
     /// A token is missing.
-    pub(in crate::doors::postgres) const TOKEN_REQUIRED: &str = "FE428";
+    pub(crate) const TOKEN_REQUIRED: &str = "FE428";
     /// The token cannot be read.
-    pub(in crate::doors::postgres) const MALFORMED: &str = "FE400";
+    pub(crate) const MALFORMED: &str = "FE400";
     /// The token is not genuine.
-    pub(in crate::doors::postgres) const BAD_SIGNATURE: &str = "FE401";
+    pub(crate) const BAD_SIGNATURE: &str = "FE401";
     /// The token is of another lock or namespace.
-    pub(in crate::doors::postgres) const WRONG_LOCK: &str = "FE403";
+    pub(crate) const WRONG_LOCK: &str = "FE403";
     /// Protocol violation.
-    pub(in crate::doors::postgres) const PROTOCOL: &str = "08P01";
+    pub(crate) const PROTOCOL: &str = "08P01";
     /// The connection to the server failed.
-    pub(in crate::doors::postgres) const CONNECTION: &str = "08006";
+    pub(crate) const CONNECTION: &str = "08006";
     /// No connection can be made.
-    pub(in crate::doors::postgres) const UNREACHABLE: &str = "08001";
+    pub(crate) const UNREACHABLE: &str = "08001";
     /// Not allowed to log in so.
-    pub(in crate::doors::postgres) const NOT_AUTHORIZED: &str = "28000";
+    pub(crate) const NOT_AUTHORIZED: &str = "28000";
     /// No such database here.
-    pub(in crate::doors::postgres) const NO_DATABASE: &str = "3D000";
+    pub(crate) const NO_DATABASE: &str = "3D000";
     /// Not offered.
-    pub(in crate::doors::postgres) const NOT_SUPPORTED: &str = "0A000";
+    pub(crate) const NOT_SUPPORTED: &str = "0A000";
     /// The guard or the server stops.
-    pub(in crate::doors::postgres) const SHUTDOWN: &str = "57P01";
+    pub(crate) const SHUTDOWN: &str = "57P01";
     /// The server takes no sessions now.
-    pub(in crate::doors::postgres) const NOT_NOW: &str = "57P03";
+    pub(crate) const NOT_NOW: &str = "57P03";
 }
 
 /// A fatal error: the connection ends behind it.

@@ -12,7 +12,7 @@ use super::refusal::{Refusal, sqlstate};
 use super::server::{Row, ServerError, ServerSession};
 use super::upstream::{ServerIdentity, Upstream};
 use crate::fail_points::{FailPoint, FailPoints};
-use crate::store::postgres::pack::VERSION;
+use crate::stores::postgres::pack::VERSION;
 use crate::verdict::{Fence, Mark, Verdict};
 
 /// Idle connections that are kept.

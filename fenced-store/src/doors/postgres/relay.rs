@@ -20,7 +20,7 @@ use super::refusal::{Refusal, sqlstate};
 use super::server::ServerError;
 use super::thread::PortThread;
 use super::traffic::Traffic;
-use crate::doors::client_socket::{ClientReader, ClientWriter, Sink};
+use crate::doors::tcp::client_socket::{ClientReader, ClientWriter, Sink};
 use crate::verdict::{Fence, Mark};
 
 /// Size of one read.

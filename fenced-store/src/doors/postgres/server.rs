@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::cancel::CancelTarget;
 use super::frames;
-use crate::doors::client_socket::{ClientReader, ClientSocket, ClientWriter};
+use crate::doors::tcp::client_socket::{ClientReader, ClientSocket, ClientWriter};
 
 /// Limit of a connection to the server, and of a login on it.
 const LOGIN_WITHIN: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::registry::Registry;
 use super::{Port, client};
-use crate::doors::client_socket;
+use crate::doors::tcp::client_socket;
 
 /// State of one thread of the port.
 #[derive(Debug)]

@@ -6,8 +6,8 @@ use super::commands::{KeyAccess, KeyUse, Plan, Touches, data_patterns};
 use super::refusal::{Refusal, denied_key, no_token, quoted};
 use super::resp::request::Command;
 use super::tokens::HeldTokens;
+use crate::guard::Guard;
 use crate::rules::Protects;
-use crate::service::Guard;
 
 /// Reason why a command may not be sent.
 #[derive(Debug)]

@@ -26,7 +26,7 @@ pub(super) const LEFT_FULL: &str = "the client left while it read no replies, wi
 /// leaves replies unread. The last read may have brought [`READ_MAX`] beyond it, and as many bytes
 /// of replies may wait before them: together half of what one buffer may hold.
 ///
-/// [`READ_MAX`]: crate::doors::client_socket::READ_MAX
+/// [`READ_MAX`]: crate::doors::tcp::client_socket::READ_MAX
 pub(super) fn limit(identity: &Identity, budget: &Budget) -> usize {
     match identity.is_stranger() {
         true => FREE,

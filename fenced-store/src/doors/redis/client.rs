@@ -27,7 +27,7 @@ use super::session::{Flow, Identity};
 use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
 use super::upstream::{Raw, Upstream};
-use crate::doors::client_socket::{ClientReader, ClientSocket};
+use crate::doors::tcp::client_socket::{ClientReader, ClientSocket};
 use command::OwnedCommand;
 use transaction::Transaction;
 

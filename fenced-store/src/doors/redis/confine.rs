@@ -21,7 +21,7 @@ use redis_link::LinkError;
 use super::commands::KeyAccess;
 use super::refusal::Refusal;
 use crate::rules::KeyPatterns;
-use crate::store::redis::Shared;
+use crate::stores::redis::Shared;
 
 mod keys;
 mod users;

@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use super::cluster::Cluster;
 use super::cluster::session::ClusterPort;
 use super::{Port, PortSettings, thread};
-use crate::service::Guard;
-use crate::store::Behind;
+use crate::guard::Guard;
+use crate::stores::open::Behind;
 
 /// A port before it listens.
 #[derive(Clone, Debug)]

@@ -5,7 +5,7 @@ use std::io::{self, IoSlice};
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::doors::client_socket::Sink;
+use crate::doors::tcp::client_socket::Sink;
 
 /// Size from which a piece is kept as a chunk of its own instead of being copied.
 const LARGE: usize = 16 * 1024;

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use super::budget::{Budget, Charge};
 use super::out::Out;
 use super::resp::encode;
-use crate::doors::client_socket::ClientWriter;
+use crate::doors::tcp::client_socket::ClientWriter;
 
 /// Most replies due to one client; commands beyond that wait unread.
 const QUEUED_MAX: u64 = 512;

@@ -12,9 +12,9 @@ use service_kit::ids;
 
 use super::upstream::connect::RawWire;
 use crate::fail_points::FailPoints;
-use crate::store::redis::preempt::{self, Wire};
-use crate::store::redis::reply::{self, ScriptReply};
-use crate::store::redis::{Keys, Shared};
+use crate::stores::redis::preempt::Wire;
+use crate::stores::redis::reply::ScriptReply;
+use crate::stores::redis::{Keys, Shared, preempt, reply};
 use crate::verdict::{Fence, Mark};
 
 const EXPIRE_SECS: u64 = 60;
@@ -119,5 +119,5 @@ impl Probe<'_> {
 }
 
 fn registered(reply: &ScriptReply) -> bool {
-    matches!(reply, ScriptReply::Done(crate::store::FenceOutcome::Applied { .. }))
+    matches!(reply, ScriptReply::Done(crate::stores::contract::FenceOutcome::Applied { .. }))
 }

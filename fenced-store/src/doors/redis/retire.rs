@@ -7,8 +7,8 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use super::confine;
-use crate::store::redis::Shared;
-use crate::store::redis::preempt::Registration;
+use crate::stores::redis::Shared;
+use crate::stores::redis::preempt::Registration;
 
 /// Maximum number that may wait; others stay in Redis until their lock's mark is raised.
 const WAITING: usize = 16 * 1024;

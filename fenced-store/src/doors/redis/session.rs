@@ -10,16 +10,14 @@ use std::net::SocketAddr;
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
 
-use super::PortSettings;
 use super::commands::{Local, Plan};
-use super::password;
 use super::refusal::Refusal;
 use super::resp::request::{Command, RequestParser};
 use super::resp::{Protocol, ProtocolError, encode};
-use super::stranger;
 use super::tokens::HeldTokens;
+use super::{PortSettings, password, stranger};
 use crate::fencing::FencingPolicy;
-use crate::service::Guard;
+use crate::guard::Guard;
 
 mod fence;
 mod hello;

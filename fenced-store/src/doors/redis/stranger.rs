@@ -4,7 +4,7 @@ use fence_protocol::wire::fence::Mode;
 
 use super::resp::ProtocolError;
 use super::resp::request::Begun;
-use crate::service::Guard;
+use crate::guard::Guard;
 
 /// Maximum number of arguments of a command.
 const ARGS_MAX: usize = 10;

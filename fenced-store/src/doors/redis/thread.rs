@@ -15,7 +15,8 @@ use tokio_util::sync::CancellationToken;
 use super::client::Client;
 use super::hub::Hub;
 use super::{Port, PortSettings};
-use crate::doors::client_socket::{self, ClientSocket};
+use crate::doors::tcp::client_socket;
+use crate::doors::tcp::client_socket::ClientSocket;
 
 /// Interval of the search for unused connections.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(20);

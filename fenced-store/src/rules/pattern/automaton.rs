@@ -4,7 +4,7 @@ use super::{Pattern, Separators, Tail};
 
 /// Number of [`Atom`]s of a pattern that a key's beginning has matched. One above their count: the
 /// key is below the pattern's last separator.
-pub(in crate::rules) type Position = usize;
+pub(crate) type Position = usize;
 
 #[derive(Clone, Copy)]
 enum Atom {
@@ -14,14 +14,14 @@ enum Atom {
 }
 
 /// The automaton of one pattern.
-pub(in crate::rules) struct Automaton<'p> {
+pub(crate) struct Automaton<'p> {
     atoms: Vec<Atom>,
     separators: Separators,
     tail: &'p Tail,
 }
 
 impl Pattern {
-    pub(in crate::rules) fn automaton(&self) -> Automaton<'_> {
+    pub(crate) fn automaton(&self) -> Automaton<'_> {
         let mut atoms: Vec<Atom> = self.lead.iter().copied().map(Atom::Byte).collect();
         for wild in &self.wilds {
             atoms.push(Atom::Wild);
@@ -33,12 +33,12 @@ impl Pattern {
 
 impl Automaton<'_> {
     /// Returns the positions of the empty key.
-    pub(in crate::rules) fn start(&self) -> impl Iterator<Item = Position> {
+    pub(crate) fn start(&self) -> impl Iterator<Item = Position> {
         self.from(0)
     }
 
     /// Returns the positions after one more byte.
-    pub(in crate::rules) fn step(&self, at: Position, byte: u8) -> Vec<Position> {
+    pub(crate) fn step(&self, at: Position, byte: u8) -> Vec<Position> {
         let end = self.atoms.len();
         match (self.atoms.get(at), self.tail) {
             (Some(Atom::Byte(literal)), _) if *literal == byte => self.from(at + 1).collect(),
@@ -51,12 +51,12 @@ impl Automaton<'_> {
     }
 
     /// Returns `true` if the pattern matches a key that ends here.
-    pub(in crate::rules) fn is_end(&self, at: Position) -> bool {
+    pub(crate) fn is_end(&self, at: Position) -> bool {
         at >= self.atoms.len()
     }
 
     /// Returns the bytes that the pattern names.
-    pub(in crate::rules) fn literals(&self) -> impl Iterator<Item = u8> {
+    pub(crate) fn literals(&self) -> impl Iterator<Item = u8> {
         self.atoms.iter().filter_map(|atom| match atom {
             Atom::Byte(byte) => Some(*byte),
             Atom::Wild => None,

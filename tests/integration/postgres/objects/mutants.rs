@@ -6,7 +6,7 @@ use fence_tests::postgres_server::Postgres;
 use fence_tests::psql::{DONE, Psql};
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{soon, until_true};
-use fenced_store::store::postgres::pack;
+use fenced_store::stores::postgres::pack;
 use http::Method;
 
 /// Tries to catch a mutant.

@@ -5,7 +5,8 @@ use fence_tests::key_file::{lease_id, unsigned};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
-use fenced_store::store::postgres::pack::{self, Installation};
+use fenced_store::stores::postgres::pack;
+use fenced_store::stores::postgres::pack::Installation;
 
 #[tokio::test]
 async fn a_guard_installs_the_pack_in_an_empty_database() {

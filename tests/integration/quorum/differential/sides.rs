@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use fence_protocol::LockName;
 use fence_tests::redis_server::Redis;
-use lock_server::store::quorum::replies::{
+use lock_server::engines::quorum::replies::{
     read_batch, read_member, read_names, read_probe, read_reply, read_seen,
 };
-use lock_server::store::quorum::rules::Operation;
-use lock_server::store::quorum::rules::view::{Addressee, View};
-use lock_server::store::quorum::scripts::{Keys, Scripts};
+use lock_server::engines::quorum::rules::Operation;
+use lock_server::engines::quorum::rules::view::{Addressee, View};
+use lock_server::engines::quorum::scripts::{Keys, Scripts};
 use redis::aio::MultiplexedConnection;
 use redis::{Arg, Cmd, Value};
 use redis_link::LinkError;

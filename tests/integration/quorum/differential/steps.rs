@@ -3,12 +3,12 @@
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
 use fence_tests::seed::Seed;
-use lock_server::store::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
-use lock_server::store::quorum::rules::{
+use lock_server::engines::quorum::rules::view::{Accepted, Addressee, MemberReply, View};
+use lock_server::engines::quorum::rules::{
     Bucket, End, Members, NodeId, NodeReply, Operation, Refusal, Renew, TopUp, Vote, bucket_of,
     with_principal,
 };
-use lock_server::store::quorum::scripts::{Init, Rejoin};
+use lock_server::engines::quorum::scripts::{Init, Rejoin};
 
 use super::super::reference::Node;
 

@@ -4,8 +4,10 @@ use std::hash::{Hash, Hasher};
 
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName, Owner, Token};
-use lock_server::store::quorum::rules::tally::{Decision, NodeAnswer, RenewDecision, Round};
-use lock_server::store::quorum::rules::{Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote};
+use lock_server::engines::quorum::rules::tally::{Decision, NodeAnswer, RenewDecision, Round};
+use lock_server::engines::quorum::rules::{
+    Addressee, Bucket, End, NodeReply, Refusal, Renew, Vote,
+};
 
 use super::super::reference::Node;
 

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, LazyLock};
 
-use lock_server::store::quorum::rules::tally::NodeAnswer;
-use lock_server::store::quorum::rules::view::{Accepted, MemberReply, View};
-use lock_server::store::quorum::rules::{Addressee, Bucket, Members, NodeId};
+use lock_server::engines::quorum::rules::tally::NodeAnswer;
+use lock_server::engines::quorum::rules::view::{Accepted, MemberReply, View};
+use lock_server::engines::quorum::rules::{Addressee, Bucket, Members, NodeId};
 use stateright::{Model, Property};
 
 use super::super::reference::Node;

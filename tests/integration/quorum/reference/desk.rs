@@ -3,7 +3,7 @@
 use fence_protocol::{LeaseId, Owner};
 
 use super::record::{Live, Record};
-use lock_server::store::quorum::rules::{NodeReply, split_principal};
+use lock_server::engines::quorum::rules::{NodeReply, split_principal};
 
 /// Working state of a script about a lock.
 pub(super) struct Desk {

@@ -1,10 +1,10 @@
 //! Transitions of a node into a quorum, into newer views, and back.
 
 use super::Node;
-use lock_server::store::quorum::rules::view::{
+use lock_server::engines::quorum::rules::view::{
     Accepted, FORMAT, MemberReply, Meta, NodeState, View,
 };
-use lock_server::store::quorum::rules::{NodeId, Refusal};
+use lock_server::engines::quorum::rules::{NodeId, Refusal};
 
 pub(super) fn other_view(meta: &Meta) -> Refusal {
     Refusal::View { view: meta.view.view, members: meta.view.members.clone() }

@@ -3,7 +3,7 @@
 use fence_protocol::wire::lock::{EndReason, EndedLease, HolderInfo};
 use fence_protocol::{LeaseId, Owner, Token};
 
-use lock_server::store::quorum::rules::ENDED_MAX;
+use lock_server::engines::quorum::rules::ENDED_MAX;
 
 /// A node's record of a lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

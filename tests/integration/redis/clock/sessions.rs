@@ -13,7 +13,7 @@ use crate::redis::kinds::{name, request};
 
 async fn store(redis: &SteppedRedis) -> Arc<dyn LockStore> {
     let url = redis.url().parse().unwrap();
-    lock_server::store::open(&url, &patient(), &Kit::new("clock")).await.unwrap()
+    lock_server::engines::open(&url, &patient(), &Kit::new("clock")).await.unwrap()
 }
 
 /// None of them is over because the clock says so, and none is granted before it can be.

@@ -9,9 +9,8 @@ use std::time::{Duration, Instant};
 
 use fence_protocol::{LeaseId, LockName, Token};
 use fence_tests::wait::{patience, soon, until_true};
-use lock_server::store::{
-    Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError, StoreOptions,
-};
+use lock_server::engines::open::StoreOptions;
+use lock_server::store::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use service_kit::Kit;
 use tokio::task::JoinHandle;
 
@@ -51,7 +50,7 @@ impl Side {
         for url in urls {
             let url = url.parse().unwrap();
             let kit = Kit::new(what);
-            servers.push(lock_server::store::open(&url, &options, &kit).await.unwrap());
+            servers.push(lock_server::engines::open(&url, &options, &kit).await.unwrap());
         }
         Self { what, servers, callers: Vec::new(), tokens: HashMap::new() }
     }

@@ -1,6 +1,6 @@
 //! Other versions of lock-server on the same namespace.
 
-use lock_server::store::records::redis::init_fresh;
+use lock_server::engines::redis::init_fresh;
 
 use super::*;
 

@@ -3,7 +3,7 @@
 
 use fence_tests::conformance::record_store::next_version;
 use fence_tests::seed::Seed;
-use lock_server::store::records::{Change, Committed, Group, RecordStore as _, Write};
+use lock_server::engines::contract::{Change, Committed, Group, RecordStore as _, Write};
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 use lease::{Holder, Mode, Record, Waiter};
-use lock_server::store::records::{Group, Key, Snapshot};
+use lock_server::engines::contract::{Group, Key, Snapshot};
 
 use super::{At, Audit, Granted, RETENTION_MS, record_of, session_of};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use fence_protocol::{LeaseId, LockName, SessionId};
 use lease::Mode;
-use lock_server::store::records::Key;
+use lock_server::engines::contract::Key;
 
 use super::{Audit, Granted, Request};
 

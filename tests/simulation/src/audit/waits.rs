@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName};
 use lease::{Limits, Record, Waiter};
-use lock_server::store::records::{Key, Snapshot};
+use lock_server::engines::contract::{Key, Snapshot};
 
 use super::{Audit, RECOVERY_MS, Request};
 

@@ -1,6 +1,6 @@
 //! The mark: what raises it, what meets it.
 
-use fenced_store::store::FenceQuery;
+use fenced_store::stores::contract::FenceQuery;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! Pages, and other servers.
 
+use lock_server::engines::contract::{ServerId, Wakeup};
 use lock_server::store::ListQuery;
-use lock_server::store::records::{ServerId, Wakeup};
 
 use super::*;
 use crate::wait::{soon, until_true};

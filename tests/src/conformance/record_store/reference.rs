@@ -1,6 +1,6 @@
 //! Random batches, beside the engine in memory.
 
-use lock_server::store::records::MemoryRecords;
+use lock_server::engines::memory::MemoryRecords;
 use service_kit::clock::SystemClock;
 
 use super::*;

@@ -17,7 +17,7 @@ use super::io::{ProbedIo, SocketFlags};
 
 /// A connection that the task of its request drives.
 #[derive(Debug)]
-pub(in super::super) struct Connection {
+pub(crate) struct Connection {
     sender: http1::SendRequest<UpstreamBody>,
     /// Gone once the connection has ended; a request that it did not begin is handed back then.
     driver: Option<http1::Connection<ProbedIo, UpstreamBody>>,
@@ -36,7 +36,7 @@ impl Connection {
     }
 
     /// Returns `true` if the connection has carried a request before the current one.
-    pub(in super::super) fn is_reused(&self) -> bool {
+    pub(crate) fn is_reused(&self) -> bool {
         self.is_reused
     }
 
@@ -93,7 +93,7 @@ impl Connection {
     }
 
     /// Polls the next frame of the reply's body.
-    pub(in super::super) fn poll_frame(
+    pub(crate) fn poll_frame(
         &mut self,
         body: &mut Incoming,
         cx: &mut Context<'_>,

@@ -27,7 +27,7 @@ pub(super) enum Unanswered {
 
 /// Stream of a request. Dropping it resets the stream, if it has not ended.
 #[derive(Debug)]
-pub(in super::super) struct Exchange {
+pub(crate) struct Exchange {
     reply: RecvStream,
     rest: Option<Rest>,
     /// Dropped last.

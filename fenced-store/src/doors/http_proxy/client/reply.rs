@@ -59,7 +59,7 @@ fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, Lost> {
 /// Body of a reply, with the connection or stream that it comes from. Dropping it before its end
 /// closes the one or resets the other.
 #[derive(Debug)]
-pub(in super::super) enum ReplyBody {
+pub(crate) enum ReplyBody {
     /// HTTP/1.
     Connection(Box<Connection>, Incoming),
     /// HTTP/2.
@@ -69,12 +69,12 @@ pub(in super::super) enum ReplyBody {
 impl ReplyBody {
     /// Returns `true` if the reply may belong to no request: a server sends one before it closes a
     /// connection at rest.
-    pub(in super::super) fn may_be_unasked(&self) -> bool {
+    pub(crate) fn may_be_unasked(&self) -> bool {
         matches!(self, Self::Connection(connection, _) if connection.is_reused())
     }
 
     /// Polls the next frame.
-    pub(in super::super) fn poll_frame(
+    pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
@@ -89,7 +89,7 @@ impl ReplyBody {
     }
 
     /// Returns `true` if there is no further byte.
-    pub(in super::super) fn is_end_stream(&self) -> bool {
+    pub(crate) fn is_end_stream(&self) -> bool {
         match self {
             Self::Connection(_, body) => body.is_end_stream(),
             Self::Stream(exchange) => exchange.is_end_stream(),
@@ -97,7 +97,7 @@ impl ReplyBody {
     }
 
     /// Bytes that are left.
-    pub(in super::super) fn size_hint(&self) -> SizeHint {
+    pub(crate) fn size_hint(&self) -> SizeHint {
         match self {
             Self::Connection(_, body) => body.size_hint(),
             Self::Stream(_) => SizeHint::default(),
@@ -105,7 +105,7 @@ impl ReplyBody {
     }
 
     /// Keeps the connection, after the last byte.
-    pub(in super::super) fn release(self, client: &Client, cx: &mut Context<'_>) {
+    pub(crate) fn release(self, client: &Client, cx: &mut Context<'_>) {
         if let Self::Connection(connection, _) = self {
             client.release(connection, cx);
         }

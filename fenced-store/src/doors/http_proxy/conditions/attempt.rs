@@ -7,7 +7,7 @@ use crate::etag::{Condition, ETag};
 
 /// State of a resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum Version {
+pub(crate) enum Version {
     /// It does not exist.
     Absent,
     /// It exists with this tag.
@@ -33,7 +33,7 @@ impl Version {
 
 /// Condition of a write at the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum Precondition {
+pub(crate) enum Precondition {
     /// `If-None-Match: *`.
     Absent,
     /// `If-Match`.
@@ -42,7 +42,7 @@ pub(in crate::doors::http_proxy) enum Precondition {
 
 impl Precondition {
     /// Puts the condition in the place of the client's own.
-    pub(in crate::doors::http_proxy) fn apply(&self, headers: &mut HeaderMap) {
+    pub(crate) fn apply(&self, headers: &mut HeaderMap) {
         headers.remove(header::IF_MATCH);
         headers.remove(header::IF_NONE_MATCH);
         match self {
@@ -66,7 +66,7 @@ impl Precondition {
 
 /// Result of a read of the version.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum Seen {
+pub(crate) enum Seen {
     Version(Version),
     /// It exists, without a strong tag.
     Untagged,
@@ -78,10 +78,7 @@ pub(in crate::doors::http_proxy) enum Seen {
 
 impl Seen {
     /// Reads the reply to a HEAD.
-    pub(in crate::doors::http_proxy) fn from_reply(
-        status: StatusCode,
-        headers: &HeaderMap,
-    ) -> Self {
+    pub(crate) fn from_reply(status: StatusCode, headers: &HeaderMap) -> Self {
         match status {
             StatusCode::NOT_FOUND | StatusCode::GONE => Self::Version(Version::Absent),
             status if status.is_success() => {
@@ -94,7 +91,7 @@ impl Seen {
 }
 
 /// Returns the strong tag of a reply, if it has exactly one.
-pub(in crate::doors::http_proxy) fn strong_tag(headers: &HeaderMap) -> Option<ETag> {
+pub(crate) fn strong_tag(headers: &HeaderMap) -> Option<ETag> {
     let mut tags = headers.get_all(header::ETAG).iter();
     let tag = tags.next().filter(|_| tags.next().is_none())?;
     ETag::parse_strong(tag.to_str().ok()?.trim())
@@ -102,7 +99,7 @@ pub(in crate::doors::http_proxy) fn strong_tag(headers: &HeaderMap) -> Option<ET
 
 /// Result of a write at the upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum Written {
+pub(crate) enum Written {
     /// No reply, or one that leaves the outcome open.
     Unknown,
     /// 202: accepted, perhaps under its condition, to be applied later without a look at it.
@@ -119,10 +116,7 @@ pub(in crate::doors::http_proxy) enum Written {
 
 impl Written {
     /// Reads the reply to a write that has a definite outcome.
-    pub(in crate::doors::http_proxy) fn from_reply(
-        status: StatusCode,
-        headers: &HeaderMap,
-    ) -> Self {
+    pub(crate) fn from_reply(status: StatusCode, headers: &HeaderMap) -> Self {
         match status {
             StatusCode::ACCEPTED => Self::Deferred,
             StatusCode::PRECONDITION_FAILED => Self::Refused,
@@ -135,7 +129,7 @@ impl Written {
 
 /// Next step of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum AttemptStep {
+pub(crate) enum AttemptStep {
     /// Read the version.
     Look,
     /// Send the write under this condition.
@@ -146,7 +140,7 @@ pub(in crate::doors::http_proxy) enum AttemptStep {
 
 /// End of a conditional write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::doors::http_proxy) enum End {
+pub(crate) enum End {
     /// The last reply to the write is the outcome.
     Replied,
     /// The last reply to the read is the outcome: it was no read. Nothing was applied.
@@ -176,7 +170,7 @@ const RESENDS: u32 = 2;
 
 /// A PUT or DELETE under a condition.
 #[derive(Clone, Debug)]
-pub(in crate::doors::http_proxy) struct Attempt {
+pub(crate) struct Attempt {
     is_delete: bool,
     /// The client's condition.
     client: Condition,
@@ -199,7 +193,7 @@ pub(in crate::doors::http_proxy) struct Attempt {
 impl Attempt {
     /// Makes an attempt. `known` is the version that an earlier reply showed; a body that can be
     /// sent once alone does not rely on it.
-    pub(in crate::doors::http_proxy) fn new(
+    pub(crate) fn new(
         is_delete: bool,
         client: Condition,
         known: Option<Version>,
@@ -221,22 +215,22 @@ impl Attempt {
     }
 
     /// Returns the version that the write left, if it is known.
-    pub(in crate::doors::http_proxy) fn version(self) -> Option<Version> {
+    pub(crate) fn version(self) -> Option<Version> {
         self.version
     }
 
     /// Returns the promise that the upstream did not keep, if any.
-    pub(in crate::doors::http_proxy) fn doubt(&self) -> Option<Doubt> {
+    pub(crate) fn doubt(&self) -> Option<Doubt> {
         self.doubt
     }
 
     /// Returns `true` if one of the writes that were sent has an unknown outcome.
-    pub(in crate::doors::http_proxy) fn is_unknown(&self) -> bool {
+    pub(crate) fn is_unknown(&self) -> bool {
         self.is_unknown
     }
 
     /// Returns the next step.
-    pub(in crate::doors::http_proxy) fn step(&self) -> AttemptStep {
+    pub(crate) fn step(&self) -> AttemptStep {
         if let Some(end) = &self.end {
             return AttemptStep::End(end.clone());
         }
@@ -271,7 +265,7 @@ impl Attempt {
     }
 
     /// Handles the reply to [`AttemptStep::Look`].
-    pub(in crate::doors::http_proxy) fn looked(&mut self, seen: Seen) {
+    pub(crate) fn looked(&mut self, seen: Seen) {
         self.is_fresh = true;
         if self.is_unknown {
             self.looked_again(seen);
@@ -313,7 +307,7 @@ impl Attempt {
     }
 
     /// Handles the reply to [`AttemptStep::Send`].
-    pub(in crate::doors::http_proxy) fn replied(&mut self, written: Written) {
+    pub(crate) fn replied(&mut self, written: Written) {
         let AttemptStep::Send(sent) = self.step() else { return };
         self.version = None;
         self.is_fresh = false;

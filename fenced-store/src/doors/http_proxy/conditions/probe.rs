@@ -19,22 +19,22 @@ use crate::etag::ETag;
 const RACERS: usize = 16;
 
 /// Length of a body that comes in two halves. What was shown holds for no longer ones.
-pub(in crate::doors::http_proxy) const PROBED_BYTES: usize = 1 << 20;
+pub(crate) const PROBED_BYTES: usize = 1 << 20;
 /// Longest time that what comes between two halves is waited for: an upstream that takes resources
 /// one after the other gives it no reply before.
 const BETWEEN_MAX: Duration = Duration::from_secs(2);
 
 /// Reply of an upstream.
 #[derive(Clone, Debug)]
-pub(in crate::doors::http_proxy) struct Reply {
-    pub(in crate::doors::http_proxy) status: StatusCode,
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
     /// The strong tag, if there is exactly one.
-    pub(in crate::doors::http_proxy) tag: Option<ETag>,
-    pub(in crate::doors::http_proxy) body: Vec<u8>,
+    pub(crate) tag: Option<ETag>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// An upstream, with one resource that is the probe's own.
-pub(in crate::doors::http_proxy) trait Origin {
+pub(crate) trait Origin {
     /// Sends a request to the resource; a sentence if there is no reply.
     async fn send(
         &self,
@@ -58,7 +58,7 @@ pub(in crate::doors::http_proxy) trait Origin {
 ///
 /// # Errors
 /// A sentence: the check that failed, and what was seen.
-pub(in crate::doors::http_proxy) async fn examine<O: Origin>(origin: &O) -> Result<String, String> {
+pub(crate) async fn examine<O: Origin>(origin: &O) -> Result<String, String> {
     let mut probe = Probe { origin, tags: Vec::new() };
     let result = probe.run().await;
     let removed = probe.remove().await;

@@ -7,7 +7,7 @@ use super::attempt::Version;
 
 /// Last known version of a resource. Its lock is held during a write, so that writes of one
 /// resource do not refuse each other.
-pub(in crate::doors::http_proxy) type Slot = Arc<tokio::sync::Mutex<Option<Version>>>;
+pub(crate) type Slot = Arc<tokio::sync::Mutex<Option<Version>>>;
 
 /// Maximum number of resources in a generation; there are two.
 const GENERATION: usize = 16_384;
@@ -16,7 +16,7 @@ const MAX_NAME_BYTES: usize = 1024;
 
 /// Last known versions of the resources that were written last.
 #[derive(Debug, Default)]
-pub(in crate::doors::http_proxy) struct Versions(Mutex<Generations>);
+pub(crate) struct Versions(Mutex<Generations>);
 
 /// Those used since the last change of generations, and those used in the one before.
 #[derive(Debug, Default)]
@@ -28,7 +28,7 @@ struct Generations {
 impl Versions {
     /// Returns the slot of a resource. Slots that were not used for long are forgotten; a write
     /// that holds a forgotten one races with others, which its condition makes safe.
-    pub(in crate::doors::http_proxy) fn slot(&self, resource: &str) -> Slot {
+    pub(crate) fn slot(&self, resource: &str) -> Slot {
         if resource.len() > MAX_NAME_BYTES {
             return Slot::default();
         }

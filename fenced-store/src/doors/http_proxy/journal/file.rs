@@ -8,9 +8,9 @@ use redb::{ReadableTable as _, TableDefinition, TableHandle as _, WriteTransacti
 use service_kit::Kit;
 
 use super::{Changes, OpenLane, Opening};
-use crate::store::commit::marks::{self, Highest, MARKS};
-use crate::store::commit::{Cause, Committer, Done, FolderError};
-use crate::store::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
+use crate::stores::commit::marks::{Highest, MARKS};
+use crate::stores::commit::{Cause, Committer, Done, FolderError, marks};
+use crate::stores::contract::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Bit of an open lane whose writes are all conditional. It is no part of a token: a version
@@ -25,13 +25,13 @@ const INTENTS: TableDefinition<'_, u64, (&str, u64)> = TableDefinition::new("int
 
 /// The file of the state folder. All clones share it.
 #[derive(Clone, Debug)]
-pub(in super::super) struct FileJournal {
+pub(crate) struct FileJournal {
     file: Arc<Committer>,
     highest: Highest,
 }
 
 impl FileJournal {
-    pub(in super::super) fn open(folder: &Path, kit: &Kit) -> Result<Self, FolderError> {
+    pub(crate) fn open(folder: &Path, kit: &Kit) -> Result<Self, FolderError> {
         let highest = Highest::default();
         let file = Committer::open(folder, "lanes.redb", &kit.health, |transaction| {
             transaction.open_table(MARKS)?;
@@ -43,12 +43,12 @@ impl FileJournal {
     }
 
     /// Fails once the file cannot be trusted.
-    pub(in super::super) fn check(&self) -> Result<(), StoreError> {
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
         self.file.check()
     }
 
     /// Returns every open lane: its lock and mark, and how it is open.
-    pub(in super::super) async fn open_lanes(&self) -> Result<Vec<OpenLane>, StoreError> {
+    pub(crate) async fn open_lanes(&self) -> Result<Vec<OpenLane>, StoreError> {
         self.file
             .read(|snapshot| {
                 let marks = snapshot.open_table(MARKS)?;
@@ -66,28 +66,28 @@ impl FileJournal {
             .await
     }
 
-    pub(in super::super) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
+    pub(crate) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         let lock = lock.clone();
         self.file.read(move |snapshot| marks::get(&snapshot.open_table(MARKS)?, &lock)).await
     }
 
-    pub(in super::super) async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
+    pub(crate) async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
         self.file.read(move |snapshot| marks::list(snapshot, &query)).await
     }
 
     /// Returns the highest mark of all lanes, or a higher number.
-    pub(in super::super) fn highest(&self) -> Option<Token> {
+    pub(crate) fn highest(&self) -> Option<Token> {
         self.highest.get()
     }
 
     /// Returns the file's path, for messages.
-    pub(in super::super) fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.file.path()
     }
 
     /// Compares a token with the mark and raises the mark, in one step. A lane in memory does not
     /// learn of it: for observe mode, which has no lanes.
-    pub(in super::super) async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
+    pub(crate) async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
         let applied =
             FenceOutcome::Applied { effect: Effect::Sealed, mark: Some(fence.presented.token) };
         match judge(self.mark(&fence.lock).await?, fence.presented) {
@@ -118,7 +118,7 @@ impl FileJournal {
     ///
     /// # Errors
     /// [`StoreError`], which is final: the file cannot be trusted any more.
-    pub(in super::super) async fn commit(&self, changes: Arc<Changes>) -> Result<(), StoreError> {
+    pub(crate) async fn commit(&self, changes: Arc<Changes>) -> Result<(), StoreError> {
         let highest = self.highest.clone();
         let write = move |transaction: &WriteTransaction| {
             let mut marks = transaction.open_table(MARKS)?;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Changes, LanesInRedis, Leader, Term};
-use crate::store::StoreError;
-use crate::store::redis::lanes::LeadError;
+use crate::stores::contract::StoreError;
+use crate::stores::redis::lanes::LeadError;
 
 /// Pause before a commit that failed is retried.
 const RETRY: Duration = Duration::from_millis(50);

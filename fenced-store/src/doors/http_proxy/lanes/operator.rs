@@ -7,11 +7,11 @@ use fence_protocol::wire::lane::{LaneLine, LanePage, Quarantine, QuarantineReque
 
 use super::{Lanes, Slot};
 use crate::doors::http_proxy::lane::Event;
-use crate::store::{FenceQuery, QuarantineChange};
+use crate::stores::contract::{FenceQuery, QuarantineChange};
 
 impl Lanes {
     /// Lists the lanes in use.
-    pub(in crate::doors::http_proxy) fn page(&self, query: &FenceQuery) -> LanePage {
+    pub(crate) fn page(&self, query: &FenceQuery) -> LanePage {
         let now_ms = self.now_ms();
         let table = self.table();
         let mut found: BTreeSet<&LockName> = BTreeSet::new();
@@ -37,11 +37,7 @@ impl Lanes {
     }
 
     /// Resolves or extends the quarantine of a lane, if it is the one that the request names.
-    pub(in crate::doors::http_proxy) fn change(
-        &self,
-        lock: &LockName,
-        request: &QuarantineRequest,
-    ) -> QuarantineChange {
+    pub(crate) fn change(&self, lock: &LockName, request: &QuarantineRequest) -> QuarantineChange {
         let now_ms = self.now_ms();
         let mut table = self.table();
         let named = table.slots.get(lock).filter(|slot| self.id(slot) == request.quarantine());

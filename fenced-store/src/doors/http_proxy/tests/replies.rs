@@ -1,8 +1,8 @@
 //! Replies that no well-behaved origin sends: endless, too early, or of the wrong kind.
 
 use super::*;
+use crate::doors::http::body_budget::BodyBudget;
 use crate::doors::http_proxy::received::{ReceivedReply, ReplyLimits};
-use crate::doors::objects::body_budget::BodyBudget;
 
 /// Gives this reply to a write of 33, which has no known outcome then.
 async fn leaves_an_unknown_outcome(reply: String) {

@@ -13,7 +13,7 @@ use super::super::resp::request::Command;
 use super::super::session::CONNECTION;
 use super::super::tokens::HeldTokens;
 use super::Client;
-use crate::store::{FenceOutcome, StoreError};
+use crate::stores::contract::{FenceOutcome, StoreError};
 
 impl Client {
     /// `true` if the guard is in observe mode, in which nothing is refused.

@@ -3,9 +3,7 @@
 use bytes::BytesMut;
 use redis::Value;
 
-use super::super::PortSettings;
 use super::super::commands::{Local, Plan};
-use super::super::look_ups;
 use super::super::outbox::End;
 use super::super::profile::ConnectionProfile;
 use super::super::refusal::Refusal;
@@ -13,10 +11,11 @@ use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::session::{self, Flow, Identity, Session};
 use super::super::tokens::HeldTokens;
+use super::super::{PortSettings, look_ups};
 use super::Client;
 use super::command::OwnedCommand;
-use crate::service::Guard;
-use crate::store::FenceOutcome;
+use crate::guard::Guard;
+use crate::stores::contract::FenceOutcome;
 
 impl Session for Client {
     fn identity(&self) -> &Identity {

@@ -15,7 +15,7 @@ use tokio::sync::{Notify, OnceCell};
 
 use super::super::commands::CommandTable;
 use super::slots::{SlotMap, direction};
-use crate::store::redis::judge;
+use crate::stores::redis::judge;
 
 /// Interval of reading the map in the background.
 const REFRESH_EVERY: Duration = Duration::from_secs(15);

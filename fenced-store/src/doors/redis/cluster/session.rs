@@ -27,7 +27,7 @@ use super::super::resp::{Protocol, encode};
 use super::super::session::{Flow, Identity};
 use super::super::{LINGER, PortSettings, stranger};
 use super::Cluster;
-use crate::service::Guard;
+use crate::guard::Guard;
 
 mod handle;
 mod local;

@@ -127,7 +127,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Calls `f` with a command of these words.
-    pub(in super::super) fn with_command<T>(words: &[&str], f: impl FnOnce(Command<'_>) -> T) -> T {
+    pub(crate) fn with_command<T>(words: &[&str], f: impl FnOnce(Command<'_>) -> T) -> T {
         let mut buf = Vec::new();
         let ranges: Vec<_> = words
             .iter()

@@ -13,11 +13,11 @@ const KEYS_MAX: usize = 256;
 const BYTES_MAX: usize = 64 * 1024;
 
 /// A key of a command, and its access.
-pub(in crate::doors::redis) type Wanted<'k> = (&'k [u8], KeyAccess);
+pub(crate) type Wanted<'k> = (&'k [u8], KeyAccess);
 
 /// Keys that were checked for reading or writing, as many as a user can be confined to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::doors::redis) struct CheckedKeys {
+pub(crate) struct CheckedKeys {
     keys: BTreeMap<Vec<u8>, KeyAccess>,
     bytes: usize,
     /// There were more keys.
@@ -26,7 +26,7 @@ pub(in crate::doors::redis) struct CheckedKeys {
 
 impl CheckedKeys {
     /// Adds a key while there is room.
-    pub(in crate::doors::redis) fn add(&mut self, (key, access): Wanted<'_>) {
+    pub(crate) fn add(&mut self, (key, access): Wanted<'_>) {
         let has_room = self.keys.len() < KEYS_MAX && self.bytes + key.len() <= BYTES_MAX;
         match self.keys.get_mut(key) {
             Some(known) if access == KeyAccess::Write => *known = access,

@@ -11,11 +11,11 @@ use super::super::refusal::Refusal;
 use super::keys::CheckedKeys;
 use super::{AclUser, Scope, WIDE, WIDE_OBSERVED, add_confinement, set_user};
 use crate::rules::KeyPatterns;
-use crate::store::redis::Shared;
+use crate::stores::redis::Shared;
 
 /// Users of one thread of the port.
 #[derive(Debug)]
-pub(in crate::doors::redis) struct AclUsers {
+pub(crate) struct AclUsers {
     prefix: String,
     next: Cell<u64>,
     is_allowed: Cell<bool>,
@@ -23,7 +23,7 @@ pub(in crate::doors::redis) struct AclUsers {
 }
 
 impl AclUsers {
-    pub(in crate::doors::redis) fn new(namespace: &str, mode: Mode) -> Self {
+    pub(crate) fn new(namespace: &str, mode: Mode) -> Self {
         let wide = match mode {
             Mode::Enforce => WIDE,
             Mode::Observe => WIDE_OBSERVED,
@@ -42,7 +42,7 @@ impl AclUsers {
     ///
     /// # Errors
     /// The reason why Redis cannot be used.
-    pub(in crate::doors::redis) async fn user(
+    pub(crate) async fn user(
         &self,
         redis: &Shared,
         rules: Arc<[String]>,
@@ -104,7 +104,7 @@ impl AclUsers {
 
 /// Removes the users of guards that ended without doing so: those of this namespace that no
 /// connection uses.
-pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace: &str) {
+pub(crate) async fn remove_leftovers(redis: &Shared, namespace: &str) {
     let mut users = redis::cmd("ACL");
     let mut clients = redis::cmd("CLIENT");
     users.arg("USERS");
@@ -131,10 +131,7 @@ pub(in crate::doors::redis) async fn remove_leftovers(redis: &Shared, namespace:
 ///
 /// # Errors
 /// A sentence.
-pub(in crate::doors::redis) async fn remove(
-    redis: &Shared,
-    names: &[String],
-) -> Result<(), String> {
+pub(crate) async fn remove(redis: &Shared, names: &[String]) -> Result<(), String> {
     let mut command = redis::cmd("ACL");
     command.arg("DELUSER").arg(names);
     redis.link.call(&command).await.map(drop).map_err(|error| error.to_string())

@@ -11,7 +11,7 @@ use super::{Session, line, ok};
 use crate::verdict::Fence;
 
 /// Label in observe mode's counts where a whole connection is meant, and no rule.
-pub(in crate::doors::redis) const CONNECTION: &str = "connection";
+pub(crate) const CONNECTION: &str = "connection";
 
 /// `AUTH [user] credential`. The tokens replace those that were held; the user's name has no
 /// effect.

@@ -9,7 +9,7 @@ use super::Session;
 
 /// The reply to a look-up.
 #[derive(Debug)]
-pub(in crate::doors::redis) enum LookUp {
+pub(crate) enum LookUp {
     Null,
     Number(u64),
     Word(Vec<u8>),
@@ -22,7 +22,7 @@ pub(in crate::doors::redis) enum LookUp {
 ///
 /// # Errors
 /// Redis' error for options that it does not take.
-pub(in crate::doors::redis) fn look_up(
+pub(crate) fn look_up(
     session: &impl Session,
     local: Local,
     command: Command<'_>,

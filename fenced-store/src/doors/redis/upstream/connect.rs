@@ -16,10 +16,10 @@ use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::Protocol;
 use crate::doors::redis::resp::reply::ReplyScanner;
 use crate::fail_points::FailPoint;
-use crate::store::FenceOutcome;
-use crate::store::redis::Shared;
-use crate::store::redis::preempt::{self, Failed, Registration, Wire};
-use crate::store::redis::reply::{self, ScriptReply};
+use crate::stores::contract::FenceOutcome;
+use crate::stores::redis::preempt::{Failed, Registration, Wire};
+use crate::stores::redis::reply::ScriptReply;
+use crate::stores::redis::{Shared, preempt, reply};
 use crate::verdict::Fence;
 
 /// Time limit of the whole set-up.
@@ -37,12 +37,12 @@ const TRIES: usize = 8;
 
 /// Profile of a connection to make.
 #[derive(Debug)]
-pub(in crate::doors::redis) struct Wanted<'a> {
-    pub(in crate::doors::redis) fences: &'a [Fence],
-    pub(in crate::doors::redis) db: i64,
-    pub(in crate::doors::redis) protocol: Protocol,
+pub(crate) struct Wanted<'a> {
+    pub(crate) fences: &'a [Fence],
+    pub(crate) db: i64,
+    pub(crate) protocol: Protocol,
     /// User to log in as in the end, if not as the guard.
-    pub(in crate::doors::redis) user: Option<&'a AclUser>,
+    pub(crate) user: Option<&'a AclUser>,
 }
 
 /// Makes the connection. `registered` is set before the first registration is sent: from then on it
@@ -50,7 +50,7 @@ pub(in crate::doors::redis) struct Wanted<'a> {
 ///
 /// # Errors
 /// A stale or colliding token, or the reason why Redis cannot be used.
-pub(in crate::doors::redis) async fn connect(
+pub(crate) async fn connect(
     redis: &Shared,
     wanted: &Wanted<'_>,
     registered: &mut Option<Registration>,
@@ -242,7 +242,7 @@ async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
 }
 
 /// A connection with one command at a time.
-pub(in crate::doors::redis) struct RawWire {
+pub(crate) struct RawWire {
     stream: TcpStream,
     buf: BytesMut,
     shown: String,
@@ -253,7 +253,7 @@ impl RawWire {
     ///
     /// # Errors
     /// A sentence.
-    pub(in crate::doors::redis) async fn logged_in(redis: &Shared) -> Result<(Self, u64), Failed> {
+    pub(crate) async fn logged_in(redis: &Shared) -> Result<(Self, u64), Failed> {
         let mut wire = Self::open(redis).await?;
         let client_id = hello(&mut wire, redis, Protocol::Resp2).await;
         let client_id = client_id.map_err(|refusal| refusal.not_applied())?;

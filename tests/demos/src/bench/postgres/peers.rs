@@ -1,7 +1,7 @@
 //! Peers that are measured beside each other: PostgreSQL, two plain proxies before it, and the
 //! guard before it.
 
-use fenced_store::store::postgres::pack;
+use fenced_store::stores::postgres::pack;
 use tokio::process::Command;
 
 use crate::bench::forwarder::{Forwarder, Started};

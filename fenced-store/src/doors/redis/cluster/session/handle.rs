@@ -11,9 +11,9 @@ use super::super::super::session::{self, Flow, Session};
 use super::super::super::tokens::HeldTokens;
 use super::super::Answer;
 use super::ClusterSession;
+use crate::guard::RequestSummary;
 use crate::rules::{Protects, Rules};
-use crate::service::RequestSummary;
-use crate::store::FenceOutcome;
+use crate::stores::contract::FenceOutcome;
 use crate::verdict::Fence;
 
 impl ClusterSession {

@@ -13,7 +13,7 @@ use super::super::super::session::{Flow, Identity, Session};
 use super::super::super::tokens::HeldTokens;
 use super::ClusterSession;
 use super::handle::not_before_a_cluster;
-use crate::service::Guard;
+use crate::guard::Guard;
 
 impl Session for ClusterSession {
     fn identity(&self) -> &Identity {

@@ -14,7 +14,7 @@ use super::super::super::backlog::{self, BUFFERS_FULL};
 use super::super::super::resp::encode;
 use super::super::super::session::Flow;
 use super::{ClusterSession, ClusterSocket, FLUSH, READ};
-use crate::doors::client_socket::READ_MAX;
+use crate::doors::tcp::client_socket::READ_MAX;
 
 /// Result of one step.
 enum Moved {

@@ -1,0 +1,6 @@
+//! Bodies of requests and replies, for the doors that speak HTTP.
+
+pub(crate) mod body_budget;
+pub(crate) mod download;
+pub(crate) mod unread;
+pub(crate) mod upload;

@@ -1,0 +1,20 @@
+//! Datastores that the guard protects, each in a folder; [`contract`] is what each promises.
+
+pub mod carry;
+pub(crate) mod commit;
+pub mod contract;
+mod decide;
+#[cfg(test)]
+mod differential;
+pub mod embedded;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+pub mod memory;
+pub mod once;
+pub mod open;
+pub mod postgres;
+mod probe;
+pub mod redis;
+pub mod report;
+
+pub use self::open::open;

@@ -1,0 +1,113 @@
+//! The requests that are needed, by name.
+
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
+
+use super::channel::Path;
+use super::verdict::Verdict;
+use super::{CallError, Effect, EtcdClient};
+use crate::engines::etcd::txn;
+use crate::engines::etcd::txn::Range;
+use crate::engines::etcd::wire::{
+    LeaseGrant, LeaseKeepAlive, LeaseReply, RangeReply, Status, StatusRequest, Txn, TxnReply,
+};
+
+const TXN: Path = "/etcdserverpb.KV/Txn";
+const RANGE: Path = "/etcdserverpb.KV/Range";
+const GRANT: Path = "/etcdserverpb.Lease/LeaseGrant";
+const KEEPALIVE: Path = "/etcdserverpb.Lease/LeaseKeepAlive";
+const STATUS: Path = "/etcdserverpb.Maintenance/Status";
+
+impl EtcdClient {
+    /// Runs a transaction that compares everything that it writes.
+    ///
+    /// # Errors
+    /// [`CallError::Unknown`] where it may have been done.
+    pub(crate) async fn commit(&self, txn: &Txn) -> Result<TxnReply, CallError> {
+        self.call(TXN, txn, Effect::Compared).await
+    }
+
+    /// Runs a transaction that may be done twice; linearizable.
+    ///
+    /// # Errors
+    /// [`CallError`], never [`CallError::Unknown`] where it only reads.
+    pub(crate) async fn run(&self, txn: &Txn) -> Result<TxnReply, CallError> {
+        self.call(TXN, txn, Effect::Harmless).await
+    }
+
+    /// The first keys of a range in the order of their names; linearizable.
+    ///
+    /// # Errors
+    /// [`CallError`], never [`CallError::Unknown`].
+    pub(crate) async fn page(
+        &self,
+        range: &Range,
+        limit: usize,
+        keys_only: bool,
+    ) -> Result<RangeReply, CallError> {
+        self.call(RANGE, &txn::page(range, limit, keys_only), Effect::Harmless).await
+    }
+
+    /// Makes an etcd lease under an id of our own choice, and gives what it lives, in seconds.
+    ///
+    /// # Errors
+    /// [`CallError`], never [`CallError::Unknown`].
+    pub(crate) async fn lease_grant(&self, id: u64, ttl_s: u64) -> Result<u64, CallError> {
+        let granted: Result<LeaseReply, _> =
+            self.call(GRANT, &LeaseGrant { ttl_s, id }, Effect::Harmless).await;
+        match granted {
+            Ok(reply) => Ok(u64::try_from(reply.ttl_s).unwrap_or(0)),
+            // The id is random and ours: an earlier attempt whose reply was lost has created it.
+            Err(error) if error.is_lease_there() => Ok(ttl_s),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives an etcd lease its time again by every member at once, so that no other one waits for
+    /// one that hangs; whether it is there.
+    ///
+    /// # Errors
+    /// [`CallError`], never [`CallError::Unknown`]: no member says so.
+    pub(crate) async fn lease_keepalive_at_all(&self, id: u64) -> Result<bool, CallError> {
+        let request = LeaseKeepAlive { id };
+        let mut asked: FuturesUnordered<_> = (0..self.endpoint_count())
+            .map(|endpoint| self.call_at(endpoint, KEEPALIVE, &request))
+            .collect();
+        let mut is_gone = false;
+        let mut reasons = Vec::new();
+        while let Some(answer) = asked.next().await {
+            match answer.map(|reply: LeaseReply| reply.ttl_s > 0) {
+                Ok(true) => return Ok(true),
+                Ok(false) => is_gone = true,
+                Err(verdict) => reasons.push(format!("{verdict:?}")),
+            }
+        }
+        if is_gone { Ok(false) } else { Err(CallError::Down(reasons.join("; "))) }
+    }
+
+    /// The state of the member that answers.
+    ///
+    /// # Errors
+    /// [`CallError`], never [`CallError::Unknown`].
+    pub(crate) async fn status(&self) -> Result<Status, CallError> {
+        self.call(STATUS, &StatusRequest {}, Effect::Harmless).await
+    }
+
+    /// Returns a sentence if the member of one endpoint does not reply, or sees no leader.
+    pub(crate) async fn trouble_at(&self, endpoint: usize) -> Option<String> {
+        let url = self.members[endpoint].url();
+        let why = match self.call_at::<Status>(endpoint, STATUS, &StatusRequest {}).await {
+            Ok(member) if member.leader != 0 => return None,
+            Ok(_) => "it sees no leader".to_owned(),
+            Err(Verdict::Refused { message, .. }) => message,
+            Err(Verdict::LoginAgain) => "it takes no token of a login".to_owned(),
+            Err(
+                Verdict::Closed(why)
+                | Verdict::Full(why)
+                | Verdict::NotDone(why)
+                | Verdict::Unclear(why),
+            ) => why,
+        };
+        Some(format!("{url}: {why}"))
+    }
+}

@@ -1,0 +1,346 @@
+//! Selection of the store that a URL names.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::{Arc, Weak};
+
+use fence_protocol::{Namespace, Token};
+use postgres_link::PostgresTarget;
+use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
+use service_kit::Kit;
+use service_kit::login::{NO_LOGIN, StoreLogin, without_password};
+
+use super::contract::{RecordStore, ServerId};
+use super::embedded;
+use super::etcd::{EtcdRecords, EtcdRecordsOptions, EtcdTarget};
+use super::loss::LossOptions;
+use super::postgres::{PostgresRecords, PostgresRecordsOptions};
+use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
+use super::redis::key_prefix::KeyPrefix;
+use super::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
+use crate::driver::Driver;
+use crate::guards::{GuardOptions, Guards, RETRY_INTERVAL};
+use crate::store::{Limits, LockStore};
+use lease::tokens;
+
+/// The value of `--store`.
+#[derive(Clone, Debug)]
+pub enum StoreUrl {
+    /// Leases in this process: `memory:`.
+    Memory,
+    /// `embedded:DIR`
+    Embedded(PathBuf),
+    /// `redis://…`, `redis-sentinel://…` or `redis-cluster://…`; of a cluster it is the owner of
+    /// some slot, see [`RedisTarget::in_slot_of`].
+    Redis(RedisTarget),
+    /// Leases in etcd: `etcd://…`, `etcds://…`.
+    Etcd(EtcdTarget),
+    /// Leases in PostgreSQL: `postgres://…`.
+    Postgres(PostgresTarget),
+    /// `redis-quorum:redis://a,redis://b,redis://c`
+    Quorum(QuorumUrl),
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(url: &str) -> Result<Self, String> {
+        match url.split_once(':') {
+            Some(("memory", "")) => Ok(Self::Memory),
+            Some(("embedded", "")) => {
+                Err("\"embedded:\" names no folder; write embedded:DIR".to_owned())
+            }
+            Some(("embedded", dir)) => Ok(Self::Embedded(dir.into())),
+            Some(("redis" | "rediss" | "redis-sentinel" | "rediss-sentinel", _)) => {
+                url.parse().map(Self::Redis).map_err(|error: TargetError| error.to_string())
+            }
+            Some(("redis-cluster" | "rediss-cluster", _)) => {
+                let cluster = url.parse().map_err(|error: TargetError| error.to_string())?;
+                Ok(Self::Redis(ClusterTarget::owner_of(&cluster, b"")))
+            }
+            Some(("redis-quorum", _)) => url.parse().map(Self::Quorum),
+            Some(("etcd" | "etcds", _)) => url.parse().map(Self::Etcd),
+            Some(("postgres" | "postgresql", _)) => {
+                let target = url.parse::<PostgresTarget>();
+                target.map(Self::Postgres).map_err(|error| error.to_string())
+            }
+            _ => Err(format!(
+                "\"{}\" is no store; use memory:, embedded:DIR, redis://host:port, \
+                 redis-sentinel://host:port,host:port/master-name, \
+                 redis-cluster://host:port,host:port, \
+                 redis-quorum:redis://a,redis://b,redis://c, etcd://host:port,host:port or \
+                 postgres://user@host/database; rediss in place of redis, and etcds in place of \
+                 etcd, is TLS",
+                without_password(url)
+            )),
+        }
+    }
+}
+
+impl StoreUrl {
+    /// Adds the login options that are given beside the URL.
+    ///
+    /// # Errors
+    /// A sentence that names the flag, if it does not apply to the store.
+    pub fn with_login(self, login: &StoreLogin) -> Result<Self, String> {
+        match self {
+            Self::Redis(target) => target.with_login(login).map(Self::Redis),
+            Self::Postgres(target) => target.with_login(login).map(Self::Postgres),
+            Self::Quorum(_) | Self::Etcd(_) if login.sentinel_password.is_some() => {
+                Err("--sentinel-password-file is for Redis sentinels; leave it out".to_owned())
+            }
+            Self::Quorum(url) => url.with_login(login).map(Self::Quorum),
+            Self::Memory | Self::Embedded(_) if !login.is_empty() => Err(NO_LOGIN.to_owned()),
+            local => Ok(local),
+        }
+    }
+}
+
+/// Retries in the background while a guard has not replied, and raises the counter above every
+/// mark.
+fn follow_guards(guards: Guards, store: &Arc<dyn LockStore>, kit: &Kit) {
+    if guards.is_empty() {
+        return;
+    }
+    let stop = kit.tasks.shutdown_token();
+    // The store must be able to shut down while this waits.
+    let store = Arc::downgrade(store);
+    kit.tasks.spawn(async move {
+        stop.run_until_cancelled(retry_guards(guards, store)).await;
+    });
+}
+
+async fn retry_guards(guards: Guards, store: Weak<dyn LockStore>) {
+    loop {
+        tokio::time::sleep(RETRY_INTERVAL).await;
+        let Some(store) = store.upgrade() else { return };
+        if !guards.is_incomplete() {
+            continue;
+        }
+        if let Some(mark) = guards.marks().await.highest
+            && let Err(error) = store.lift(mark).await
+        {
+            tracing::error!(%mark, %error, "the counter could not be raised above a guard's mark");
+            guards.set_incomplete();
+        }
+    }
+}
+
+/// Options of every store.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// Tenant.
+    pub namespace: Namespace,
+    /// Prefix of the keys, in Redis.
+    pub key_prefix: KeyPrefix,
+    /// Login of this server at a store behind a network; the URL of a Redis already contains it,
+    /// see [`StoreUrl::with_login`].
+    pub login: StoreLogin,
+    /// Bounds.
+    pub limits: Limits,
+    /// Guards whose highest mark is read.
+    pub guards: GuardOptions,
+    /// Connection behaviour, for stores behind a network.
+    pub link: LinkOptions,
+    /// Time for which a silent server still counts as alive, for stores that servers share.
+    pub liveness: std::time::Duration,
+    /// Grants after leases may have been lost, for stores that may lose some.
+    pub loss: LossOptions,
+    /// Replicas that must have a grant before it is acknowledged, for Redis.
+    pub replicas: ReplicaOptions,
+}
+
+impl StoreOptions {
+    /// The part of them that etcd needs.
+    pub fn etcd(&self) -> EtcdRecordsOptions {
+        EtcdRecordsOptions {
+            namespace: self.namespace.clone(),
+            connect_timeout: self.link.connect_timeout,
+            reply_timeout: self.link.reply_timeout,
+            login: self.login.clone(),
+        }
+    }
+
+    /// The part of them that PostgreSQL needs; the login is in the target.
+    pub fn postgres(&self) -> PostgresRecordsOptions {
+        let connect_timeout = self.link.connect_timeout;
+        let connect = postgres_link::ConnectOptions { connect_timeout, ..Default::default() };
+        PostgresRecordsOptions {
+            namespace: self.namespace.clone(),
+            link: postgres_link::LinkOptions {
+                connect,
+                reply_timeout: self.link.reply_timeout,
+                ping_interval: self.link.ping_interval,
+                ..Default::default()
+            },
+            loss: self.loss,
+        }
+    }
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self {
+            namespace: Namespace::default(),
+            key_prefix: KeyPrefix::default(),
+            login: StoreLogin::default(),
+            limits: Limits::default(),
+            guards: GuardOptions::default(),
+            link: LinkOptions::default(),
+            liveness: std::time::Duration::from_secs(3),
+            loss: LossOptions::default(),
+            replicas: ReplicaOptions::default(),
+        }
+    }
+}
+
+/// A store that could not be opened: one sentence with the value and what to do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct OpenError(String);
+
+/// Opens the store that `url` names. Its next token is above every mark that the guards report.
+///
+/// # Errors
+/// [`OpenError`] where it cannot be reached, used or read, and where tokens would begin at 1 and a
+/// guard does not say whether it has seen some.
+pub async fn open(
+    url: &StoreUrl,
+    options: &StoreOptions,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let guards = Guards::new(&options.guards, &options.namespace, &kit.health);
+    let guards = guards.map_err(OpenError)?;
+    let store = open_store(url, options, &guards, kit).await?;
+    if !guards.were_asked()
+        && let Some(mark) = guards.marks().await.highest
+    {
+        store.lift(mark).await.map_err(|error| OpenError(error.to_string()))?;
+    }
+    follow_guards(guards, &store, kit);
+    Ok(store)
+}
+
+async fn open_store(
+    url: &StoreUrl,
+    options: &StoreOptions,
+    guards: &Guards,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let refused = |reason: String| OpenError(reason);
+    Ok(match url {
+        StoreUrl::Memory => Arc::new(super::memory::open::start(options.limits, kit)),
+        StoreUrl::Embedded(dir) => {
+            // Each namespace has its own counter, so it has its own folder.
+            let dir = dir.join(options.namespace.as_str());
+            let opened = embedded::open(&dir).map_err(|error| refused(error.to_string()))?;
+            let begins_at = begins_at(&dir, opened.is_new(), guards, kit).await?;
+            let served = opened.serve(begins_at, options.limits, kit);
+            Arc::new(served.map_err(|error| refused(error.to_string()))?)
+        }
+        StoreUrl::Redis(target) => {
+            let redis_options = RedisRecordsOptions {
+                namespace: options.namespace.clone(),
+                key_prefix: options.key_prefix.clone(),
+                link: options.link,
+                loss: options.loss,
+                replicas: options.replicas,
+            };
+            let started = RedisRecords::start(target, redis_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
+        }
+        StoreUrl::Etcd(target) => {
+            let etcd_options = options.etcd();
+            let started = EtcdRecords::start(target, etcd_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
+        }
+        StoreUrl::Postgres(target) => {
+            let postgres_options = options.postgres();
+            let started = PostgresRecords::start(target, postgres_options, guards.clone(), kit);
+            let records = started.await.map_err(refused)?;
+            shared(Arc::new(records), options, kit).await?
+        }
+        StoreUrl::Quorum(url) => {
+            let quorum_options = QuorumOptions {
+                namespace: options.namespace.clone(),
+                key_prefix: options.key_prefix.clone(),
+                limits: options.limits,
+                link: options.link,
+            };
+            let started = QuorumStore::start(url, quorum_options, guards.clone(), kit);
+            Arc::new(started.await.map_err(refused)?)
+        }
+    })
+}
+
+/// Serves records that other servers may serve, too.
+async fn shared(
+    records: Arc<dyn RecordStore>,
+    options: &StoreOptions,
+    kit: &Kit,
+) -> Result<Arc<dyn LockStore>, OpenError> {
+    let server = ServerId::random();
+    let liveness = options.liveness;
+    let driver = Driver::shared(records, server, liveness, options.limits, kit);
+    driver.live().await.map_err(|error| OpenError(error.to_string()))?;
+    Ok(Arc::new(driver))
+}
+
+/// Returns the first counter of an embedded store. An empty folder may be new, or its content may
+/// be lost; if a guard has seen a token, it is the latter.
+async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
+    if guards.is_empty() || !is_new {
+        return Ok(0);
+    }
+    let testimony = guards.marks().await;
+    testimony
+        .check_complete()
+        .map_err(|reason| OpenError(format!("{} is empty, and {reason}", dir.display())))?;
+    if !testimony.has_marks {
+        return Ok(0);
+    }
+    let mark = testimony.highest.map_or(0, Token::get);
+    let begins_at = tokens::after_loss(mark, kit.clock.wall_ms());
+    tracing::warn!(
+        dir = %dir.display(), mark, begins_at,
+        "the folder is empty, and a guard has seen tokens: what it held is lost; tokens continue above \
+         everything that can have been issued"
+    );
+    Ok(begins_at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_select_their_store() {
+        assert!(matches!("memory:".parse(), Ok(StoreUrl::Memory)));
+        assert!(matches!("embedded:/tmp/x".parse(), Ok(StoreUrl::Embedded(_))));
+        assert!(matches!("redis://127.0.0.1:6379".parse(), Ok(StoreUrl::Redis(_))));
+        assert!(matches!("etcd://127.0.0.1:2379".parse(), Ok(StoreUrl::Etcd(_))));
+        assert!(matches!("etcds://locks@a,b,c".parse(), Ok(StoreUrl::Etcd(_))));
+        assert!(matches!("postgres://locks@localhost/db".parse(), Ok(StoreUrl::Postgres(_))));
+        let target = |url: &str| match url.parse() {
+            Ok(StoreUrl::Redis(target)) => target,
+            other => panic!("{url}: {other:?}"),
+        };
+        assert!(target("redis-sentinel://a,b:7/orders").is_sentinel());
+        assert!(target("redis-cluster://a:1,b:2").is_cluster());
+        assert!("redis-cluster://a/1".parse::<StoreUrl>().is_err());
+        let quorum = "redis-quorum:redis://a,redis://b,redis://c";
+        assert!(matches!(quorum.parse(), Ok(StoreUrl::Quorum(_))));
+    }
+
+    #[test]
+    fn unknown_urls_are_refused_without_their_password() {
+        let error = "mysql://root:hunter2@db/x".parse::<StoreUrl>().unwrap_err();
+        assert!(error.contains("db/x") && !error.contains("hunter2"), "{error}");
+        assert!("embedded:".parse::<StoreUrl>().is_err());
+        assert!("memory:x".parse::<StoreUrl>().is_err());
+        let even = "redis-quorum:redis://a,redis://b".parse::<StoreUrl>().unwrap_err();
+        assert!(even.contains("3 or 5"), "{even}");
+    }
+}
