@@ -13,7 +13,7 @@ use fence_protocol::{Invalid, LeaseId, LockName, SessionId, Token, Ttl};
 use crate::lock_spec::{Spec, Takeover, permits};
 use crate::{Client, Error, Lease};
 
-pub use crate::lock_spec::DEFAULT_PATIENCE;
+pub use crate::retries::DEFAULT_PATIENCE;
 
 /// Request for a lock; see [`Client::lock`].
 #[derive(Clone, Debug)]

@@ -56,6 +56,7 @@ mod locks;
 mod object_change;
 mod objects;
 pub mod reentrant;
+mod retries;
 mod sent_change;
 mod session;
 mod sessions;

@@ -1,9 +1,8 @@
 //! Changes of objects, retried under one idempotency key until their outcome is known.
 
-use fence_protocol::{IDEMPOTENCY_KEY, Invalid};
+use fence_protocol::{FENCING_GUARANTEE, IDEMPOTENCY_KEY, Invalid};
 use reqwest::RequestBuilder;
 
-use crate::objects::of_guard;
 use crate::sent_change::{SentChange, is_outcome_unknown, is_passing};
 use crate::transport::{Endpoint, Failure, Reply};
 use crate::{Error, ids, timing};
@@ -47,6 +46,14 @@ enum WriteStep {
     Retry,
     /// Return the error.
     Fail,
+}
+
+/// Refuses a success that is not of a guard, such as that of any web server at a wrong address.
+pub(crate) fn of_guard(reply: Reply) -> Result<Reply, Failure> {
+    if reply.headers.contains_key(FENCING_GUARANTEE) {
+        return Ok(reply);
+    }
+    Err(reply.foreign("it has no Fencing-Guarantee header"))
 }
 
 /// Sends a change, and retries it under `op_id` if no reply arrives. `request` builds each attempt

@@ -16,7 +16,7 @@ use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_N
 use reqwest::{Method, RequestBuilder};
 
 use crate::locks::{CALL_TIMEOUT, ENCODED};
-use crate::object_change::{OBJECT_BYTES_MAX, OpId};
+use crate::object_change::{OBJECT_BYTES_MAX, OpId, of_guard};
 use crate::transport::{Effect, Endpoint, Failure, Reply};
 use crate::{Error, ErrorKind, Fence, object_change};
 
@@ -299,14 +299,6 @@ impl<'a, F: Fence> IntoFuture for PutRequest<'a, F> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
-}
-
-/// Refuses a success that is not of a guard, such as that of any web server at a wrong address.
-pub(crate) fn of_guard(reply: Reply) -> Result<Reply, Failure> {
-    if reply.headers.contains_key(FENCING_GUARANTEE) {
-        return Ok(reply);
-    }
-    Err(reply.foreign("it has no Fencing-Guarantee header"))
 }
 
 fn applied(reply: &Reply) -> Applied {

@@ -11,8 +11,8 @@ use reqwest::Method;
 use serde_json::json;
 
 use crate::clock::{self, Moment};
-use crate::lock_spec::{Retries, WaitTimes};
 use crate::locks::CALL_TIMEOUT;
+use crate::retries::{Retries, WaitTimes};
 use crate::sent_change::{self, SentChange, is_outcome_unknown, is_passing};
 use crate::transport::{Effect, Endpoint, Failure};
 use crate::wait_observer::{Unobserved, WaitObserver};

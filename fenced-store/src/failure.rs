@@ -8,8 +8,7 @@ use http::header::ETAG;
 use service_kit::problem::Reject;
 
 use crate::etag::ETag;
-use crate::stores::contract::{FenceOutcome, StoreError};
-use crate::stores::once::First;
+use crate::stores::contract::{FenceOutcome, First, StoreError};
 use crate::verdict::{Fence, Mark};
 
 /// A request, for refusals and log lines.

@@ -15,17 +15,8 @@ use service_kit::problem::Reject;
 
 use crate::credible;
 use crate::key::ObjectKey;
-use crate::rules::{Protection, Resource, Rules};
+use crate::rules::{Intent, Protection, Resource, Rules};
 use crate::verdict::Fence;
-
-/// Access that a request needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Intent {
-    /// Reads the resource.
-    Read,
-    /// Changes the resource.
-    Write,
-}
 
 /// Settings that the header is checked against.
 #[derive(Debug)]

@@ -13,14 +13,15 @@ use service_kit::problem::Reject;
 use service_kit::{Kit, clock, trace};
 
 use crate::counters::Counters;
-use crate::fencing::{FencingPolicy, Intent};
+use crate::fencing::FencingPolicy;
 use crate::key::ObjectKey;
 use crate::observe::Observer;
 use crate::refusals::{Refusals, Refused};
 use crate::report::Reporter;
-use crate::rules::{Protection, Resource};
-use crate::stores::contract::{Effect, FenceOutcome, FenceStore, Fences, Operation, StoreError};
-use crate::stores::once::{First, Once};
+use crate::rules::{Intent, Protection, Resource};
+use crate::stores::contract::{
+    Effect, FenceOutcome, FenceStore, Fences, First, Once, Operation, StoreError,
+};
 use crate::stores::report::StoreReport;
 use crate::verdict::{Fence, Mark};
 

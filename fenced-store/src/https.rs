@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use http::Uri;
 use hyper_rustls::{HttpsConnectorBuilder, MaybeHttpsStream};
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -14,7 +15,17 @@ use tower::BoxError;
 use tower::timeout::Timeout;
 use tower::util::BoxCloneSyncService;
 
-use crate::doors::http_proxy::UpstreamHttp;
+/// Version of HTTP towards the datastore.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum UpstreamHttp {
+    /// HTTP/1.1.
+    #[default]
+    H1,
+    /// HTTP/2, without TLS too.
+    H2,
+    /// HTTP/2 if an https:// datastore chooses it, otherwise HTTP/1.1.
+    Auto,
+}
 
 /// Makes the connections of an HTTP client.
 pub(crate) type Connector =

@@ -14,8 +14,7 @@ use hyper_util::rt::{TokioExecutor, TokioTimer};
 use service_kit::tls::ServerUrl;
 use service_kit::trace;
 
-use crate::doors::http_proxy::UpstreamHttp;
-use crate::https::{Connector, Https};
+use crate::https::{Connector, Https, UpstreamHttp};
 
 /// Time limit of a lock server's reply.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);

@@ -35,7 +35,6 @@ use clap::ValueEnum;
 use fence_protocol::{Invalid, LockName};
 use http::Method;
 
-use crate::fencing::Intent;
 use crate::key::ObjectKey;
 
 #[cfg(any(test, fuzzing))]
@@ -53,6 +52,15 @@ use methods::Methods;
 pub(crate) use methods::{METHODS, is_safe};
 use pattern::Pattern;
 use target::{Part, Target};
+
+/// Access that a request needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// Reads the resource.
+    Read,
+    /// Changes the resource.
+    Write,
+}
 
 /// Object of a request.
 #[derive(Clone, Copy, Debug)]

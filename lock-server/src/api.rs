@@ -37,7 +37,7 @@ pub(crate) use guards::READS_MAX as GUARD_READS_MAX;
 
 use crate::counters::{Counters, Operation};
 use crate::events::Events;
-use crate::grants::after_grant::Seals;
+use crate::grants::Grants;
 use crate::guards::revoke::Unsealed;
 use crate::guards::sealer::Sealer;
 use crate::prefixes::Prefixes;
@@ -51,7 +51,7 @@ pub(crate) struct Service {
     pub(crate) events: Events,
     pub(crate) signer: Signer,
     pub(crate) sealer: Sealer,
-    pub(crate) seals: Seals,
+    pub(crate) grants: Arc<Grants>,
     pub(crate) revoke_unsealed: Unsealed,
     pub(crate) guard_reads: Semaphore,
     /// In milliseconds.

@@ -18,6 +18,7 @@ use crate::counters::Counters;
 use crate::engines::guarantee::guarantee;
 use crate::engines::open::OpenError;
 use crate::events::Events;
+use crate::grants::Grants;
 use crate::grants::after_grant::Seals;
 use crate::guards::sealer::Sealer;
 use crate::signer::Signer;
@@ -113,7 +114,11 @@ pub async fn router(
     let sealer = sealer.map_err(StartError::Guards)?;
     let operational = operational_routes(kit, signer.namespace(), signer.keys());
     let service = Service {
-        seals: Seals::start(settings.seal, sealer.clone(), store.clone(), kit),
+        grants: Arc::new(Grants {
+            store: store.clone(),
+            seals: Seals::start(settings.seal, sealer.clone(), store.clone(), kit),
+            kit: kit.clone(),
+        }),
         store,
         events,
         signer,

@@ -7,7 +7,7 @@
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `op.rs` | a request: its records, its decision, its answer |
+//! | `op.rs` | a request: its records, its decision, its reply |
 //! | `core.rs` | what is known; decides a batch, settles its commit |
 //! | `core/in_flight.rs` | batches that are under way, and what waits for them |
 //! | `core/writes.rs` | records as they are written |
@@ -15,17 +15,17 @@
 //! | `turn.rs` | what one turn of the event loop brings, decided together |
 //! | `requests.rs` | the requests of the API |
 //! | `draft.rs` | sorts requests that touch the same records into groups |
-//! | `pending.rs` | grants that the engine has to confirm before their callers get them |
-//! | `waiters.rs` | who waits for which answer |
+//! | `decided.rs` | time and tokens of a decision, in replies |
+//! | `waiting.rs`, `waiters.rs` | an acquire with its callers, and all that wait |
 //! | `stored.rs` | records as bytes |
 //! | `shown.rs` | reads that decide nothing, where servers share the records |
 //! | `background.rs` | time-outs and expiry, messages of other servers, their liveness |
 
 mod background;
 mod core;
+mod decided;
 mod draft;
 mod op;
-mod pending;
 mod requests;
 mod shown;
 mod stored;
@@ -33,6 +33,7 @@ mod stored;
 mod tests;
 mod turn;
 mod waiters;
+mod waiting;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -54,9 +55,9 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
 use self::core::{Core, Flight};
-use self::op::{Call, Tokens};
-use self::pending::PendingGrant;
-use self::waiters::{Answered, Waiting};
+use self::decided::Tokens;
+use self::op::{Call, PendingGrant};
+use self::waiting::{Answered, Waiting};
 use crate::engines::contract::{Batch, Committed, Key, RecordStore, ServerId};
 use crate::store::figures::{StoreTimes, show_held};
 use crate::store::report::{Report, report_waiting};
@@ -428,10 +429,10 @@ impl DriverInner {
 
     /// Withdraws the request of a caller that has disconnected.
     fn withdraw(self: &Arc<Self>, lock: &LockName, lease_id: LeaseId) {
-        let withdraw = self.state().core.waiters.leave(lock, lease_id);
-        if let Some(withdraw) = withdraw {
+        let left = self.state().core.waiters.leave(lock, lease_id);
+        if let Some(left) = left {
             // If the store has failed, nothing is in a queue any more.
-            let _ = self.submit(Box::new(withdraw));
+            let _ = self.submit(Box::new(op::Withdraw::from(left)));
         }
     }
 }

@@ -7,9 +7,8 @@ use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Token};
 use fenced_store::stores::contract::{
-    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Operation, StoreError,
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
 };
-use fenced_store::stores::once::Once;
 use fenced_store::stores::report::StoreReport;
 use fenced_store::verdict::{Fence, Mark};
 

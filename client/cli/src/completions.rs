@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use clap::{CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
-use crate::cli::Cli;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::emit;
 
@@ -41,9 +40,10 @@ enum Program {
 }
 
 impl Program {
-    fn command(self) -> clap::Command {
+    /// The command line; `fence` is that of this program.
+    fn command(self, fence: &clap::Command) -> clap::Command {
         match self {
-            Self::Fence => Cli::command(),
+            Self::Fence => fence.clone(),
             Self::LockServer => lock_server::config::Config::command(),
             Self::FencedStore => fenced_store::config::Config::command(),
         }
@@ -51,8 +51,8 @@ impl Program {
 }
 
 /// Prints the completions; returns the exit code.
-pub(crate) fn completions(args: &Args) -> Result<u8, Failure> {
-    let mut command = args.program.command();
+pub(crate) fn completions(args: &Args, fence: &clap::Command) -> Result<u8, Failure> {
+    let mut command = args.program.command(fence);
     let name = command.get_name().to_owned();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, name, &mut script);
@@ -61,10 +61,10 @@ pub(crate) fn completions(args: &Args) -> Result<u8, Failure> {
 }
 
 /// Writes a page for every program and subcommand; returns the exit code.
-pub(crate) fn man(args: &Man) -> Result<u8, Failure> {
+pub(crate) fn man(args: &Man, fence: &clap::Command) -> Result<u8, Failure> {
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| {
         let mut programs = Program::value_variants().iter();
-        programs.try_for_each(|program| clap_mangen::generate_to(program.command(), &args.dir))
+        programs.try_for_each(|program| clap_mangen::generate_to(program.command(fence), &args.dir))
     });
     let failed = |error| Failure::internal(format!("{}: {error}", args.dir.display()));
     written.map_err(failed)?;

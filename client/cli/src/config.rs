@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, Subcommand};
+use clap::{Parser, Subcommand};
 use service_kit::config::report::SettingsReport;
 
 use crate::Settings;
-use crate::cli::{Cli, Parsed};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Output, say};
 
@@ -50,13 +49,13 @@ struct Of {
 /// A command that has no flags but those of every command.
 const USUAL: [&str; 2] = ["lock", "show"];
 
-/// Reports the settings; returns the exit code.
-pub(crate) fn config(args: Args) -> Result<u8, Failure> {
+/// Reports the settings of the command line `P`; returns the exit code.
+pub(crate) fn config<P: Parser>(args: Args) -> Result<u8, Failure> {
     let (of, is_shown) = match args.action {
         Action::Check(of) => (of, false),
         Action::Show(of) => (of, true),
     };
-    let report = of.report()?;
+    let report = of.report::<P>()?;
     if is_shown {
         of.output.print(&report, SettingsReport::table)?;
     }
@@ -67,10 +66,10 @@ pub(crate) fn config(args: Args) -> Result<u8, Failure> {
 }
 
 impl Of {
-    fn report(&self) -> Result<SettingsReport, Failure> {
+    fn report<P: Parser>(&self) -> Result<SettingsReport, Failure> {
         let named: Vec<&str> = self.command.iter().map(String::as_str).collect();
         let path = if named.is_empty() { &USUAL[..] } else { &named[..] };
-        let mut command = &Cli::command();
+        let mut command = &P::command();
         for name in path {
             let next = command.find_subcommand(name);
             command =
@@ -86,7 +85,7 @@ impl Of {
         if let Some(file) = &self.config {
             words.extend(["--config".into(), file.into()]);
         }
-        let read = SettingsReport::read::<Parsed>("FENCE", path, &words, &Settings);
+        let read = SettingsReport::read::<P>("FENCE", path, &words, &Settings);
         read.map_err(|error| Failure::usage(error.to_string()))
     }
 }

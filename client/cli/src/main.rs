@@ -24,12 +24,12 @@ mod waiting;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use fence_terminal::output::{self, Format};
 use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at, parse_flags};
 use service_kit::telemetry::{self, LogFormat};
 
-use crate::cli::{Command, Parsed};
+use crate::cli::{Cli, Command, Parsed};
 use fence_terminal::exit::{Failure, code};
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
@@ -144,9 +144,9 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Bench(args) => fence_demos::bench::bench(args).await,
         #[cfg(feature = "servers")]
         Command::Demo(args) => fence_demos::demo::demo(args).await,
-        Command::Config(args) => config::config(args),
-        Command::Completions(args) => completions::completions(&args),
-        Command::Man(args) => completions::man(&args),
+        Command::Config(args) => config::config::<Parsed>(args),
+        Command::Completions(args) => completions::completions(&args, &Cli::command()),
+        Command::Man(args) => completions::man(&args, &Cli::command()),
         #[cfg(feature = "servers")]
         Command::Internal(_) => Err(Failure::internal("a role was not started at once")),
         Command::JobHelper(helper) => run::helper::start(helper),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fence_protocol::Code;
 
 use crate::clock::Moment;
-use crate::lock_spec::{Retries, WaitTimes};
+use crate::retries::{Retries, WaitTimes};
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
 

@@ -8,13 +8,12 @@ use fence_protocol::wire::session::{SessionReply, SessionRequest};
 use fence_protocol::{SessionId, Ttl};
 use tokio::runtime::Handle;
 
-use super::Session;
-use super::heartbeat;
 use super::state::SessionState;
+use super::{Session, heartbeat};
 use crate::clock::{self, Moment};
 use crate::limits::{Hold, Limits};
-use crate::lock_spec::{Retries, WaitTimes};
 use crate::locks::CALL_TIMEOUT;
+use crate::retries::{Retries, WaitTimes};
 use crate::timing::{self, Window};
 use crate::transport::Effect;
 use crate::trust::Trust;

@@ -12,7 +12,8 @@ use serde_json::Value;
 use super::{ENDED, LeaseSet, Session, SessionLease};
 use crate::acquire::grant::{self, Group};
 use crate::clock::{self, Moment};
-use crate::lock_spec::{Spec, Takeover, WaitTimes, no_takeover_of, permits};
+use crate::lock_spec::{Spec, Takeover, no_takeover_of, permits};
+use crate::retries::WaitTimes;
 use crate::{Error, ErrorKind};
 
 /// Most locks that one call acquires.

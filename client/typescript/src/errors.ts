@@ -1,5 +1,15 @@
 /** Errors of the SDK. The class says what the caller should do; the message says what happened. */
-import type { Problem } from "./problem.js";
+
+/** A problem body as the server sent it; members that only some codes have are `unknown`. */
+export interface Problem {
+  readonly [member: string]: unknown;
+  readonly code: string;
+  readonly status: number;
+  readonly detail: string;
+  readonly hint?: string;
+  readonly retryable?: boolean;
+  readonly request_id?: string;
+}
 
 /** Classes of errors, by what the caller should do. */
 export type ErrorKind =

@@ -35,7 +35,6 @@ export type { LeaseOptions, LockOptions, WaitOptions } from "./lock-spec.js";
 export { type CallOptions, Locks } from "./locks.js";
 export type { Log } from "./log.js";
 export { type Applied, Objects, type PutOptions, type StoredObject } from "./objects.js";
-export type { Problem } from "./problem.js";
 export type { QueuePosition } from "./queue-position.js";
 export { ReentrantLock } from "./reentrant.js";
 export { type LockAllOptions, Session, type SessionLockOptions, type Wish } from "./session.js";

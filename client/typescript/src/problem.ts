@@ -10,21 +10,11 @@ import {
   LeaseLostError,
   OutcomeUnknownError,
   PreconditionError,
+  type Problem,
   StaleError,
   TakeoverRefusedError,
   UnavailableError,
 } from "./errors.js";
-
-/** A problem body as the server sent it; members that only some codes have are `unknown`. */
-export interface Problem {
-  readonly [member: string]: unknown;
-  readonly code: string;
-  readonly status: number;
-  readonly detail: string;
-  readonly hint?: string;
-  readonly retryable?: boolean;
-  readonly request_id?: string;
-}
 
 const END_REASONS = ["expired", "superseded", "released", "revoked", "session-ended"];
 

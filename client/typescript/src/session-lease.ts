@@ -19,14 +19,14 @@ import type { LeaseReply } from "./wire.js";
  */
 export class SessionLease implements Fence, Holding, AsyncDisposable {
   readonly #grant: LeaseReply;
-  readonly #state: SessionState;
+  readonly #state: SessionState<SessionLease>;
   readonly #controller = new AbortController();
   readonly #ended = new AbortController();
   #over: LostReason | null = null;
   #isReleased = false;
 
   /** @internal */
-  constructor(state: SessionState, grant: LeaseReply) {
+  constructor(state: SessionState<SessionLease>, grant: LeaseReply) {
     this.#grant = grant;
     this.#state = state;
     state.hold(this);

@@ -1,13 +1,19 @@
 /** The state that a session shares with its leases. */
+import type { LostReason } from "./errors.js";
 import type { GrantContext } from "./grants.js";
 import type { WorkEnd } from "./late-release.js";
 import { type ExpectedCount, LeaseCount } from "./session-count.js";
-import type { SessionLease } from "./session-lease.js";
 import type { Trust } from "./trust.js";
 
+/** A lease that ends with its session. */
+export interface SessionBound {
+  /** Records that it has ended. */
+  lose(why: LostReason): void;
+}
+
 /** The trust in a session, and its leases. */
-export class SessionState {
-  readonly leases = new Set<SessionLease>();
+export class SessionState<Held extends SessionBound> {
+  readonly leases = new Set<Held>();
   readonly #count = new LeaseCount();
   #waits = 0;
   #workEnd: WorkEnd | null = null;
@@ -29,14 +35,14 @@ export class SessionState {
   }
 
   /** Adds a lease. */
-  hold(lease: SessionLease): void {
+  hold(lease: Held): void {
     this.leases.add(lease);
     this.#workEnd = null;
     this.#count.change();
   }
 
   /** Removes a lease that was released or has ended. */
-  letGo(lease: SessionLease): void {
+  letGo(lease: Held): void {
     const wasHeld = this.leases.delete(lease);
     if (wasHeld && this.leases.size === 0 && this.#waits === 0) {
       this.#workEnd = this.trust.workEnd();
@@ -72,7 +78,7 @@ export class SessionState {
   }
 
   /** Probes each lease by `isLive`; if all are live, the difference is explained. */
-  async probe(isLive: (lease: SessionLease) => Promise<boolean>): Promise<void> {
+  async probe(isLive: (lease: Held) => Promise<boolean>): Promise<void> {
     const seen = this.#count.last();
     let areAllLive = true;
     for (const lease of [...this.leases]) areAllLive = (await isLive(lease)) && areAllLive;

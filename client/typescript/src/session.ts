@@ -51,7 +51,7 @@ export type SessionLockOptions = Omit<
 export class Session implements AsyncDisposable {
   readonly #context: BeginContext;
   readonly #identity: Identity;
-  readonly #state: SessionState;
+  readonly #state: SessionState<SessionLease>;
   readonly #heartbeat = new AbortController();
   #isEnded = false;
 
@@ -76,7 +76,7 @@ export class Session implements AsyncDisposable {
       options.onWarning,
       context.log,
     );
-    this.#state = new SessionState(context, id, owner, options.ttlMs, trust);
+    this.#state = new SessionState<SessionLease>(context, id, owner, options.ttlMs, trust);
     this.#state.onMismatch = () => void this.#probe();
     void keepExtending(new Heartbeat(context, this.#state), this.#heartbeat.signal);
   }
@@ -255,9 +255,9 @@ export function checkWishes(wishes: readonly Wish[]): LockWish[] {
 class Heartbeat implements Extension {
   readonly name = "a heartbeat";
   readonly #context: BeginContext;
-  readonly #state: SessionState;
+  readonly #state: SessionState<SessionLease>;
 
-  constructor(context: BeginContext, state: SessionState) {
+  constructor(context: BeginContext, state: SessionState<SessionLease>) {
     this.#context = context;
     this.#state = state;
   }

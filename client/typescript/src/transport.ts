@@ -14,7 +14,7 @@ import {
   OutcomeUnknownError,
   UnavailableError,
 } from "./errors.js";
-import { errorOf, parseProblem, type Problem } from "./problem.js";
+import { errorOf, parseProblem } from "./problem.js";
 import { parseServerUrl, type ServerUrl } from "./server-url.js";
 
 /** Longest JSON body that is read, in bytes. */

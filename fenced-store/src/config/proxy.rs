@@ -11,8 +11,9 @@ use service_kit::tls::ServerUrl;
 
 use super::{ElectionFlags, ReportFlags};
 use crate::doors::http_proxy::{
-    PathKey, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
+    PathKey, Upstream, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
 };
+use crate::https::UpstreamHttp;
 
 /// Reverse proxy before an HTTP datastore, in place of a store.
 #[derive(Clone, Debug, Args)]

@@ -34,20 +34,22 @@ pub mod lane;
 #[cfg(test)]
 mod lane_model;
 mod lanes;
+mod leadership;
 mod path_key;
 mod received;
 mod second_name;
+mod sender;
 mod service;
 mod term;
 mod ticket;
 mod upstream;
 
-pub use election::ElectionOptions;
 pub use handler::Proxy;
 pub use path_key::PathKey;
 pub use service::LaneService;
 pub use upstream::{
-    LaneState, Upstream, UpstreamHttp, UpstreamTlsFlags, error_status, probe_folder, upstream_url,
+    ElectionOptions, LaneState, Upstream, UpstreamTlsFlags, error_status, probe_folder,
+    upstream_url,
 };
 
 /// A state that cannot be used.

@@ -37,6 +37,7 @@ mod frames;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod late_token;
+mod login;
 mod probe;
 mod refusal;
 mod registry;
@@ -61,6 +62,14 @@ pub use upstream::Upstream;
 const LINGER: Duration = Duration::from_secs(2);
 /// Label in observe mode's counts where a whole connection is meant, and no rule.
 const CONNECTION: &str = "connection";
+
+/// State of one thread of the port.
+#[derive(Debug)]
+struct PortThread {
+    port: Arc<Port>,
+    /// The thread's own connections to the registry: no wake-ups between threads.
+    registry: Registry,
+}
 
 /// Settings of the port.
 #[derive(Clone, Debug)]

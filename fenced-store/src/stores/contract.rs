@@ -25,7 +25,6 @@ use fence_protocol::{LockName, Token};
 
 use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
-use crate::stores::once::{First, Once};
 use crate::stores::report::StoreReport;
 use crate::verdict::{Fence, Mark};
 
@@ -335,5 +334,35 @@ pub enum StoreError {
         lock: LockName,
         /// Time after which to retry, in milliseconds.
         retry_ms: u64,
+    },
+}
+
+/// Name of an operation, and a digest of its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Once {
+    pub(super) scope: String,
+    pub(super) id: String,
+    pub(super) digest: String,
+}
+
+/// Outcome of an operation's first attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum First {
+    /// Wrote the object.
+    Stored {
+        /// `true` if there was no object before.
+        created: bool,
+        /// Tag that the write gave it.
+        etag: ETag,
+    },
+    /// Removed the object.
+    Deleted {
+        /// `true` if there was an object.
+        existed: bool,
+    },
+    /// The condition did not hold.
+    PreconditionFailed {
+        /// Tag of the object at that time; `None` if there was none.
+        etag: Option<ETag>,
     },
 }

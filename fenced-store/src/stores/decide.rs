@@ -122,7 +122,7 @@ mod tests {
     fn a_name_is_looked_up_between_fence_and_condition() {
         let held = Some(mark(34, 1));
         let delete = delete(Condition::Exists);
-        let first = crate::stores::once::First::Deleted { existed: true };
+        let first = crate::stores::contract::First::Deleted { existed: true };
         let same = || Some(EarlierOperation::Same(first.clone()));
         let ask = |token, known| decide(Some(&fence(token, 1)), held, Some(&delete), None, known);
         let repeated = |token| FenceOutcome::Repeated {

@@ -10,10 +10,10 @@ use proptest::test_runner::{Config, TestRunner};
 use bytes::Bytes;
 use fence_protocol::LockName;
 
+use super::contract::Once;
 use super::contract::*;
 use super::embedded::EmbeddedStore;
 use super::memory::MemoryStore;
-use super::once::Once;
 use super::open::{StoreUrl, open};
 use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;

@@ -14,9 +14,8 @@ use service_kit::health::Health;
 use super::commit::marks::Highest;
 use super::commit::{Committer, FolderError, marks};
 use super::contract::{
-    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Operation, StoreError,
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
 };
-use super::once::Once;
 use super::probe;
 use super::report::{Shown, StoreReport};
 use crate::verdict::{Fence, Mark};

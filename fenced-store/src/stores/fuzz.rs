@@ -2,7 +2,7 @@
 
 use fence_protocol::{LeaseId, LockName, Token};
 
-use super::once::First;
+use super::contract::First;
 use super::redis::fuzz as redis_store;
 use crate::etag::{Condition, ETag};
 use crate::verdict::{Fence, Mark};

@@ -10,10 +10,11 @@ use fence_protocol::{LockName, Token};
 use service_kit::Kit;
 
 use super::contract::{
-    Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Object, Operation, StoreError,
+    Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, First, Object, Once,
+    Operation, StoreError,
 };
 use super::decide::{Decision, decide};
-use super::once::{EarlierOperation, First, Once};
+use super::once::EarlierOperation;
 use super::probe;
 use super::report::{Shown, StoreReport};
 use crate::key::ObjectKey;

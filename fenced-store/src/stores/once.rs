@@ -8,7 +8,7 @@
 use fence_protocol::LockName;
 use sha2::{Digest, Sha256};
 
-use super::contract::{Effect, FenceOutcome, Operation};
+use super::contract::{Effect, FenceOutcome, First, Once, Operation};
 use crate::etag::{Condition, ETag};
 use crate::key::ObjectKey;
 
@@ -16,14 +16,6 @@ use crate::key::ObjectKey;
 const OF_A_LOCK: usize = 64;
 /// Maximum number of stored outcomes of all operations without a lock.
 const OF_THE_OPEN: usize = 4096;
-
-/// Name of an operation, and a digest of its content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Once {
-    scope: String,
-    id: String,
-    digest: String,
-}
 
 impl Once {
     /// Makes `id` the name of `operation` among those of `lock`; without a lock, among those of its
@@ -83,28 +75,6 @@ pub(super) enum EarlierOperation {
     Same(First),
     /// Another operation.
     Other,
-}
-
-/// Outcome of an operation's first attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum First {
-    /// Wrote the object.
-    Stored {
-        /// `true` if there was no object before.
-        created: bool,
-        /// Tag that the write gave it.
-        etag: ETag,
-    },
-    /// Removed the object.
-    Deleted {
-        /// `true` if there was an object.
-        existed: bool,
-    },
-    /// The condition did not hold.
-    PreconditionFailed {
-        /// Tag of the object at that time; `None` if there was none.
-        etag: Option<ETag>,
-    },
 }
 
 impl First {

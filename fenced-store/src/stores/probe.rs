@@ -152,8 +152,8 @@ mod tests {
 
     use super::super::memory::MemoryStore;
     use super::*;
+    use crate::stores::contract::Once;
     use crate::stores::contract::{FenceList, FenceQuery, Fences, StoreError};
-    use crate::stores::once::Once;
     use crate::stores::report::StoreReport;
 
     /// Compares, yields, and only then writes: two steps instead of one.

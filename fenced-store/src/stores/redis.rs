@@ -18,9 +18,8 @@ use redis_link::{LinkError, LinkOptions, LinkState, RedisLink, RedisTarget};
 use service_kit::Kit;
 
 use super::contract::{
-    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Operation, StoreError,
+    FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
 };
-use super::once::Once;
 use super::report::StoreReport;
 use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};

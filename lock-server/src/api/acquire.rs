@@ -10,7 +10,6 @@ use service_kit::problem::{ApiJson, ApiPath, Reject};
 
 use super::{Service, error, metadata, others, sessions};
 use crate::counters::Operation;
-use crate::grants::sealed;
 use crate::grants::sealed::Refused;
 use crate::grants::undelivered::Undelivered;
 use crate::store::{Acquire, Grant, LockStore, Mode, StoreError, Takeover};
@@ -45,7 +44,7 @@ pub(super) async fn acquire(
         _ => caller.hold_instead(&lock, acquire.lease_id, counted_ms, made_up)?,
     };
     let mut undelivered = made_up.then(|| {
-        Undelivered::new(service.clone(), vec![lock.clone()], acquire.lease_id, counted_ms)
+        Undelivered::new(service.grants.clone(), vec![lock.clone()], acquire.lease_id, counted_ms)
     });
     let wait_ms = acquire.wait_ms;
     let answer = asked(service.store.clone(), caller, acquire);
@@ -132,7 +131,7 @@ async fn finish_one(
     result: Result<Result<Grant, StoreError>, Reject>,
 ) -> Result<Grant, Refused> {
     let result = match result {
-        Ok(result) => sealed::one(&service, &lock, session, result).await,
+        Ok(result) => service.grants.one(&lock, session, result).await,
         Err(reject) => Err(Refused::Forbidden(reject)),
     };
     holds.account(|_| result.as_ref().map(|grant| grant.remaining_ms));
@@ -296,7 +295,7 @@ fn takeover(request: &AcquireRequest) -> Result<Takeover, Reject> {
 }
 
 /// Refuses a `min_token` above every token that a guard can have seen: it would use up the tokens
-// that are left.
+/// that are left.
 pub(super) fn check_min_token(service: &Service, min_token: Option<Token>) -> Result<(), String> {
     let ceiling = tokens::min_token_ceiling(0, service.kit.clock.wall_ms());
     match min_token {

@@ -13,7 +13,6 @@ use service_kit::problem::{ApiJson, Reject};
 use super::acquire::{self, Holds, answered};
 use super::{Service, error, metadata};
 use crate::counters::Operation;
-use crate::grants::sealed;
 use crate::grants::sealed::Refused;
 use crate::grants::undelivered::Undelivered;
 use crate::store::{Acquire, Grant, StoreError, Takeover};
@@ -47,7 +46,12 @@ pub(super) async fn acquire_all(
     let holds = hold(&caller, &parts, made_up)?;
     let lives_ms = parts.iter().map(|part| part.ttl.ms().saturating_add(part.wait_ms)).max();
     let mut undelivered = made_up.then(|| {
-        Undelivered::new(service.clone(), locks.clone(), lease_id, lives_ms.unwrap_or_default())
+        Undelivered::new(
+            service.grants.clone(),
+            locks.clone(),
+            lease_id,
+            lives_ms.unwrap_or_default(),
+        )
     });
     let store = service.store.clone();
     let answer = async move { store.acquire_all(parts).await };
@@ -81,7 +85,7 @@ async fn finish_all(
     session: Option<SessionId>,
     result: Result<Vec<Grant>, StoreError>,
 ) -> Result<Vec<Grant>, Refused> {
-    let result = sealed::all(&service, &locks, session, result).await;
+    let result = service.grants.all(&locks, session, result).await;
     account(&mut holds, &result);
     result
 }

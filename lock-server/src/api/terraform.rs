@@ -77,7 +77,7 @@ async fn acquire(
     };
     info.check()?;
     let lease_id = lease_of_lock_id(&info.id)?;
-    if !service.seals.is_required(&lock) {
+    if !service.grants.seals.is_required(&lock) {
         let detail = format!(
             "lock {lock} is not sealed at a guard when it is granted, so no guard would take its \
              state"

@@ -17,9 +17,9 @@ use lease::{Delivery, Due, Machine, Record, Related, Session, place_name};
 
 use self::in_flight::InFlight;
 use self::versions::Versions;
+use super::decided::{Decided, Lift};
 use super::draft::{Decisions, Draft, Items};
-use super::op::{Asking, Decided, Lift, Op, look_at};
-use super::pending::PendingGrant;
+use super::op::{Asking, Op, PendingGrant, look_at, retry};
 use super::stored;
 use super::waiters::Waiters;
 use crate::engines::contract::{
@@ -175,7 +175,7 @@ impl Core {
         self.machine.tick(now_ms);
         if self.is_paused && self.machine.pause_left_ms(now_ms).is_none() {
             self.is_paused = false;
-            let retries = self.waiters.takeovers().filter_map(|waiting| waiting.retry(now_ms));
+            let retries = self.waiters.takeovers().filter_map(|waiting| retry(waiting, now_ms));
             self.pending.extend(retries);
         }
         self.forget_outdated(now_ms);

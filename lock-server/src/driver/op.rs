@@ -1,47 +1,17 @@
 //! A request to the rules: its records, its decision, its reply.
 //!
-//! A request is decided again whenever its commit loses a race, and gets one reply.
+//! A request is decided again whenever its commit loses a race, and gets one reply. A grant that is
+//! committed waits for it while the engine confirms that it is safe.
 
-use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 use fence_protocol::{LeaseId, LockName, Token};
-use lease::{Machine, Reply, lift};
+use lease::{Machine, Reply};
 use tokio::sync::oneshot;
 
-use super::pending::PendingGrant;
-use super::waiters::{Answered, Waiters, Waiting};
-use crate::engines::contract::Key;
+use super::decided::{Decided, Tokens};
+use super::waiters::{Delivered, Waiters};
+use super::waiting::{Answered, Unreceived, Waiting};
+use crate::engines::contract::{Confirmed, Key};
 use crate::store::{Acquire, Grant, StoreError};
-
-/// Distance of the tokens and the time of a batch from those that were decided on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Lift {
-    /// Counter that the batch was decided on.
-    pub(super) counter: u64,
-    pub(super) by: u64,
-    /// Time by which the engine's clock was ahead of the time of the decision, beyond the time that
-    /// passed until the reply, in milliseconds: leases have that much less left.
-    pub(super) late_ms: u64,
-}
-
-/// Time of a decision, by this server's clock and by the store's, and its tokens.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Decided {
-    pub(super) at_ms: u64,
-    pub(super) now_ms: u64,
-    pub(super) lift: Lift,
-    /// Grants of this batch have to be confirmed.
-    pub(super) confirms: bool,
-}
-
-impl Decided {
-    /// Returns the highest token that this batch issues, if it has to be confirmed.
-    pub(super) fn to_confirm(self, grants: &[Grant]) -> Option<Token> {
-        let tokens = grants.iter().map(|grant| grant.token).filter(|_| self.confirms);
-        let taken = tokens.filter(|token| token.get() > self.lift.counter);
-        taken.max().map(|token| lift(token, self.lift.counter, self.lift.by))
-    }
-}
 
 /// Work that remains for a committed request.
 pub(super) enum Remainder {
@@ -55,9 +25,30 @@ pub(super) enum Remainder {
     Ask(Waiting),
 }
 
-impl From<Option<Withdraw>> for Remainder {
-    fn from(withdraw: Option<Withdraw>) -> Self {
-        withdraw.map_or(Self::Nothing, Self::Withdraw)
+impl From<Option<Unreceived>> for Remainder {
+    fn from(unreceived: Option<Unreceived>) -> Self {
+        unreceived.map_or(Self::Nothing, |unreceived| Self::Withdraw(unreceived.into()))
+    }
+}
+
+impl From<Delivered> for Remainder {
+    fn from(delivered: Delivered) -> Self {
+        match delivered {
+            Delivered::Nothing => Self::Nothing,
+            Delivered::Unreceived(unreceived) => Self::Withdraw(unreceived.into()),
+            Delivered::Reply { waiting, answered, unconfirmed } => {
+                reply(waiting, answered, unconfirmed)
+            }
+            Delivered::Ask(waiting) => Self::Ask(waiting),
+        }
+    }
+}
+
+/// Replies at once, or once the engine has confirmed the grants up to `unconfirmed`.
+fn reply(waiting: Waiting, answered: Answered, unconfirmed: Option<Token>) -> Remainder {
+    match unconfirmed.filter(|_| answered.result.is_ok()) {
+        Some(token) => Remainder::Confirm(PendingGrant::grant(token, waiting, answered)),
+        None => waiting.answer(answered).into(),
     }
 }
 
@@ -104,75 +95,6 @@ pub(super) trait Op: Send {
         None
     }
 }
-
-/// A reply with tokens in it.
-pub(super) trait Tokens: Send + 'static {
-    /// Replaces decided tokens by issued ones.
-    fn lift(&mut self, lift: Lift);
-}
-
-/// A refusal names the holder, whose lease may have been granted in the same batch.
-impl Tokens for StoreError {
-    fn lift(&mut self, lift: Lift) {
-        match self {
-            Self::Held { holder, .. } | Self::TakeoverRefused { holder, .. } => {
-                holder.token.lift(lift);
-            }
-            Self::Part { refusal, .. } => refusal.lift(lift),
-            _ => {}
-        }
-    }
-}
-
-impl<T: Tokens> Tokens for Result<T, StoreError> {
-    fn lift(&mut self, lift: Lift) {
-        match self {
-            Ok(value) => value.lift(lift),
-            Err(refusal) => refusal.lift(lift),
-        }
-    }
-}
-
-impl Tokens for Token {
-    fn lift(&mut self, by: Lift) {
-        *self = lift(*self, by.counter, by.by);
-    }
-}
-
-impl Tokens for Grant {
-    fn lift(&mut self, lift: Lift) {
-        self.token.lift(lift);
-        self.remaining_ms = self.remaining_ms.saturating_sub(lift.late_ms);
-    }
-}
-
-impl Tokens for SessionReply {
-    fn lift(&mut self, lift: Lift) {
-        self.expires_in_ms = self.expires_in_ms.saturating_sub(lift.late_ms);
-    }
-}
-
-impl Tokens for EndedReply {
-    fn lift(&mut self, lift: Lift) {
-        self.token.lift(lift);
-    }
-}
-
-impl<T: Tokens> Tokens for Vec<T> {
-    fn lift(&mut self, lift: Lift) {
-        self.iter_mut().for_each(|each| each.lift(lift));
-    }
-}
-
-/// Replies that name no token, or only committed ones.
-macro_rules! without_new_tokens {
-    ($($answer:ty),*) => {
-        $(impl Tokens for $answer {
-            fn lift(&mut self, _: Lift) {}
-        })*
-    };
-}
-without_new_tokens!((), LockReply, LockPage, SessionEndedReply, SessionPage);
 
 /// Creates a request that decides nothing: if the record has changed, it is read.
 pub(super) fn look_at(key: Key) -> (Box<dyn Op>, CallReply<()>) {
@@ -254,6 +176,19 @@ where
         self.lost += 1;
         self.lost
     }
+}
+
+/// Retries the acquire at its queue entry: the grant would be delivered.
+pub(super) fn retry(waiting: &Waiting, now_ms: u64) -> Option<Box<dyn Op>> {
+    let wait_ms = waiting.until_ms.saturating_sub(now_ms);
+    let request = Acquire { wait_ms, ..waiting.parts.first()?.clone() };
+    let session = request.session.map(Key::Session);
+    let keys = std::iter::once(Key::Lock(request.lock.clone())).chain(session).collect();
+    let work = move |machine: &mut Machine, now_ms| {
+        drop(machine.acquire(now_ms, request.clone()));
+        Ok(())
+    };
+    Some(Call::boxed(keys, work).0)
 }
 
 /// An acquire of one lock or of several.
@@ -339,7 +274,7 @@ impl Op for Asking {
         result.lift(decided.lift);
         // Shared: the reply to a request that never waited is not withdrawn.
         let answered = Answered { at_ms: decided.at_ms, result, is_shared: !waiting.waited };
-        waiting.settle(answered, unconfirmed)
+        reply(waiting, answered, unconfirmed)
     }
 
     fn fail(self: Box<Self>, error: StoreError) {
@@ -370,6 +305,53 @@ impl Op for Asking {
     }
 }
 
+/// A reply that waits for the confirmation of a grant.
+pub(super) struct PendingGrant {
+    /// Highest of the tokens.
+    token: Token,
+    reply: Held,
+}
+
+enum Held {
+    /// A grant of this server, which is acknowledged or rolled back.
+    Grant(Waiting, Answered),
+    /// A renewal or a retry, which is decided once the grant is confirmed.
+    Retry(Box<dyn Op>),
+}
+
+impl PendingGrant {
+    pub(super) fn grant(token: Token, waiting: Waiting, answered: Answered) -> Self {
+        Self { token, reply: Held::Grant(waiting, answered) }
+    }
+
+    pub(super) fn retry(token: Token, op: Box<dyn Op>) -> Self {
+        Self { token, reply: Held::Retry(op) }
+    }
+
+    /// Acknowledges the grant, or refuses the request. Returns what is to be decided next.
+    pub(super) fn settle(self, confirmed: &Confirmed) -> Option<Box<dyn Op>> {
+        let is_confirmed = self.token.get() <= confirmed.token;
+        let shortfall = confirmed.shortfall.clone().filter(|_| !is_confirmed);
+        match (self.reply, shortfall) {
+            (Held::Grant(waiting, answered), None) => {
+                waiting.answer(answered).map(|unreceived| boxed(unreceived.into()))
+            }
+            (Held::Grant(waiting, _), Some(shortfall)) => {
+                Withdraw::unconfirmed(waiting, shortfall).map(boxed)
+            }
+            (Held::Retry(op), None) => Some(op),
+            (Held::Retry(op), Some(shortfall)) => {
+                op.fail(StoreError::Unknown(format!("{shortfall}; retry with the same id")));
+                None
+            }
+        }
+    }
+}
+
+fn boxed(withdraw: Withdraw) -> Box<dyn Op> {
+    Box::new(withdraw)
+}
+
 /// A request whose caller has left, or whose grant was not confirmed: it leaves its queues, and its
 /// grants are rolled back.
 pub(super) struct Withdraw {
@@ -384,6 +366,12 @@ pub(super) struct Withdraw {
 struct Unacknowledged {
     waiting: Waiting,
     shortfall: String,
+}
+
+impl From<Unreceived> for Withdraw {
+    fn from(Unreceived { locks, lease_id }: Unreceived) -> Self {
+        Self::new(locks, lease_id)
+    }
 }
 
 impl Withdraw {

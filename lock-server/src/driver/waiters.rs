@@ -6,124 +6,11 @@
 use std::collections::BTreeMap;
 
 use fence_protocol::{LeaseId, LockName, Token};
-use lease::{Delivery, Machine, Record};
-use tokio::sync::oneshot;
+use lease::{Delivery, Record};
 
-use super::op::{Call, Decided, Op, Remainder, Tokens, Withdraw};
-use super::pending::PendingGrant;
-use crate::engines::contract::Key;
+use super::decided::{Decided, Tokens as _};
+use super::waiting::{Answered, Unreceived, Waiting};
 use crate::store::{Acquire, Grant, StoreError, Takeover};
-
-/// Reply to an acquire.
-#[derive(Debug)]
-pub(super) struct Answered {
-    /// Time at which the remaining time was measured, by this server's clock.
-    pub(super) at_ms: u64,
-    pub(super) result: Result<Vec<Grant>, StoreError>,
-    /// Another request got the same reply, or may have.
-    pub(super) is_shared: bool,
-}
-
-/// An acquire with its callers.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    /// At least one; several have one lease id.
-    pub(super) parts: Vec<Acquire>,
-    /// Requested as an acquire of several locks.
-    pub(super) is_several: bool,
-    /// It was in a queue.
-    pub(super) waited: bool,
-    /// Time of the request, by the store's clock.
-    pub(super) since_ms: u64,
-    /// Time-out, by the store's clock.
-    pub(super) until_ms: u64,
-    answers: Vec<oneshot::Sender<Answered>>,
-    /// Its number among all that wait.
-    number: u64,
-}
-
-impl Waiting {
-    pub(super) fn new(
-        parts: Vec<Acquire>,
-        is_several: bool,
-        now_ms: u64,
-    ) -> (Self, oneshot::Receiver<Answered>) {
-        let (answer, reply) = oneshot::channel();
-        let until_ms = now_ms.saturating_add(parts.first().map_or(0, |part| part.wait_ms));
-        let answers = vec![answer];
-        let waiting = Self {
-            parts,
-            is_several,
-            waited: false,
-            since_ms: now_ms,
-            until_ms,
-            answers,
-            number: 0,
-        };
-        (waiting, reply)
-    }
-
-    pub(super) fn key(&self) -> Option<(LockName, LeaseId)> {
-        self.parts.first().map(|part| (part.lock.clone(), part.lease_id))
-    }
-
-    pub(super) fn locks(&self) -> Vec<LockName> {
-        self.parts.iter().map(|part| part.lock.clone()).collect()
-    }
-
-    /// Sets the waiting time of a grant that was found in the record.
-    pub(super) fn add_waited(&self, grants: &mut [Grant], now_ms: u64) {
-        if self.waited {
-            let waited_ms = now_ms.saturating_sub(self.since_ms);
-            grants.iter_mut().for_each(|grant| grant.waited_ms = grant.waited_ms.max(waited_ms));
-        }
-    }
-
-    /// Replies to every caller. Returns the withdrawal of a grant that no caller received.
-    pub(super) fn answer(self, answered: Answered) -> Option<Withdraw> {
-        let Answered { at_ms, result, is_shared } = answered;
-        let is_shared = is_shared || self.answers.len() > 1;
-        let locks = self.locks();
-        let lease_id = self.parts.first()?.lease_id;
-        let mut is_received = false;
-        for answer in self.answers {
-            let answered = Answered { at_ms, result: result.clone(), is_shared };
-            is_received |= answer.send(answered).is_ok();
-        }
-        let is_lost = self.waited && result.is_ok() && !is_received;
-        is_lost.then(|| Withdraw::new(locks, lease_id))
-    }
-
-    /// Retries the acquire at its queue entry: the grant would be delivered.
-    pub(super) fn retry(&self, now_ms: u64) -> Option<Box<dyn Op>> {
-        let wait_ms = self.until_ms.saturating_sub(now_ms);
-        let request = Acquire { wait_ms, ..self.parts.first()?.clone() };
-        let session = request.session.map(Key::Session);
-        let keys = std::iter::once(Key::Lock(request.lock.clone())).chain(session).collect();
-        let work = move |machine: &mut Machine, now_ms| {
-            drop(machine.acquire(now_ms, request.clone()));
-            Ok(())
-        };
-        Some(Call::boxed(keys, work).0)
-    }
-
-    /// Replies that the request was not carried out, or that the outcome is unknown.
-    pub(super) fn refuse(self, error: StoreError) {
-        drop(self.answer(Answered { at_ms: 0, result: Err(error), is_shared: true }));
-    }
-
-    /// Replies at once, or once the engine has confirmed the grants up to `unconfirmed`.
-    pub(super) fn settle(self, answered: Answered, unconfirmed: Option<Token>) -> Remainder {
-        match unconfirmed.filter(|_| answered.result.is_ok()) {
-            Some(token) => Remainder::Confirm(PendingGrant::grant(token, self, answered)),
-            None => self.answer(answered).into(),
-        }
-    }
-
-    fn is_abandoned(&self) -> bool {
-        self.answers.iter().all(oneshot::Sender::is_closed)
-    }
-}
 
 /// Returns whether a waiter was refused because its wait is over.
 fn is_time_out(result: &Result<Vec<Grant>, StoreError>) -> bool {
@@ -135,6 +22,19 @@ fn is_time_out(result: &Result<Vec<Grant>, StoreError>) -> bool {
         refusal,
         StoreError::Held { .. } | StoreError::Paused { .. } | StoreError::Unavailable(_)
     )
+}
+
+/// A delivery to the waiters of a request.
+#[derive(Debug)]
+pub(super) enum Delivered {
+    /// No caller is to get it, and it grants nothing.
+    Nothing,
+    /// No caller is to get its grants.
+    Unreceived(Unreceived),
+    /// These callers get it, once the engine has confirmed the grants up to `unconfirmed`.
+    Reply { waiting: Waiting, answered: Answered, unconfirmed: Option<Token> },
+    /// Its wait is not over: it is decided anew.
+    Ask(Waiting),
 }
 
 /// The waiting requests of this server, in an order that a simulation repeats.
@@ -152,7 +52,7 @@ pub(super) struct Waiters {
 
 impl Waiters {
     /// Adds a request that is in its queues. Returns its withdrawal if its caller has left.
-    pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Withdraw> {
+    pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Unreceived> {
         let key = waiting.key()?;
         waiting.waited = true;
         self.callers += waiting.answers.len();
@@ -172,7 +72,7 @@ impl Waiters {
     }
 
     /// Removes callers that have left. Returns the withdrawal of a request without callers.
-    pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Withdraw> {
+    pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Unreceived> {
         let waiting = self.all.get_mut(&(lock.clone(), lease_id))?;
         let callers = waiting.answers.len();
         waiting.answers.retain(|answer| !answer.is_closed());
@@ -181,7 +81,7 @@ impl Waiters {
             return None;
         }
         let waiting = self.remove(lock, lease_id)?;
-        Some(Withdraw::new(waiting.locks(), lease_id))
+        Some(Unreceived { locks: waiting.locks(), lease_id })
     }
 
     fn remove(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Waiting> {
@@ -199,9 +99,9 @@ impl Waiters {
         Some(waiting)
     }
 
-    /// Replies to the waiters of a delivery. An engine that lost its last writes may bring back a
-    /// queue entry with an earlier time-out: then the request is decided anew.
-    pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Remainder {
+    /// Takes the waiters of a delivery, for their reply. An engine that lost its last writes may
+    /// bring back a queue entry with an earlier time-out: then the request is decided anew.
+    pub(super) fn deliver(&mut self, delivery: Delivery, decided: Decided) -> Delivered {
         let locks = delivery.locks();
         let others = delivery.others.into_iter().map(|(_, grant)| grant);
         let mut result = delivery.result.map(|first| {
@@ -215,13 +115,16 @@ impl Waiters {
         result.lift(decided.lift);
         match self.remove(&delivery.lock, delivery.lease_id) {
             Some(waiting) if waiting.until_ms > decided.now_ms && is_time_out(&result) => {
-                Remainder::Ask(waiting)
+                Delivered::Ask(waiting)
             }
             Some(waiting) => {
                 let answered = Answered { at_ms: decided.at_ms, result, is_shared: false };
-                waiting.settle(answered, unconfirmed)
+                Delivered::Reply { waiting, answered, unconfirmed }
             }
-            None => result.is_ok().then(|| Withdraw::new(locks, delivery.lease_id)).into(),
+            None if result.is_ok() => {
+                Delivered::Unreceived(Unreceived { locks, lease_id: delivery.lease_id })
+            }
+            None => Delivered::Nothing,
         }
     }
 

@@ -9,6 +9,7 @@
 mod acquire;
 mod calls;
 mod counters;
+mod current;
 mod effects;
 mod ending;
 mod init;
@@ -25,6 +26,7 @@ pub mod rules;
 mod run_ids;
 pub mod scripts;
 mod shown;
+mod silence;
 mod url;
 mod verify;
 mod wake;
@@ -44,7 +46,9 @@ use service_kit::tasks::Tasks;
 
 use self::calls::Calls;
 use self::counters::Counters;
-use self::membership::{Current, Driver, Membership};
+use self::current::Current;
+use self::membership::Membership;
+use self::membership::drive::Driver;
 use self::nodes::{Node, Notes};
 use self::queue::Queues;
 use self::rules::{BUCKETS, Members, majority};

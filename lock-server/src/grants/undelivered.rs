@@ -5,8 +5,8 @@ use std::sync::Arc;
 use fence_protocol::{LeaseId, LockName};
 use futures_util::future::join_all;
 
+use super::Grants;
 use super::returned::return_lease;
-use crate::api::Service;
 
 /// Shortest life to assume for a requested lease, in milliseconds: a lease of a session lives as
 /// long as the session, and no heartbeat succeeds while the store is unreachable.
@@ -16,7 +16,7 @@ const LIVES_MS_MIN: u64 = 60_000;
 /// up before it receives the id or receives an unknown outcome: it cannot retry with the id.
 #[derive(Debug)]
 pub(crate) struct Undelivered {
-    service: Arc<Service>,
+    grants: Arc<Grants>,
     /// Empty once the reply is delivered.
     locks: Vec<LockName>,
     lease_id: LeaseId,
@@ -26,12 +26,12 @@ pub(crate) struct Undelivered {
 impl Undelivered {
     /// Watches a request whose leases expire within `lives_ms`, unless they belong to a session.
     pub(crate) fn new(
-        service: Arc<Service>,
+        grants: Arc<Grants>,
         locks: Vec<LockName>,
         lease_id: LeaseId,
         lives_ms: u64,
     ) -> Self {
-        Self { service, locks, lease_id, lives_ms: lives_ms.max(LIVES_MS_MIN) }
+        Self { grants, locks, lease_id, lives_ms: lives_ms.max(LIVES_MS_MIN) }
     }
 
     /// Records that the client receives the reply: the leases are its own.
@@ -48,11 +48,11 @@ impl Drop for Undelivered {
         }
         let lease_id = self.lease_id;
         let lives_ms = self.lives_ms;
-        let service = self.service.clone();
-        self.service.kit.tasks.spawn(async move {
+        let grants = self.grants.clone();
+        self.grants.kit.tasks.spawn(async move {
             let returned = locks
                 .iter()
-                .map(|lock| return_lease(&*service.store, &service.kit, lock, lease_id, lives_ms));
+                .map(|lock| return_lease(&*grants.store, &grants.kit, lock, lease_id, lives_ms));
             join_all(returned).await;
         });
     }

@@ -9,8 +9,9 @@ use bytes::Bytes;
 use fence_protocol::{LeaseId, LockName, Token};
 use fenced_store::etag::{Condition, ETag};
 use fenced_store::key::ObjectKey;
-use fenced_store::stores::contract::{Effect, FenceOutcome, FenceStore, Object, Operation};
-use fenced_store::stores::once::{First, Once};
+use fenced_store::stores::contract::{
+    Effect, FenceOutcome, FenceStore, First, Object, Once, Operation,
+};
 use fenced_store::verdict::{Fence, Mark};
 
 mod data;

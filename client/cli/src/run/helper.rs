@@ -13,7 +13,7 @@ use rustix::io::FdFlags;
 use rustix::process::{Pid, Signal};
 
 use super::progress::Reports;
-use super::{terminal, watcher};
+use super::watcher;
 use fence_terminal::exit::{Failure, code};
 
 /// Variables with which a service manager names the process that its watchdog
@@ -62,13 +62,18 @@ pub(super) fn terminal_arguments(group: Pid) -> [OsString; 3] {
     ["job-helper".into(), "--terminal-to".into(), group.into()]
 }
 
+/// Opens the controlling terminal.
+pub(super) fn open_terminal() -> io::Result<File> {
+    File::options().read(true).write(true).open("/dev/tty")
+}
+
 /// Does it. Comes back only where it fails, after giving the terminal away, or as a watcher.
 pub(crate) fn start(args: Args) -> Result<u8, Failure> {
     if args.watch {
         return watcher::watch();
     }
     if let Some(group) = args.terminal_to.and_then(Pid::from_raw) {
-        let given = terminal::open().and_then(|device| {
+        let given = open_terminal().and_then(|device| {
             rustix::termios::tcsetpgrp(device, group)?;
             Ok(code::OK)
         });

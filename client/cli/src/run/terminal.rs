@@ -6,7 +6,7 @@
 //! from the terminal, and it stays with them until the command asks for it.
 
 use std::fs::File;
-use std::io::{self, IsTerminal as _, stdin};
+use std::io::{IsTerminal as _, stdin};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -26,7 +26,7 @@ pub(super) struct Terminal {
 impl Terminal {
     /// `None` where no terminal controls this process: in cron, under a service manager.
     pub(super) fn for_job(job: Pid) -> Option<Self> {
-        Some(Self { device: open().ok()?, own_group: getpgrp(), job })
+        Some(Self { device: helper::open_terminal().ok()?, own_group: getpgrp(), job })
     }
 
     /// Gives it to the job where the job's input is the terminal.
@@ -64,11 +64,6 @@ impl Terminal {
             tracing::warn!(%error, "the terminal cannot be returned to the shell's group");
         }
     }
-}
-
-/// Opens the controlling terminal.
-pub(super) fn open() -> io::Result<File> {
-    File::options().read(true).write(true).open("/dev/tty")
 }
 
 /// Returns `true` if a shell can resume this process group after it was stopped: a parent outside

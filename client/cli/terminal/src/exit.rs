@@ -2,12 +2,9 @@
 
 use std::fmt;
 
+use crate::wording;
 use fence_client::{Error, ErrorKind};
 use fence_protocol::{Invalid, Problem};
-use serde_json::{Value, json};
-
-use crate::output::{Format, say};
-use crate::wording;
 
 /// The codes, from sysexits where one fits.
 pub mod code {
@@ -31,7 +28,7 @@ pub mod code {
     /// version.
     pub const REFUSED: u8 = 77;
     /// Name of a failure, for programs.
-    pub(super) fn name(code: u8) -> &'static str {
+    pub(crate) fn name(code: u8) -> &'static str {
         match code {
             NOTHING => "nothing",
             USAGE => "usage",
@@ -56,9 +53,9 @@ pub mod code {
 /// Why the command ends without having done what it should.
 #[derive(Debug)]
 pub struct Failure {
-    code: u8,
-    message: String,
-    problem: Option<Box<Problem>>,
+    pub(crate) code: u8,
+    pub(crate) message: String,
+    pub(crate) problem: Option<Box<Problem>>,
 }
 
 impl Failure {
@@ -92,29 +89,6 @@ impl Failure {
     #[must_use]
     pub fn with_message(self, message: impl Into<String>) -> Self {
         Self { message: message.into(), ..self }
-    }
-
-    /// Writes the failure to stderr: as a line, or with JSON as a problem document (RFC 9457) in
-    /// one line. That of a server keeps its type and members; `exit_code` is always there.
-    pub fn report(&self, format: Format) {
-        match format {
-            _ if self.message.is_empty() => {}
-            Format::Table => say(&format!("fence: {}", self.message)),
-            Format::Json => say(&self.document().to_string()),
-        }
-    }
-
-    fn document(&self) -> Value {
-        let mut document = match &self.problem {
-            Some(problem) => serde_json::to_value(problem).unwrap_or_default(),
-            None => {
-                let name = code::name(self.code);
-                json!({"type": format!("urn:fencepost:fence:{name}"), "code": name,
-                    "title": "The command failed", "detail": self.message})
-            }
-        };
-        document["exit_code"] = self.code.into();
-        document
     }
 
     /// The exit code.

@@ -5,6 +5,7 @@ use std::io::{self, Write as _};
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::color::plain;
 use crate::exit::{Failure, code};
@@ -67,4 +68,29 @@ pub fn emit(bytes: &[u8]) -> Result<(), Failure> {
 /// Writes a line to stderr. There is nowhere to report that this failed.
 pub fn say(line: &str) {
     let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+impl Failure {
+    /// Writes the failure to stderr: as a line, or with JSON as a problem document (RFC 9457) in
+    /// one line. That of a server keeps its type and members; `exit_code` is always there.
+    pub fn report(&self, format: Format) {
+        match format {
+            _ if self.message.is_empty() => {}
+            Format::Table => say(&format!("fence: {}", self.message)),
+            Format::Json => say(&self.document().to_string()),
+        }
+    }
+
+    fn document(&self) -> Value {
+        let mut document = match &self.problem {
+            Some(problem) => serde_json::to_value(problem).unwrap_or_default(),
+            None => {
+                let name = code::name(self.code);
+                json!({"type": format!("urn:fencepost:fence:{name}"), "code": name,
+                    "title": "The command failed", "detail": self.message})
+            }
+        };
+        document["exit_code"] = self.code.into();
+        document
+    }
 }

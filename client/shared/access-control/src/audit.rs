@@ -11,9 +11,11 @@ use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use fence_protocol::Code;
 use serde::Serialize;
 use service_kit::Kit;
 use service_kit::health::Status;
+use service_kit::problem::Reject;
 
 /// The longest line, in bytes, its end included.
 pub const LINE_BYTES_MAX: usize = 4_096;
@@ -199,6 +201,30 @@ impl AuditState {
 
 fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(0o600).open(path)
+}
+
+/// Writer of a server's audit log, where it has one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Recorder {
+    pub(crate) audit: Option<AuditLog>,
+    /// Set once the gate is in force.
+    pub(crate) kit: Option<Arc<Kit>>,
+}
+
+impl Recorder {
+    /// Writes a line to the audit log, if there is one.
+    ///
+    /// # Errors
+    /// 503 if it cannot be written.
+    pub(crate) fn record(&self, line: Line) -> Result<(), Reject> {
+        let (Some(audit), Some(kit)) = (&self.audit, &self.kit) else { return Ok(()) };
+        audit.write(kit, line).map_err(|error| {
+            let detail = format!("the audit log cannot be written: {error}; nothing was done");
+            Reject::new(Code::StoreUnavailable, detail)
+                .hint("An operator must repair --audit-log; /readyz?verbose names it.")
+                .retry_after(1)
+        })
+    }
 }
 
 #[cfg(test)]

@@ -10,9 +10,8 @@ use fence_protocol::{Code, LeaseId, LockName, SessionId};
 use service_kit::clock::Clock;
 use service_kit::problem::Reject;
 
-use crate::audit::Line;
+use crate::audit::{Line, Recorder};
 use crate::file::AccessFile;
-use crate::gate::Gate;
 use crate::ledger::{Full, Key, Ledger, Life};
 use crate::list::Principal;
 use crate::rights::{Scope, Verb};
@@ -38,7 +37,7 @@ pub struct Caller {
 /// Act of administration that a handler begins, because only the body asks for it.
 #[derive(Debug)]
 pub(crate) struct Act {
-    pub(crate) gate: Gate,
+    pub(crate) recorder: Recorder,
     pub(crate) line: Line,
     /// Set once the act has begun.
     pub(crate) verb: OnceLock<Verb>,
@@ -126,7 +125,7 @@ impl Caller {
         let principal = self.name().map(ToOwned::to_owned);
         let verb_word = Some(verb.as_str());
         let line = Line { event: "admin", phase: "asked", principal, ..act.line.clone() };
-        act.gate.record(Line { verb: verb_word, ..line })?;
+        act.recorder.record(Line { verb: verb_word, ..line })?;
         let _ = act.verb.set(verb);
         Ok(())
     }

@@ -7,7 +7,7 @@ use fence_protocol::Code;
 use service_kit::Kit;
 use service_kit::problem::Reject;
 
-use crate::audit::{AuditLog, Line};
+use crate::audit::{AuditLog, Recorder};
 use crate::caller::{Caller, KnownCaller};
 use crate::file::AccessFile;
 use crate::list::{Limits, Principal};
@@ -54,14 +54,13 @@ impl Need {
 #[derive(Clone, Debug, Default)]
 pub struct Gate {
     file: Option<AccessFile>,
-    audit: Option<AuditLog>,
-    kit: Option<Arc<Kit>>,
+    pub(crate) recorder: Recorder,
 }
 
 impl Gate {
     /// Creates a gate, which admits every request until [`Gate::start`].
     pub fn new(file: Option<AccessFile>, audit: Option<AuditLog>) -> Self {
-        Self { file, audit, kit: None }
+        Self { file, recorder: Recorder { audit, kit: None } }
     }
 
     /// Adds a principal with this bearer token and right, for a component of this process that
@@ -76,7 +75,7 @@ impl Gate {
 
     /// Returns `true` if there is neither an access file nor an audit log.
     pub fn is_open(&self) -> bool {
-        self.file.is_none() && self.audit.is_none()
+        self.file.is_none() && self.recorder.audit.is_none()
     }
 
     /// Puts the gate in force, with the clock and readiness of `kit`, and watches the access file
@@ -87,9 +86,9 @@ impl Gate {
     #[must_use]
     pub fn start(mut self, kit: &Kit) -> Self {
         if let Some(file) = &self.file {
-            kit.tasks.spawn(file.clone().watch(kit.clone(), self.audit.clone()));
+            kit.tasks.spawn(file.clone().watch(kit.clone(), self.recorder.audit.clone()));
         }
-        self.kit = Some(Arc::new(kit.clone()));
+        self.recorder.kit = Some(Arc::new(kit.clone()));
         self
     }
 
@@ -99,7 +98,9 @@ impl Gate {
     /// 401 without a valid bearer token or client certificate, 429 above the caller's rate, 403
     /// without the right.
     pub(crate) fn admit(&self, request: &Parts, need: &Need) -> Result<Caller, Refused> {
-        let (Some(file), Some(kit)) = (&self.file, &self.kit) else { return Ok(Caller::unknown()) };
+        let (Some(file), Some(kit)) = (&self.file, &self.recorder.kit) else {
+            return Ok(Caller::unknown());
+        };
         if *need == Need::Public {
             return Ok(Caller::unknown());
         }
@@ -131,20 +132,6 @@ impl Gate {
             Ok(()) => Ok(caller),
             Err(reject) => Err(Refused { reject, caller }),
         }
-    }
-
-    /// Writes a line to the audit log, if there is one.
-    ///
-    /// # Errors
-    /// 503 if it cannot be written.
-    pub(crate) fn record(&self, line: Line) -> Result<(), Reject> {
-        let (Some(audit), Some(kit)) = (&self.audit, &self.kit) else { return Ok(()) };
-        audit.write(kit, line).map_err(|error| {
-            let detail = format!("the audit log cannot be written: {error}; nothing was done");
-            Reject::new(Code::StoreUnavailable, detail)
-                .hint("An operator must repair --audit-log; /readyz?verbose names it.")
-                .retry_after(1)
-        })
     }
 }
 

@@ -153,8 +153,11 @@ impl Layer {
         if let Err(reject) = account.begin() {
             return refusal(reject, &body);
         }
-        let act =
-            Act { gate: account.gate.clone(), line: account.line.clone(), verb: OnceLock::new() };
+        let act = Act {
+            recorder: account.gate.recorder.clone(),
+            line: account.line.clone(),
+            verb: OnceLock::new(),
+        };
         account.caller.act = Some(Arc::new(act));
         parts.extensions.insert(account.caller.clone());
         let response = handle(Request::from_parts(parts, body)).await;
@@ -221,7 +224,7 @@ impl Account {
     /// Writes the first line of an act of administration, which is refused if that fails.
     fn begin(&mut self) -> Result<(), Reject> {
         if self.is_admin {
-            self.gate.record(self.line("admin", "asked"))?;
+            self.gate.recorder.record(self.line("admin", "asked"))?;
             self.is_running = true;
         }
         Ok(())
@@ -244,7 +247,7 @@ impl Account {
         self.is_running = false;
         self.is_answered = true;
         // If the line cannot be written, readiness fails; the act is not undone.
-        let _ = self.gate.record(line);
+        let _ = self.gate.recorder.record(line);
         response
     }
 }
@@ -255,7 +258,7 @@ impl Drop for Account {
         if self.is_running || (!self.is_answered && self.begun().is_some()) {
             let mut line = self.line("admin", "abandoned");
             line.notes = self.caller.take_notes();
-            let _ = self.gate.record(line);
+            let _ = self.gate.recorder.record(line);
         }
     }
 }

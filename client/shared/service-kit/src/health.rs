@@ -52,7 +52,7 @@ impl Health {
         log(&name, &status);
         checks.insert(name, status);
         drop(checks);
-        notify::status(&self.report(false));
+        notify::status(&self.report(false).summary());
     }
 
     /// Removes a check.

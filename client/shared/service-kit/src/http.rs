@@ -6,11 +6,13 @@ mod fold;
 mod lock_route;
 mod router;
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
 use axum::http::{Method, Uri, header};
+use axum::response::Response;
 use axum::routing::{MethodRouter, get};
 use fence_protocol::Code;
 use tower::Layer as _;
@@ -22,9 +24,12 @@ use crate::request::BODY_BYTES;
 pub use caller_site::{HostName, HostNames};
 pub use fold::{Fold, fold_name};
 pub use lock_route::LockRoute;
-pub use router::{ApiFuture, ApiRouter, HandlerFuture};
+pub use router::{ApiFuture, ApiRouter};
 
 pub use crate::request::{RequestId, X_REQUEST_ID};
+
+/// The reply of a handler, to come.
+pub type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 /// The limits of a router, and which paths carry names.
 #[derive(Clone, Copy, Debug)]

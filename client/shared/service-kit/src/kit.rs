@@ -13,7 +13,7 @@ use fence_protocol::{Keyring, Namespace};
 use crate::clock::{Clock, SystemClock};
 use crate::health::Health;
 use crate::metrics::Metrics;
-use crate::otlp::Traces;
+use crate::spans::Traces;
 use crate::tasks::Tasks;
 
 /// Clock, tasks, metrics and health of one service. Cheap to clone; all clones are the same.

@@ -26,6 +26,7 @@ pub mod process;
 mod request;
 pub mod signals;
 pub mod socket;
+mod spans;
 pub mod tasks;
 pub mod telemetry;
 pub mod tls;

@@ -4,21 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use sd_notify::NotifyState;
 
-use crate::health::Report;
-
 /// True between [`ready`] and [`stopping`]: only then does a status describe the service.
 static IS_SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Announces that the listeners are bound, and the status from here on.
-pub(crate) fn ready(report: &Report) {
+pub(crate) fn ready(summary: &str) {
     IS_SERVING.store(true, Ordering::Release);
-    send(&[NotifyState::Ready, NotifyState::Status(&report.summary())]);
+    send(&[NotifyState::Ready, NotifyState::Status(summary)]);
 }
 
 /// Shows the readiness in `systemctl status`.
-pub(crate) fn status(report: &Report) {
+pub(crate) fn status(summary: &str) {
     if IS_SERVING.load(Ordering::Acquire) {
-        send(&[NotifyState::Status(&report.summary())]);
+        send(&[NotifyState::Status(summary)]);
     }
 }
 

@@ -5,23 +5,21 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, USER_AGENT};
 use axum::http::{Request, Uri};
 use bytes::Bytes;
-use fence_protocol::trace::TraceContext;
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use prometheus_client::metrics::counter::Counter;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::Kit;
 use crate::health::Status;
+use crate::spans::{Exporter, SpanFigures, SpanRecord};
 
 /// Spans that wait to be sent.
 const QUEUE: usize = 4_096;
@@ -71,85 +69,21 @@ impl FromStr for CollectorUrl {
     }
 }
 
-/// The exporter of a service, once it has one. Cheap to clone; all clones are the same.
-#[derive(Clone, Debug, Default)]
-pub struct Traces {
-    exporter: Arc<OnceLock<Exporter>>,
-}
-
-impl Traces {
-    pub(crate) fn exporter(&self) -> Option<&Exporter> {
-        self.exporter.get()
-    }
-}
-
 /// Sends the spans of sampled requests to a collector from now on.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn export(url: &CollectorUrl, kit: &Kit) {
     let (queue, waiting) = mpsc::channel(QUEUE);
-    let figures = Figures::default();
-    figures.register(kit);
-    if kit.traces.exporter.set(Exporter { queue, figures: figures.clone() }).is_err() {
+    let figures = SpanFigures::default();
+    figures.register(&kit.metrics);
+    if !kit.traces.set(Exporter { queue, figures: figures.clone() }) {
         return;
     }
     let http = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(1).build_http();
     let uri = format!("{url}/v1/traces");
     let worker = Worker { http, uri, figures, kit: kit.clone() };
     kit.tasks.spawn(worker.run(waiting));
-}
-
-#[derive(Clone, Debug, Default)]
-struct Figures {
-    exported: Counter,
-    dropped: Counter,
-}
-
-impl Figures {
-    fn register(&self, kit: &Kit) {
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "trace_spans_exported",
-                "Spans that the collector has taken",
-                self.exported.clone(),
-            );
-            registry.register(
-                "trace_spans_dropped",
-                "Spans that found no room, or no collector",
-                self.dropped.clone(),
-            );
-        });
-    }
-}
-
-/// Queue to the task that sends spans.
-#[derive(Clone, Debug)]
-pub(crate) struct Exporter {
-    queue: mpsc::Sender<SpanRecord>,
-    figures: Figures,
-}
-
-impl Exporter {
-    /// Queues a span, or drops and counts it.
-    pub(crate) fn export(&self, span: SpanRecord) {
-        if self.queue.try_send(span).is_err() {
-            self.figures.dropped.inc();
-        }
-    }
-}
-
-/// A request that was replied to.
-#[derive(Clone, Debug)]
-pub(crate) struct SpanRecord {
-    pub(crate) own: TraceContext,
-    pub(crate) parent: TraceContext,
-    pub(crate) method: &'static str,
-    pub(crate) route: String,
-    pub(crate) status: u16,
-    /// Since 1970.
-    pub(crate) started: Duration,
-    pub(crate) took: Duration,
 }
 
 impl SpanRecord {
@@ -195,7 +129,7 @@ fn body(service: &str, spans: &[SpanRecord]) -> Value {
 struct Worker {
     http: Client<HttpConnector, Full<Bytes>>,
     uri: String,
-    figures: Figures,
+    figures: SpanFigures,
     kit: Kit,
 }
 
@@ -290,8 +224,8 @@ mod tests {
     async fn spans_beyond_the_queue_are_dropped_and_counted() {
         let kit = Kit::new("test");
         let (queue, _waiting) = mpsc::channel(2);
-        let figures = Figures::default();
-        figures.register(&kit);
+        let figures = SpanFigures::default();
+        figures.register(&kit.metrics);
         let exporter = Exporter { queue, figures };
         let own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
         let span = SpanRecord {

@@ -65,7 +65,7 @@ pub async fn serve_until_signal(kit: &Kit, serve: impl Future<Output = DrainRepo
         notify::stopping();
         tasks.begin_shutdown();
     });
-    notify::ready(&kit.health.report(false));
+    notify::ready(&kit.health.report(false).summary());
     let report = serve.await;
     signal.abort();
     let done = kit.tasks.drained(TASKS_DEADLINE).await;

@@ -15,7 +15,7 @@ use fence_protocol::trace::{TRACEPARENT, TraceContext};
 use tracing::Span;
 use tracing::span::EnteredSpan;
 
-use crate::otlp::{Exporter, SpanRecord};
+use crate::spans::{Exporter, SpanRecord};
 use crate::{clock, ids};
 
 /// `traceparent`.

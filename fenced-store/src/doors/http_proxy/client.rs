@@ -29,10 +29,9 @@ use service_kit::tasks::Tasks;
 use tower::ServiceExt as _;
 
 use super::term::Term;
-use super::upstream::{Upstream, UpstreamHttp};
-use crate::fencing::Intent;
-use crate::https::{Connector, Https};
-use crate::rules::is_safe;
+use super::upstream::Upstream;
+use crate::https::{Connector, Https, UpstreamHttp};
+use crate::rules::{Intent, is_safe};
 
 use self::connection::Connection;
 use self::exchange::Unanswered;

@@ -21,10 +21,10 @@ use super::conditions::attempt::{
 };
 use super::conditions::probe::{self, Origin, PROBED_BYTES, Reply};
 use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
-use super::handler::Proxy;
+use super::leadership::ServedTerm;
 use super::path_key::PathKey;
 use super::received::ReplyLimits;
-use super::service::ServedTerm;
+use super::sender::Sender;
 use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
@@ -73,7 +73,7 @@ pub(super) fn client_condition(headers: &HeaderMap) -> Result<Condition, Reject>
     Ok(condition(headers)?)
 }
 
-impl Proxy {
+impl Sender {
     /// Sends a PUT or DELETE under the version of its resource until its outcome is certain, or
     /// cannot be.
     pub(super) async fn conditionally(
@@ -119,7 +119,7 @@ impl Proxy {
         }
         let is_sound = conditions.is_trusted();
         if attempt.is_unknown() && matches!(end, End::Replied | End::Settled) {
-            self.guard().counters.settled_outcomes.inc();
+            self.counters.settled_outcomes.inc();
             tracing::info!(key = %request.key, "a write of unknown outcome was settled");
         }
         *known = attempt.version();

@@ -10,9 +10,8 @@ mod lease;
 use std::sync::Arc;
 use std::time::Duration;
 
+use fence_protocol::Token;
 use fence_protocol::wire::lane::QuarantineCause;
-use fence_protocol::{LockName, Owner, Token, Ttl};
-use redis_link::RedisTarget;
 use service_kit::health::Status;
 use service_kit::{Kit, clock};
 
@@ -21,11 +20,10 @@ use super::client::Client;
 use super::journal::Journal;
 use super::lane::Inherited;
 use super::lanes::{Lanes, whole_ms};
-use super::service::{Office, ServedTerm};
+use super::leadership::{Leadership, ServedTerm};
 use super::term::Term;
-use super::upstream::Upstream;
+use super::upstream::{ElectionOptions, Upstream};
 use crate::counters::Counters;
-use crate::lock_servers::LockServers;
 use crate::stores::redis::lanes::{LeadError, TakenOver};
 
 /// Name in `/readyz?verbose`.
@@ -41,25 +39,10 @@ const CLOSE_POLL: Duration = Duration::from_millis(20);
 /// Reason of the end of a term at the end of the process.
 const ENDS: &str = "the process ends";
 
-/// Settings of an election.
-#[derive(Clone, Debug)]
-pub struct ElectionOptions {
-    /// Redis that keeps the lanes.
-    pub redis: RedisTarget,
-    /// Lock whose holder leads; it also names the shared lanes.
-    pub lock: LockName,
-    /// Lock servers of the namespace.
-    pub servers: LockServers,
-    /// Time to live of the leader's lease.
-    pub ttl: Ttl,
-    /// Name of this guard, for the clients of the others.
-    pub name: Owner,
-}
-
 /// One guard of an election.
 #[derive(Debug)]
 pub(super) struct Election {
-    office: Arc<Office>,
+    leadership: Arc<Leadership>,
     options: ElectionOptions,
     upstream: Upstream,
     counters: Counters,
@@ -71,14 +54,14 @@ pub(super) struct Election {
 
 impl Election {
     pub(super) fn new(
-        office: Arc<Office>,
+        leadership: Arc<Leadership>,
         options: ElectionOptions,
         upstream: Upstream,
         counters: Counters,
         kit: Kit,
     ) -> Self {
         let leases = Leases::new(&options);
-        Self { office, options, upstream, counters, kit, leases, min_token: None }
+        Self { leadership, options, upstream, counters, kit, leases, min_token: None }
     }
 
     /// Campaigns and leads in turns, until the process ends.
@@ -112,11 +95,11 @@ impl Election {
                 Ok(Acquired::Held(owner)) => {
                     is_leader_known = true;
                     self.stand_by(&format!("{owner} leads"));
-                    self.office.set_leader(Some(owner));
+                    self.leadership.set_leader(Some(owner));
                 }
                 Err(why) => {
                     is_leader_known = false;
-                    self.office.set_leader(None);
+                    self.leadership.set_leader(None);
                     self.stand_by(&format!("the leader is unknown: {why}"));
                     tokio::time::sleep(RETRY).await;
                 }
@@ -150,7 +133,7 @@ impl Election {
     /// Writes this guard's token into the lanes' state: from here no earlier leader can commit.
     async fn take_over(&mut self, lease: &Lease) -> Result<TakenOver, String> {
         loop {
-            let lanes = &self.office.lanes;
+            let lanes = &self.leadership.lanes;
             match lanes.take_over(lease.token, lease.id, self.options.ttl.ms()).await {
                 Ok(taken) => return Ok(taken),
                 Err(error @ LeadError::Deposed { by }) => {
@@ -192,7 +175,7 @@ impl Election {
             }
         }
         let journal =
-            Journal::of_leader(self.office.lanes.clone(), taken.leader.clone(), term.clone());
+            Journal::of_leader(self.leadership.lanes.clone(), taken.leader.clone(), term.clone());
         let open = taken.open.clone();
         let lanes = Lanes::start(
             &self.upstream,
@@ -204,8 +187,8 @@ impl Election {
             &self.kit,
         );
         let client = Client::new(&self.upstream, term.clone(), &self.kit.tasks);
-        self.office.set_term(ServedTerm { lanes: Arc::clone(&lanes), client });
-        self.office.set_leader(None);
+        self.leadership.set_term(ServedTerm { lanes: Arc::clone(&lanes), client });
+        self.leadership.set_leader(None);
         self.counters.is_leader.set(1);
         self.counters.takeovers.inc();
         let text = format!("this guard leads with token {}", lease.token);
@@ -238,7 +221,7 @@ impl Election {
                     continue;
                 }
             };
-            match self.office.lanes.confirm(&taken.leader).await {
+            match self.leadership.lanes.confirm(&taken.leader).await {
                 Ok(()) => {}
                 Err(error @ (LeadError::Deposed { .. } | LeadError::Refused(_))) => {
                     return error.to_string();
@@ -258,7 +241,7 @@ impl Election {
 
     /// Cuts the connections of the term, and refuses whatever waits.
     fn step_down(&self) {
-        let term = self.office.take_term();
+        let term = self.leadership.take_term();
         if let Some(term) = term {
             term.lanes.abandon_all();
         }

@@ -30,9 +30,8 @@ use super::headers;
 use super::path_key::PathKey;
 use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::{Upstream, is_unknown};
-use crate::fencing::Intent;
 use crate::guard::UNKNOWN_HINT;
-use crate::rules::Resource;
+use crate::rules::{Intent, Resource};
 
 /// A request that was checked.
 #[derive(Debug)]

@@ -12,22 +12,22 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
-use service_kit::{clock, trace};
+use service_kit::trace;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::body::{StreamedRequest, Unread};
 use super::conditional::{Conditional, client_condition};
 use super::conditions::probe::PROBED_BYTES;
 use super::conditions::{Conditions, has_vendor_condition, is_signed};
-use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
+use super::forward::{Checked, Forwarded, Forwarder};
 use super::lane::Kind;
 use super::lanes::Entry;
+use super::leadership::ServedTerm;
 use super::path_key::PathKey;
 use super::received::ReplyLimits;
-use super::service::{LaneService, ServedTerm};
+use super::sender::Sender;
+use super::service::LaneService;
 use super::ticket::Ticket;
 use super::upstream::Upstream;
 use super::{headers, second_name};
@@ -35,9 +35,8 @@ use crate::doors::http::upload::Upload;
 use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::request::owner;
 use crate::etag::Condition;
-use crate::fencing::Intent;
 use crate::guard::{Failure, Guard, RequestSummary};
-use crate::rules::Resource;
+use crate::rules::{Intent, Resource};
 use crate::stores::contract::Fences as _;
 use crate::verdict::Fence;
 
@@ -46,13 +45,10 @@ use crate::verdict::Fence;
 pub struct Proxy {
     shared: HandlerState,
     lanes: Arc<LaneService>,
-    pub(super) forwarder: Forwarder,
+    sender: Sender,
     /// Permits of operations. One continues without its client, whose connection counts no more.
     places: Arc<Semaphore>,
     guarantee: HeaderValue,
-    /// Metrics of most requests: they need no look-up by labels.
-    forward_seconds: Histogram,
-    applied: Counter,
 }
 
 impl Proxy {
@@ -67,12 +63,10 @@ impl Proxy {
         let bytes_max = shared.max_object_bytes();
         let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget().clone() };
         let forwarder = Forwarder::new(upstream, reply_limits);
+        let sender = Sender::new(forwarder, &shared.guard().counters);
         let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
-        let counters = &shared.guard().counters;
-        let forward_seconds = counters.times("forward");
-        let applied = counters.operation("forward", APPLIED);
         let places = Arc::new(Semaphore::new(operations_max.clamp(1, Semaphore::MAX_PERMITS)));
-        Self { shared, lanes, forwarder, places, guarantee, forward_seconds, applied }
+        Self { shared, lanes, sender, places, guarantee }
     }
 
     pub(super) fn guard(&self) -> &Arc<Guard> {
@@ -248,7 +242,7 @@ impl Proxy {
         if self.guard().observer.mode() == Mode::Observe {
             return self.watch(term, summary, request, kind).await;
         }
-        let forwarded = self.send(term, request, kind).await;
+        let forwarded = self.sender.send(term, request, kind).await;
         if let Some(ticket) = ticket {
             settle(ticket, &forwarded);
         }
@@ -314,7 +308,9 @@ impl Proxy {
         mut ticket: Ticket,
     ) -> (Conditional, Ticket) {
         let result = match self.conditions() {
-            Some(conditions) => self.conditionally(term, conditions, request, client.clone()).await,
+            Some(conditions) => {
+                self.sender.conditionally(term, conditions, request, client.clone()).await
+            }
             None => Conditional::Unconditional,
         };
         if let Conditional::Forwarded { is_conditional: false, .. } = result {
@@ -338,7 +334,7 @@ impl Proxy {
                 self.guard().let_pass(summary, request.resource(), &noted)
             }
         };
-        let forwarded = self.send(term, request, kind).await;
+        let forwarded = self.sender.send(term, request, kind).await;
         if forwarded.is_unknown {
             self.guard().counters.unknown_outcomes.inc();
         }
@@ -354,28 +350,6 @@ impl Proxy {
             Err(failure) => failure,
             Ok(_) => Reject::new(Code::Internal, "a refusal was accounted as a success").into(),
         }
-    }
-
-    /// Sends a write, whatever its form.
-    pub(super) async fn write(&self, term: &ServedTerm, request: Checked) -> Forwarded {
-        self.send(term, request, Kind::Write).await
-    }
-
-    async fn send(&self, term: &ServedTerm, request: Checked, kind: Kind) -> Forwarded {
-        let counters = &self.guard().counters;
-        counters.in_flight.inc();
-        let begun = clock::now();
-        let forwarded = match kind {
-            Kind::Read | Kind::Seal => self.forwarder.read(&term.client, request).await,
-            _ => self.forwarder.write(&term.client, request).await,
-        };
-        counters.in_flight.dec();
-        self.forward_seconds.observe(begun.elapsed().as_secs_f64());
-        match forwarded.verdict {
-            APPLIED => drop(self.applied.inc()),
-            verdict => counters.count("forward", verdict),
-        }
-        forwarded
     }
 }
 

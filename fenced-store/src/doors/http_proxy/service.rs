@@ -1,7 +1,6 @@
 //! The lanes while this guard may serve them, and their marks for the API.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Duration;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
@@ -16,6 +15,7 @@ use super::election::Election;
 use super::journal::{FileJournal, Journal};
 use super::lane::Inherited;
 use super::lanes::{Lanes, whole_ms};
+use super::leadership::{Leadership, ServedTerm};
 use super::term::Term;
 use super::upstream::{LaneState, Upstream};
 use crate::counters::Counters;
@@ -27,17 +27,10 @@ use crate::stores::redis::lanes::LanesInRedis;
 use crate::stores::report::StoreReport;
 use crate::verdict::{Fence, Mark};
 
-/// Lanes and connections of one term.
-#[derive(Debug)]
-pub(super) struct ServedTerm {
-    pub(super) lanes: Arc<Lanes>,
-    pub(super) client: Client,
-}
-
 /// The lanes before one upstream, of a guard alone or of a leader and its standby.
 #[derive(Debug)]
 pub struct LaneService {
-    seat: Seat,
+    leader: Leader,
     /// Conditions of writes, if the upstream checks any.
     conditions: Option<Arc<Conditions>>,
     target: String,
@@ -45,60 +38,11 @@ pub struct LaneService {
 }
 
 #[derive(Debug)]
-enum Seat {
+enum Leader {
     /// The only guard: its term has no end.
     Alone { file: FileJournal, term: Arc<ServedTerm> },
     /// One of several guards.
-    Elected(Arc<Office>),
-}
-
-/// Lead of the lanes, held by this guard or another.
-#[derive(Debug)]
-pub(super) struct Office {
-    pub(super) lanes: LanesInRedis,
-    /// Time to live of this guard's leases.
-    ttl: Duration,
-    term: RwLock<Option<Arc<ServedTerm>>>,
-    /// Leader as last seen, for refusals.
-    leader: Mutex<Option<String>>,
-}
-
-impl Office {
-    /// Begins to serve a term.
-    pub(super) fn set_term(&self, term: ServedTerm) {
-        *self.term.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(term));
-    }
-
-    /// Ends the service of a term.
-    pub(super) fn take_term(&self) -> Option<Arc<ServedTerm>> {
-        self.term.write().unwrap_or_else(PoisonError::into_inner).take()
-    }
-
-    /// Records which guard leads, as far as this one knows.
-    pub(super) fn set_leader(&self, leader: Option<String>) {
-        *self.leader.lock().unwrap_or_else(PoisonError::into_inner) = leader;
-    }
-
-    /// Sets the floor, and returns once no lane that is open below it is served: those of this
-    /// guard end with its term, and another leader confirms its own no more.
-    async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
-        let floor = self.lanes.store.set_floor(floor).await?;
-        let lead = self.lanes.lead().await?;
-        match self.term() {
-            Ok(_) if floor.is_some_and(|floor| floor.get() == lead.floor) => {}
-            Ok(term) => term.client.term().end_because("the floor was set".to_owned()),
-            Err(_) => tokio::time::sleep(lead.ttl.max(self.ttl)).await,
-        }
-        Ok(floor)
-    }
-
-    fn term(&self) -> Result<Arc<ServedTerm>, StoreError> {
-        let term = self.term.read().unwrap_or_else(PoisonError::into_inner).clone();
-        term.filter(|term| term.client.term().holds()).ok_or_else(|| {
-            let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            StoreError::NotLeader { leader }
-        })
-    }
+    Elected(Arc<Leadership>),
 }
 
 impl LaneService {
@@ -110,33 +54,28 @@ impl LaneService {
         counters: &Counters,
         kit: &Kit,
     ) -> Result<Arc<Self>, ProxyError> {
-        let seat = match &upstream.state {
+        let leader = match &upstream.state {
             LaneState::Folder(folder) => Self::alone(folder, upstream, counters, kit).await?,
             LaneState::Shared(options) => {
                 let target = options.redis.clone();
                 let lock = &options.lock;
                 let lanes = LanesInRedis::open(target, namespace, lock, redis, kit).await;
                 let lanes = lanes.map_err(ProxyError::Redis)?;
-                let office = Arc::new(Office {
-                    lanes,
-                    ttl: options.ttl.duration(),
-                    term: RwLock::default(),
-                    leader: Mutex::default(),
-                });
+                let leadership = Arc::new(Leadership::new(lanes, options.ttl.duration()));
                 let election = Election::new(
-                    Arc::clone(&office),
+                    Arc::clone(&leadership),
                     (**options).clone(),
                     upstream.clone(),
                     counters.clone(),
                     kit.clone(),
                 );
                 kit.tasks.spawn(election.run());
-                Seat::Elected(office)
+                Leader::Elected(leadership)
             }
         };
         let target = upstream.url.to_string();
         let lifetime_ms = whole_ms(upstream.max_request_lifetime);
-        Ok(Arc::new(Self { seat, conditions, target, lifetime_ms }))
+        Ok(Arc::new(Self { leader, conditions, target, lifetime_ms }))
     }
 
     /// Returns the conditions of writes, if the upstream checks any.
@@ -149,7 +88,7 @@ impl LaneService {
         upstream: &Upstream,
         counters: &Counters,
         kit: &Kit,
-    ) -> Result<Seat, ProxyError> {
+    ) -> Result<Leader, ProxyError> {
         let file = FileJournal::open(folder, kit)?;
         let open = file.open_lanes().await?;
         let until_ms = kit.clock.monotonic_ms() + whole_ms(upstream.max_request_lifetime);
@@ -158,7 +97,7 @@ impl LaneService {
         let journal = Journal::in_file(file.clone());
         let lanes = Lanes::start(upstream, journal, term.clone(), open, inherited, counters, kit);
         let client = Client::new(upstream, term, &kit.tasks);
-        Ok(Seat::Alone { file, term: Arc::new(ServedTerm { lanes, client }) })
+        Ok(Leader::Alone { file, term: Arc::new(ServedTerm { lanes, client }) })
     }
 
     /// Returns the lanes and connections that may be used now.
@@ -166,9 +105,9 @@ impl LaneService {
     /// # Errors
     /// [`StoreError::NotLeader`].
     pub(super) fn term(&self) -> Result<Arc<ServedTerm>, StoreError> {
-        match &self.seat {
-            Seat::Alone { term, .. } => Ok(Arc::clone(term)),
-            Seat::Elected(office) => office.term(),
+        match &self.leader {
+            Leader::Alone { term, .. } => Ok(Arc::clone(term)),
+            Leader::Elected(leadership) => leadership.term(),
         }
     }
 }
@@ -193,8 +132,8 @@ impl Fences for LaneService {
             }
             Some(_) => "the datastore passed the probe at start and reused an ETag later",
         };
-        let place = match &self.seat {
-            Seat::Alone { file, .. } => {
+        let place = match &self.leader {
+            Leader::Alone { file, .. } => {
                 gaps.push(
                     "A second proxy with a state folder of its own is not noticed, and shares no \
                      marks."
@@ -202,13 +141,13 @@ impl Fences for LaneService {
                 );
                 file.path().display().to_string()
             }
-            Seat::Elected(office) => {
+            Leader::Elected(leadership) => {
                 gaps.push(
                     "A leader that is stopped between its check of the time and the system call that \
                      sends may send later; nothing but the upstream bounds that."
                         .to_owned(),
                 );
-                let report = office.lanes.store.report();
+                let report = leadership.lanes.store.report();
                 gaps.extend(report.gaps);
                 report.target
             }
@@ -223,30 +162,30 @@ impl Fences for LaneService {
     }
 
     async fn record(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
-        match &self.seat {
-            Seat::Alone { file, .. } => file.record(fence).await,
-            Seat::Elected(office) => {
+        match &self.leader {
+            Leader::Alone { file, .. } => file.record(fence).await,
+            Leader::Elected(leadership) => {
                 // A mark that the leader's lanes do not know of would stop its commits.
-                office.term()?;
-                office.lanes.store.record(fence).await
+                leadership.term()?;
+                leadership.lanes.store.record(fence).await
             }
         }
     }
 
     async fn set_floor(&self, floor: Token) -> Result<Option<Token>, StoreError> {
-        match &self.seat {
-            Seat::Alone { .. } => Ok(None),
-            Seat::Elected(office) => office.set_floor(floor).await,
+        match &self.leader {
+            Leader::Alone { .. } => Ok(None),
+            Leader::Elected(leadership) => leadership.set_floor(floor).await,
         }
     }
 
     async fn highest_mark(&self) -> Result<Option<Token>, StoreError> {
-        match &self.seat {
-            Seat::Alone { file, .. } => {
+        match &self.leader {
+            Leader::Alone { file, .. } => {
                 file.check()?;
                 Ok(file.highest())
             }
-            Seat::Elected(office) => office.lanes.store.highest_mark().await,
+            Leader::Elected(leadership) => leadership.lanes.store.highest_mark().await,
         }
     }
 
@@ -255,16 +194,16 @@ impl Fences for LaneService {
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
-        match &self.seat {
-            Seat::Alone { file, .. } => file.mark(lock).await,
-            Seat::Elected(office) => office.lanes.mark(lock).await,
+        match &self.leader {
+            Leader::Alone { file, .. } => file.mark(lock).await,
+            Leader::Elected(leadership) => leadership.lanes.mark(lock).await,
         }
     }
 
     async fn list(&self, query: FenceQuery) -> Result<FenceList, StoreError> {
-        match &self.seat {
-            Seat::Alone { file, .. } => file.list(query).await,
-            Seat::Elected(office) => office.lanes.store.list(query).await,
+        match &self.leader {
+            Leader::Alone { file, .. } => file.list(query).await,
+            Leader::Elected(leadership) => leadership.lanes.store.list(query).await,
         }
     }
 

@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use crate::app;
-use crate::doors::http_proxy::{LaneState, Upstream, UpstreamHttp};
-use crate::https::Https;
+use crate::doors::http_proxy::{LaneState, Upstream};
+use crate::https::{Https, UpstreamHttp};
 use crate::settings::{Backend, Settings};
 
 mod methods;

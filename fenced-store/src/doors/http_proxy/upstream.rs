@@ -4,14 +4,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
-use fence_protocol::Invalid;
+use clap::Args;
+use fence_protocol::{Invalid, LockName, Owner, Ttl};
 use http::StatusCode;
+use redis_link::RedisTarget;
 use service_kit::tls::{ServerUrl, TlsOptions, TlsSettingNames};
 
-use super::election::ElectionOptions;
 use super::path_key::PathKey;
-use crate::https::Https;
+use crate::https::{Https, UpstreamHttp};
+use crate::lock_servers::LockServers;
 
 /// Settings of the reverse proxy.
 #[derive(Clone, Debug)]
@@ -40,16 +41,19 @@ pub struct Upstream {
     pub etag_probe: Option<PathKey>,
 }
 
-/// Version of HTTP towards the datastore.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum UpstreamHttp {
-    /// HTTP/1.1.
-    #[default]
-    H1,
-    /// HTTP/2, without TLS too.
-    H2,
-    /// HTTP/2 if an https:// datastore chooses it, otherwise HTTP/1.1.
-    Auto,
+/// Settings of an election.
+#[derive(Clone, Debug)]
+pub struct ElectionOptions {
+    /// Redis that keeps the lanes.
+    pub redis: RedisTarget,
+    /// Lock whose holder leads; it also names the shared lanes.
+    pub lock: LockName,
+    /// Lock servers of the namespace.
+    pub servers: LockServers,
+    /// Time to live of the leader's lease.
+    pub ttl: Ttl,
+    /// Name of this guard, for the clients of the others.
+    pub name: Owner,
 }
 
 /// Returns `true` for the replies of a gateway that does not know what became of a request: it may

@@ -17,8 +17,7 @@ use crate::doors::http::upload::Upload;
 use crate::etag::ETag;
 use crate::guard::{Failure, Guard, RequestSummary};
 use crate::key::ObjectKey;
-use crate::stores::contract::{Effect, Object, Operation};
-use crate::stores::once::{First, Once};
+use crate::stores::contract::{Effect, First, Object, Once, Operation};
 
 const DEFAULT_CONTENT_TYPE: &str = "application/octet-stream";
 const MAX_CONTENT_TYPE_BYTES: usize = 256;

@@ -5,9 +5,9 @@ use http::{HeaderMap, HeaderName, Uri};
 use service_kit::problem::Reject;
 
 use crate::etag::Condition;
-use crate::fencing::Intent;
 use crate::guard::{Guard, RequestSummary};
 use crate::key::{ObjectKey, lock_from_path};
+use crate::rules::Intent;
 
 const OBJECTS: &str = "/v1/objects/";
 const STATES: &str = "/v1/terraform-states/";

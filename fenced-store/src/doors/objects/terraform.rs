@@ -14,8 +14,8 @@ use service_kit::problem::Reject;
 
 use super::handler_state::HandlerState;
 use super::{get, put, request};
-use crate::fencing::Intent;
 use crate::guard::{Failure, RequestSummary};
+use crate::rules::Intent;
 
 /// The query that Terraform adds to the address of a state.
 #[derive(Deserialize)]

@@ -4,14 +4,12 @@ use bytes::Bytes;
 use fence_protocol::LockName;
 use service_kit::login::Password;
 
-use super::client::{Client, Early, write_all};
-use super::frames;
+use super::login::{Client, Early, write_all};
 use super::refusal::{Refusal, sqlstate};
 use super::registry::NotAdmitted;
 use super::server::{ServerError, ServerLogin, ServerSession};
 use super::startup::Startup;
-use super::thread::PortThread;
-use super::{Port, PortSettings};
+use super::{Port, PortSettings, PortThread, frames};
 use crate::fencing::FencingPolicy;
 use crate::rules::{Protects, Resolved};
 use crate::verdict::Fence;

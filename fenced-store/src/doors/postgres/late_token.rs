@@ -9,13 +9,12 @@ use std::borrow::Cow;
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
-use super::admission;
-use super::client::{Admitted, Client, Early, READY, within, write_all};
 use super::frames::{self, HEADER};
+use super::login::{Admitted, Client, Early, READY, within, write_all};
 use super::refusal::Refusal;
 use super::server::ServerSession;
 use super::startup::Startup;
-use super::thread::PortThread;
+use super::{PortThread, admission};
 
 /// The longest statement that is read for a token.
 const STATEMENT_MAX: usize = 80 << 10;

@@ -13,12 +13,12 @@ use std::task::{Context, Poll, ready};
 use bytes::{Buf as _, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
+use super::PortThread;
 use super::cancel::CancelKey;
-use super::client::{Admitted, Client};
 use super::frames::BadLength;
+use super::login::{Admitted, Client};
 use super::refusal::{Refusal, sqlstate};
 use super::server::ServerError;
-use super::thread::PortThread;
 use super::traffic::Traffic;
 use crate::doors::tcp::client_socket::{ClientReader, ClientWriter, Sink};
 use crate::verdict::{Fence, Mark};

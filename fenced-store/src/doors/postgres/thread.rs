@@ -11,17 +11,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::{LocalSet, spawn_local};
 use tokio_util::sync::CancellationToken;
 
-use super::registry::Registry;
-use super::{Port, client};
+use super::{Port, PortThread, client};
 use crate::doors::tcp::client_socket;
-
-/// State of one thread of the port.
-#[derive(Debug)]
-pub(super) struct PortThread {
-    pub(super) port: Arc<Port>,
-    /// The thread's own connections to the registry: no wake-ups between threads.
-    pub(super) registry: Registry,
-}
 
 /// A port whose address is bound.
 #[derive(Debug)]

@@ -4,7 +4,8 @@ use redb::{ReadableTable as _, WriteTransaction};
 
 use super::tables::{NAMES, NAMES_IN_ORDER};
 use crate::stores::commit::Cause;
-use crate::stores::once::{EarlierOperation, First, Once};
+use crate::stores::contract::{First, Once};
+use crate::stores::once::EarlierOperation;
 
 /// Returns the earlier operation of this name.
 pub(super) fn known(

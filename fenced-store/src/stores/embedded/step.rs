@@ -9,9 +9,9 @@ use crate::etag::ETag;
 use crate::key::ObjectKey;
 use crate::stores::commit::marks::MARKS;
 use crate::stores::commit::{Cause, Done, marks};
-use crate::stores::contract::{Effect, FenceOutcome, Object, Operation};
+use crate::stores::contract::{Effect, FenceOutcome, First, Object, Once, Operation};
 use crate::stores::decide::{Decision, decide};
-use crate::stores::once::{EarlierOperation, First, Once};
+use crate::stores::once::EarlierOperation;
 use crate::verdict::{Fence, Verdict, judge};
 
 /// Applies `operation` (`None`: a seal) in `transaction`, which becomes durable later.

@@ -20,9 +20,9 @@ use tokio_postgres::types::{ToSql, Type};
 
 use crate::etag::ETag;
 use crate::stores::contract::{
-    Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Object, Operation, StoreError,
+    Effect, FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Object, Once, Operation,
+    StoreError,
 };
-use crate::stores::once::Once;
 use crate::stores::report::{Shown, StoreReport};
 use crate::verdict::{Fence, Mark, Verdict, judge};
 

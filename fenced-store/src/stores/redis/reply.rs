@@ -5,8 +5,7 @@ use fence_protocol::{LockName, Token};
 use redis::Value;
 
 use crate::etag::ETag;
-use crate::stores::contract::{Effect, FenceList, FenceOutcome, Object, StoreError};
-use crate::stores::once::First;
+use crate::stores::contract::{Effect, FenceList, FenceOutcome, First, Object, StoreError};
 use crate::verdict::{Fence, Mark};
 
 /// Reply of a fenced script.

@@ -6,8 +6,7 @@ use redis_link::Script;
 
 use super::{Keys, add_condition};
 use crate::etag::Condition;
-use crate::stores::contract::{FenceQuery, Operation};
-use crate::stores::once::Once;
+use crate::stores::contract::{FenceQuery, Once, Operation};
 use crate::verdict::Fence;
 
 /// Scripts, one for each operation; all but the listing begin with the same check.

@@ -6,7 +6,7 @@ use fence_protocol::{LeaseId, LockName};
 use super::Machine;
 use super::sessions::Sessions;
 use crate::record::{Closed, Holder, Record};
-use crate::{Acquire, Grant, StoreError};
+use crate::{Acquire, Grant, StoreError, is_anothers};
 
 /// Most requests waiting for each other that a refusal follows to find the lease at the end. A
 /// longer chain is refused without a holder.
@@ -88,6 +88,31 @@ pub(super) fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
             let other = !record.holders.is_empty();
             let reason = if other { EndReason::Superseded } else { EndReason::Expired };
             StoreError::Lost { reason, why: None }
+        }
+    }
+}
+
+impl Machine {
+    /// Checks that `caller` may renew or release a lease, or release an id that waits.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherPrincipal`].
+    pub fn check_principal(
+        &mut self,
+        now_ms: u64,
+        lock: &LockName,
+        lease_id: LeaseId,
+        caller: Option<&str>,
+    ) -> Result<(), StoreError> {
+        self.tick_for(now_ms, lock);
+        let Some(record) = self.record(lock) else { return Ok(()) };
+        let held = record.holders.get(lease_id).map(|holder| &holder.principal);
+        let waits = || Some(&record.queue.get(lease_id)?.request.principal);
+        match held.or_else(waits).and_then(Option::as_deref) {
+            principal if is_anothers(principal, caller) => {
+                Err(StoreError::OtherPrincipal { lease_id })
+            }
+            _ => Ok(()),
         }
     }
 }

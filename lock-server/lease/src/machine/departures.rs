@@ -4,15 +4,9 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 
 use super::Machine;
-use super::groups::Group;
+use super::group::Left;
 use crate::StoreError;
 use crate::record::{Ended, Holder, Waiter};
-
-/// A request that has left its queue, or all of its queues.
-pub(super) struct Left {
-    pub(super) waiter: Waiter,
-    pub(super) group: Option<Group>,
-}
 
 impl Machine {
     /// Removes the waiter with this id from the lock's queue and, if it belongs to a group, the

@@ -4,25 +4,12 @@ use fence_protocol::{LockName, Token};
 
 use super::alarms::Alarm;
 use super::answers::known_answer;
+use super::group::GrantRoute;
 use super::shared::Bond;
 use super::{Machine, Reply, limit};
 use crate::record::{Holder, Record, Waiter};
 use crate::takeover::{Verdict, verdict};
-use crate::tokens;
-use crate::{Acquire, Grant, StoreError};
-
-/// Route by which a grant reaches its client.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum GrantRoute {
-    /// In the reply to its own request, which waited `waited_ms` before.
-    InReply { waited_ms: u64 },
-    /// To a waiter of `server`, when the queue reached it.
-    FromQueue { waited_ms: u64, server: u32 },
-}
-
-impl GrantRoute {
-    pub(super) const AT_ONCE: Self = Self::InReply { waited_ms: 0 };
-}
+use crate::{Acquire, Grant, StoreError, tokens};
 
 impl Machine {
     /// Grants, queues or refuses. See [`LockStore::acquire`](Machine::acquire).

@@ -13,30 +13,10 @@ use fence_protocol::{LeaseId, LockName};
 
 use super::alarms::Alarm;
 use super::answers::known_answer;
-use super::departures::Left;
-use super::grants::GrantRoute;
+use super::group::{GrantRoute, Group, Left};
 use super::{Delivery, Machine, Reply, limit};
 use crate::record::{GroupId, Record, Waiter};
-use crate::tokens;
-use crate::{Acquire, Grant, Mode, StoreError};
-
-/// A request that waits in the queue of each of its locks.
-#[derive(Debug)]
-pub(super) struct Group {
-    /// Its locks in the order of the request: at least one.
-    pub(super) parts: Vec<(LockName, Mode)>,
-}
-
-impl Group {
-    /// Returns the lock under which the reply is delivered.
-    pub(super) fn first_lock(&self) -> &LockName {
-        &self.parts[0].0
-    }
-
-    fn is_for(&self, parts: &[Acquire]) -> bool {
-        self.parts.iter().map(|(lock, _)| lock).eq(parts.iter().map(|part| &part.lock))
-    }
-}
+use crate::{Acquire, Grant, Mode, StoreError, tokens};
 
 impl Machine {
     /// Grants all of the locks, queues the request at all of them, or refuses. See

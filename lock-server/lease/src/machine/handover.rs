@@ -3,7 +3,7 @@
 use fence_protocol::LockName;
 
 use super::Machine;
-use super::grants::GrantRoute;
+use super::group::GrantRoute;
 use crate::record::{Record, Waiter};
 
 impl Machine {

@@ -12,7 +12,7 @@ use fence_protocol::{LeaseId, LockName, SessionId, Token};
 
 use super::Machine;
 use super::alarms::Alarm;
-use super::groups::Group;
+use super::group::Group;
 use crate::record::{Holder, Record, Waiter};
 use crate::{Limits, Mode, NoSession, Session};
 

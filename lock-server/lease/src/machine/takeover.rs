@@ -4,10 +4,9 @@ use fence_protocol::wire::lock::EndReason;
 use fence_protocol::{LeaseId, LockName};
 
 use super::Machine;
-use super::grants::GrantRoute;
+use super::group::GrantRoute;
 use crate::record::Record;
-use crate::tokens;
-use crate::{Acquire, Grant, StoreError};
+use crate::{Acquire, Grant, StoreError, tokens};
 
 impl Machine {
     /// Ends the live lease and grants the request in one transition; the waiters keep waiting.

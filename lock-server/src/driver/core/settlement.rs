@@ -6,7 +6,8 @@ use fence_protocol::{LeaseId, LockName};
 use lease::{Delivery, Record, lift};
 
 use super::{Core, Decisions, EndedBy, Flight, lock_of};
-use crate::driver::op::{Asking, Decided, Lift, Op, Remainder};
+use crate::driver::decided::{Decided, Lift};
+use crate::driver::op::{Asking, Op, Remainder};
 use crate::engines::contract::{Committed, Key};
 
 impl Core {
@@ -84,7 +85,7 @@ impl Core {
             let lease_id = delivery.lease_id;
             self.abandoned.retain(|(locks, id)| *id != lease_id || !locks.contains(lock));
             let granted = delivery.result.is_ok().then(|| (lock.clone(), lease_id));
-            let remainder = self.waiters.deliver(delivery, decided);
+            let remainder = Remainder::from(self.waiters.deliver(delivery, decided));
             if !matches!(remainder, Remainder::Withdraw(_)) {
                 received.extend(granted);
             }

@@ -1,6 +1,7 @@
 //! Decisions that were not committed: they are retried on the records that were read, or refused.
 
 use super::*;
+use crate::driver::op::Withdraw;
 
 impl Core {
     /// Retries a group that has lost a race, on the records that were read.
@@ -84,8 +85,8 @@ impl Core {
                     op.fail(error.clone());
                 } else if let Some(waiting) = op.into_waiting() {
                     // It is retried under its id when the store replies.
-                    let withdraw = self.waiters.insert(waiting);
-                    self.pending.extend(withdraw.map(|op| Box::new(op) as Box<dyn Op>));
+                    let left = self.waiters.insert(waiting).map(Withdraw::from);
+                    self.pending.extend(left.map(|op| Box::new(op) as Box<dyn Op>));
                 }
             }
         }

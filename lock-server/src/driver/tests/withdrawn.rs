@@ -3,7 +3,7 @@
 use tokio::sync::Semaphore;
 
 use super::super::op::Asking;
-use super::super::waiters::Waiting;
+use super::super::waiting::Waiting;
 use super::gated::Gated;
 use super::*;
 

@@ -8,11 +8,11 @@ use ::redis::Value;
 use redis_link::{LinkError, RedisLink};
 use service_kit::tasks::Tasks;
 
-use super::membership::Current;
-use super::nodes::Silence;
+use super::current::Current;
 use super::replies::read_batch;
 use super::rules::Operation;
 use super::scripts::Scripts;
+use super::silence::Silence;
 
 /// Most operations of one call: a node that takes 30 ms a call must keep up with the others, and
 /// its Redis serves no other client during the script, some 2 ms.

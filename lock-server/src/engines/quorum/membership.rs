@@ -1,7 +1,7 @@
 //! Membership: probes the nodes, carries out the [`plan`](super::plan), and reports their state.
 
 mod attempts;
-mod drive;
+pub(super) mod drive;
 mod lines;
 mod rejoin;
 
@@ -13,37 +13,15 @@ use service_kit::health::{Health, Status};
 use tokio::sync::{Notify, watch};
 
 use super::counters::Counters;
-use super::nodes::Node;
+use super::current::Current;
 use super::plan::{NodeStanding, Plan};
 use super::rules::view::View;
-use super::rules::{Addressee, Members, NodeId, majority};
+use super::rules::{Members, NodeId, majority};
 
 use self::attempts::Attempts;
-pub(super) use self::drive::Driver;
 
 /// The readiness check of the whole.
 const CHECK: &str = "redis-quorum";
-
-/// The view in force, and who votes in it.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Current {
-    pub(super) view: View,
-    /// One a node: its id, where it belongs to the view and votes.
-    votes: Vec<Option<NodeId>>,
-}
-
-impl Current {
-    /// Returns whether a node may be sent requests.
-    pub(super) fn has(&self, node: &Node) -> bool {
-        self.addressee(node.index).is_some()
-    }
-
-    /// Whom a script for this node is for, where it is to be asked.
-    pub(super) fn addressee(&self, node: usize) -> Option<Addressee<'_>> {
-        let id = self.votes.get(node)?.as_ref()?;
-        Some(Addressee { view: &self.view, node: id })
-    }
-}
 
 /// A reason with the node that it is about, once.
 pub(super) fn of_node(node: &str, reason: &str) -> String {

@@ -8,12 +8,13 @@ use std::time::Duration;
 use ::redis::Value;
 use fence_protocol::Ttl;
 use futures_util::FutureExt as _;
-use redis_link::{LinkError, RedisLink};
+use redis_link::RedisLink;
 use tokio::sync::oneshot;
 
 use super::calls::Calls;
-use super::membership::Current;
+use super::current::Current;
 use super::rules::Operation;
+use super::silence::Silence;
 
 /// The bounds of the time that a node has to answer.
 const BUDGET_MIN: Duration = Duration::from_millis(50);
@@ -104,37 +105,6 @@ impl Notes {
     }
 }
 
-/// Why a node gave no answer that can be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Silence {
-    /// It was certainly not asked, or certainly did nothing.
-    NotDone(String),
-    /// It may have done what it was asked.
-    Unknown(String),
-}
-
-impl Silence {
-    pub(super) fn reason(&self) -> &str {
-        match self {
-            Self::NotDone(reason) | Self::Unknown(reason) => reason,
-        }
-    }
-
-    pub(super) fn from_link_error(error: LinkError) -> Self {
-        match error {
-            LinkError::Down(reason) => Self::NotDone(reason),
-            LinkError::Unknown(reason) => Self::Unknown(reason),
-            // A script that failed half-way has perhaps written; every other refusal comes first.
-            LinkError::Server { code, message } if code == "ERR" || code == "WRONGTYPE" => {
-                Self::Unknown(format!("a script failed in Redis: {code} {message}"))
-            }
-            LinkError::Server { code, message } => {
-                Self::NotDone(format!("Redis refuses to work: {code} {message}"))
-            }
-        }
-    }
-}
-
 /// Replies of nodes, in the order in which they come.
 #[derive(Debug)]
 pub(super) struct Replies<T> {
@@ -180,7 +150,7 @@ pub(super) fn submit_to_nodes<T: Send + 'static>(
 ) -> Replies<T> {
     let operation = Arc::new(operation);
     let mut from = Vec::with_capacity(nodes.len());
-    for node in nodes.iter().filter(|node| current.has(node) && wanted(node)) {
+    for node in nodes.iter().filter(|node| current.has(node.index) && wanted(node)) {
         let (answer, reply) = oneshot::channel();
         let own = node.clone();
         let read = read.clone();

@@ -8,10 +8,11 @@ use fence_protocol::{LockName, Token};
 use service_kit::clock;
 
 use super::membership::of_node;
-use super::nodes::{Node, Replies, Silence, submit_to_nodes};
+use super::nodes::{Node, Replies, submit_to_nodes};
 use super::replies::read_reply;
 use super::rules::tally::{NodeAnswer, Round};
 use super::rules::{NodeReply, Operation, Refusal, bucket_of};
+use super::silence::Silence;
 use super::{Current, QuorumStore};
 use crate::store::StoreError;
 
@@ -52,7 +53,7 @@ impl QuorumStore {
         let current = self.current()?;
         let mut round = Round::new(current.view.view, inner.nodes.len());
         let mut reasons = self.absent(&current);
-        for node in inner.nodes.iter().filter(|node| !current.has(node)) {
+        for node in inner.nodes.iter().filter(|node| !current.has(node.index)) {
             round.record(node.index, NodeAnswer::NotSent);
         }
         let kick = inner.membership.clone();
@@ -100,7 +101,7 @@ impl QuorumStore {
 
     /// Why nodes are not asked at all.
     pub(super) fn absent(&self, current: &Current) -> Vec<String> {
-        let absent = self.inner.nodes.iter().filter(|node| !current.has(node));
+        let absent = self.inner.nodes.iter().filter(|node| !current.has(node.index));
         absent.map(|node| self.inner.membership.why_not(node.index)).collect()
     }
 

@@ -10,10 +10,11 @@ use fence_protocol::{LeaseId, LockName, Owner, Token};
 
 use super::QuorumStore;
 use super::membership::of_node;
-use super::nodes::{Node, Silence, submit_to_nodes};
+use super::nodes::{Node, submit_to_nodes};
 use super::replies::read_seen;
 use super::round::{reasons_text, refusal_text};
 use super::rules::{ENDED_MAX, Operation, Seen, SeenLease, bucket_of, majority, split_principal};
+use super::silence::Silence;
 use crate::store::{Acquire, StoreError};
 
 /// Longest wait for the last nodes, so that the reply is complete.

@@ -241,7 +241,7 @@ mod tests {
     fn every_command_of_the_scripts_is_asked_for() {
         let mut found = BTreeSet::new();
         // The quorum's nodes are asked by other scripts, as another user.
-        for folder in ["src/store/records/redis", "src/store/redis", "src/events"] {
+        for folder in ["src/engines/redis", "src/events"] {
             in_scripts(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut found);
         }
         assert!(found.len() > 20, "{found:?}");

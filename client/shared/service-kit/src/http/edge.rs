@@ -21,9 +21,9 @@ use tower::{Layer, Service};
 
 use super::{HostNames, HttpOptions};
 use crate::metrics::{Metrics, RouteCell, method_index, method_label};
-use crate::otlp::Traces;
 use crate::problem::{Reject, Rendered, too_large};
 use crate::request::{BodyLimits, Id, RequestContext, X_REQUEST_ID};
+use crate::spans::Traces;
 use crate::trace::RequestTrace;
 use crate::{Kit, clock};
 

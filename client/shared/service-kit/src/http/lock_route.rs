@@ -7,7 +7,7 @@ use axum::extract::Request;
 use axum::http::Method;
 use fence_protocol::LockName;
 
-use super::router::HandlerFuture;
+use super::HandlerFuture;
 
 type LockHandler = dyn Fn(LockName, Request) -> HandlerFuture + Send + Sync;
 

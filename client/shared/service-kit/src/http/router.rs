@@ -14,6 +14,7 @@ use axum::response::Response;
 use axum::routing::future::RouteFuture;
 use tower::{Service, service_fn};
 
+use super::HandlerFuture;
 use super::edge::{Edge, EdgeFuture};
 use super::fold::{Fold, fold_name};
 use super::lock_route::LockRoute;
@@ -51,9 +52,6 @@ fn fold<B>(request: &mut Request<B>, folds: &[Fold]) {
         *request.uri_mut() = fold_name(fold, uri);
     }
 }
-
-/// The reply of a handler, to come.
-pub type HandlerFuture = Pin<Box<dyn Future<Output = Response> + Send>>;
 
 type HandlerFunction = dyn Fn(Request) -> HandlerFuture + Send + Sync;
 

@@ -53,7 +53,7 @@ impl Handshakes {
             done = tokio::time::timeout(limit, handshake) => done.ok(),
             () = crowded => None,
         }
-        .ok_or_else(|| super::server::late("the handshake did not end"))
+        .ok_or_else(|| late("the handshake did not end"))
     }
 
     async fn slot(&self, peer: IpAddr) -> io::Result<Slot> {
@@ -192,6 +192,11 @@ impl Drop for Counted<'_> {
     fn drop(&mut self) {
         self.0.dec();
     }
+}
+
+/// Error of a client that was too slow.
+pub(super) fn late(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("{what} within the limit of a handshake"))
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use tokio_rustls::TlsAcceptor;
 use webpki::EndEntityCert;
 
 use super::figures::TlsFigures;
-use super::handshakes::Handshakes;
+use super::handshakes::{Handshakes, late};
 use super::server_files::{ALPN_HTTP2, LoadedTls, ServerTlsFiles, TlsContents};
 use crate::socket::linger;
 
@@ -157,10 +157,6 @@ impl ServerTls {
         let mut current = self.shared.loaded.write().unwrap_or_else(PoisonError::into_inner);
         drop(mem::replace(&mut *current, loaded));
     }
-}
-
-pub(super) fn late(what: &str) -> io::Error {
-    io::Error::new(io::ErrorKind::TimedOut, format!("{what} within the limit of a handshake"))
 }
 
 impl fmt::Debug for ServerTls {

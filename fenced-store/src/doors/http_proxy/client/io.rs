@@ -175,7 +175,7 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::doors::http_proxy::upstream::UpstreamHttp;
+    use crate::https::UpstreamHttp;
     use crate::https::Https;
 
     #[tokio::test]

@@ -11,9 +11,9 @@ use fence_protocol::LockName;
 
 use crate::etag::ETag;
 use crate::key::ObjectKey;
-use crate::stores::contract::{Effect, FenceOutcome, Object, Operation};
+use crate::stores::contract::{Effect, FenceOutcome, First, Object, Once, Operation};
 use crate::stores::decide::{Decision, decide};
-use crate::stores::once::{EarlierOperation, First, Once};
+use crate::stores::once::EarlierOperation;
 use crate::verdict::{Fence, Mark};
 
 /// Operation of a batch, which changes an object; a seal has none.

@@ -11,7 +11,6 @@ use service_kit::clock::Clock;
 use service_kit::ids;
 use tokio_util::sync::CancellationToken;
 
-use super::rejoin::RejoinStep;
 use super::{Membership, lines};
 use crate::engines::quorum::nodes::Node;
 use crate::engines::quorum::plan::{Action, NodeReport, plan};
@@ -47,6 +46,16 @@ pub(crate) struct Driver {
     pub(crate) guards: Guards,
     /// An operator vouches that the quorum is new: its tokens begin at 1.
     pub(crate) is_fresh: bool,
+}
+
+/// Whom a view brings back.
+pub(super) struct RejoinStep<'a> {
+    pub(super) view: &'a View,
+    /// Nodes that accept the view.
+    pub(super) voters: &'a [usize],
+    pub(super) suspects: &'a [(usize, NodeId)],
+    /// Reports of all nodes.
+    pub(super) known: &'a [NodeReport],
 }
 
 /// Outcome of a step.

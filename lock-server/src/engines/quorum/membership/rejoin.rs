@@ -4,24 +4,13 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use super::drive::{BUSY, Done, Driver, metas};
+use super::drive::{BUSY, Done, Driver, RejoinStep, metas};
 use crate::engines::quorum::nodes::Node;
-use crate::engines::quorum::plan::NodeReport;
 use crate::engines::quorum::random_below;
 use crate::engines::quorum::rules::view::{Accepted, MemberReply, NodeProbe, View};
 use crate::engines::quorum::rules::{NodeId, majority};
 use crate::engines::quorum::scripts::Rejoin;
 use crate::engines::quorum::verify::new_id;
-
-/// Whom a view brings back.
-pub(super) struct RejoinStep<'a> {
-    pub(super) view: &'a View,
-    /// Nodes that accept the view.
-    pub(super) voters: &'a [usize],
-    pub(super) suspects: &'a [(usize, NodeId)],
-    /// Reports of all nodes.
-    pub(super) known: &'a [NodeReport],
-}
 
 impl RejoinStep<'_> {
     /// True if no node is in that view yet; else it waits for a node that could not come back.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::super::nodes::{Node, Replies, Silence, budget, submit_to_nodes};
+use super::super::nodes::{Node, Replies, budget, submit_to_nodes};
 use super::super::replies::read_reply;
 use super::super::round::RoundResult;
+use super::super::silence::Silence;
 use super::super::{Current, QuorumStore};
 use super::ballot::Votes;
 use crate::engines::quorum::rules::tally::NodeAnswer;

@@ -1,0 +1,25 @@
+//! The view in force.
+
+use super::rules::view::View;
+use super::rules::{Addressee, NodeId};
+
+/// The view in force, and who votes in it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Current {
+    pub(super) view: View,
+    /// One a node: its id, where it belongs to the view and votes.
+    pub(super) votes: Vec<Option<NodeId>>,
+}
+
+impl Current {
+    /// Returns whether a node may be sent requests.
+    pub(super) fn has(&self, node: usize) -> bool {
+        self.addressee(node).is_some()
+    }
+
+    /// Whom a script for this node is for, where it is to be asked.
+    pub(super) fn addressee(&self, node: usize) -> Option<Addressee<'_>> {
+        let id = self.votes.get(node)?.as_ref()?;
+        Some(Addressee { view: &self.view, node: id })
+    }
+}
