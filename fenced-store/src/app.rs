@@ -13,9 +13,9 @@ use service_kit::listener::{
 use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
+use crate::doors::http::handler_state::HandlerState;
 use crate::doors::http_proxy::{self, Proxy, ProxyError};
 use crate::doors::objects::access::need;
-use crate::doors::objects::handler_state::HandlerState;
 use crate::doors::objects::router::routes;
 use crate::doors::postgres;
 use crate::doors::redis::{Front, Listening, PortSettings};

@@ -1,7 +1,7 @@
 //! The front doors of the guard: each reads requests of one protocol and passes them to
 //! [`crate::guard::Guard`] or, under its registrations and scripts, to Redis.
 
-mod http;
+pub mod http;
 pub mod http_proxy;
 pub mod objects;
 pub mod postgres;

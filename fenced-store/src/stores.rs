@@ -4,11 +4,10 @@ pub mod carry;
 pub(crate) mod commit;
 pub mod contract;
 mod decide;
-#[cfg(test)]
-mod differential;
 pub mod embedded;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub mod lanes;
 pub mod memory;
 pub mod once;
 pub mod open;
@@ -16,5 +15,7 @@ pub mod postgres;
 mod probe;
 pub mod redis;
 pub mod report;
+#[cfg(test)]
+mod tests;
 
 pub use self::open::open;

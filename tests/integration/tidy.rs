@@ -11,7 +11,10 @@ use std::path::{Path, PathBuf};
 use rules::{Finding, RULES};
 
 mod comments;
+mod imports;
+mod layout;
 pub(super) mod rules;
+mod rust_text;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const TABLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/integration/tidy/allowed.txt");
@@ -34,8 +37,17 @@ const NOT_OURS: [&str; 4] = ["node_modules", "build", "dist", "__pycache__"];
 
 /// Every source file of the workspace and of the SDKs, cut where its tests begin.
 fn sources() -> Vec<Part> {
-    let mut parts = Vec::new();
-    let roots = ["client", "fenced-store", "lock-server", "tests"];
+    let files = files_below(&["client", "fenced-store", "lock-server", "tests"]);
+    // The rules have the words that they forbid.
+    let files = files.into_iter().filter(|path| is_source(path) && !is_of_the_rules(path));
+    let mut parts: Vec<Part> = files.flat_map(parts_of).collect();
+    parts.sort_by(|one, other| one.path.cmp(&other.path));
+    parts
+}
+
+/// Files of folders of the root, relative to it.
+fn files_below(roots: &[&str]) -> Vec<PathBuf> {
+    let mut files = Vec::new();
     let mut folders: Vec<PathBuf> = roots.iter().map(|root| Path::new(ROOT).join(root)).collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -43,21 +55,26 @@ fn sources() -> Vec<Part> {
             if path.is_dir() {
                 let is_ours = !NOT_OURS.iter().any(|other| path.ends_with(other));
                 folders.extend(is_ours.then_some(path));
-            } else if is_source(&path) {
-                let path = path.strip_prefix(ROOT).unwrap().to_owned();
-                // The rules have the words that they forbid.
-                if !path.starts_with("tests/integration/tidy") {
-                    parts.extend(parts_of(path));
-                }
+            } else {
+                files.push(path.strip_prefix(ROOT).unwrap().to_owned());
             }
         }
     }
-    parts.sort_by(|one, other| one.path.cmp(&other.path));
-    parts
+    files
+}
+
+fn files_with(roots: &[&str], ending: &str) -> Vec<PathBuf> {
+    let mut files = files_below(roots);
+    files.retain(|path| path.extension().is_some_and(|other| other == ending));
+    files
+}
+
+fn is_of_the_rules(path: &Path) -> bool {
+    path.starts_with("tests/integration/tidy")
 }
 
 fn is_source(path: &Path) -> bool {
-    let is_sdk = path.starts_with(Path::new(ROOT).join("client"));
+    let is_sdk = path.starts_with("client");
     path.extension().is_some_and(|ending| {
         ending == "rs" || (is_sdk && SDK_ENDINGS.iter().any(|other| ending == *other))
     })
@@ -66,7 +83,7 @@ fn is_source(path: &Path) -> bool {
 fn parts_of(path: PathBuf) -> Vec<Part> {
     let text = std::fs::read_to_string(Path::new(ROOT).join(&path)).unwrap();
     let is_test = path.components().any(|part| part.as_os_str() == "tests")
-        || path.file_stem().is_some_and(|stem| stem == "tests")
+        || path.file_stem().is_some_and(|stem| stem == "tests" || stem == "fuzz")
         || path.to_string_lossy().ends_with("_test.go");
     match text.find("#[cfg(test)]\nmod tests {").filter(|_| !is_test) {
         None => vec![Part { path, is_test, text, lines_before: 0 }],

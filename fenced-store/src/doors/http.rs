@@ -2,5 +2,7 @@
 
 pub(crate) mod body_budget;
 pub(crate) mod download;
+pub mod handler_state;
+pub(crate) mod headers;
 pub(crate) mod unread;
 pub(crate) mod upload;

@@ -31,8 +31,6 @@ mod handler;
 mod headers;
 mod journal;
 pub mod lane;
-#[cfg(test)]
-mod lane_model;
 mod lanes;
 mod leadership;
 mod path_key;

@@ -4,7 +4,6 @@ pub(crate) mod access;
 mod delete;
 mod floor;
 mod get;
-pub mod handler_state;
 mod lanes;
 mod list;
 mod put;

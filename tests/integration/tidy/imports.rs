@@ -144,7 +144,7 @@ pub(super) fn of_sdk(
 pub(super) fn circles(imports: &Imports) -> Vec<String> {
     let reached: BTreeMap<&Path, BTreeSet<&Path>> =
         imports.keys().map(|file| (file.as_path(), reach(imports, file))).collect();
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeSet<&Path> = BTreeSet::new();
     let mut found = Vec::new();
     for (file, beyond) in &reached {
         if !beyond.contains(file) || seen.contains(file) {
@@ -155,7 +155,8 @@ pub(super) fn circles(imports: &Imports) -> Vec<String> {
         seen.extend(&circle);
         let mut text = format!("{} files import each other", circle.len());
         for from in &circle {
-            for (to, names) in imports[*from].iter().filter(|(to, _)| circle.contains(to.as_path())) {
+            for (to, names) in imports[*from].iter().filter(|(to, _)| circle.contains(to.as_path()))
+            {
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
                 let (from, to) = (from.display(), to.display());
                 text.push_str(&format!("\n        {from} -> {to}: {}", names.join(", ")));

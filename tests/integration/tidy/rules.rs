@@ -25,7 +25,7 @@ const fn word(name: &'static str, instead: &'static str) -> Rule {
     Rule { name, instead, find: Find::Phrase }
 }
 
-pub(crate) const RULES: [Rule; 28] = [
+pub(crate) const RULES: [Rule; 29] = [
     word("told", "Write: notified, replied, reported, given."),
     word("tell", "Write: notify, reply, report; for \"tell apart\": distinguish."),
     word("tells", "Write: notifies, replies, reports."),
@@ -73,6 +73,14 @@ pub(crate) const RULES: [Rule; 28] = [
         name: "a file has more than 500 lines",
         instead: "Move one concern to a file of its own: a file a concept, its name a noun.",
         find: Find::Custom(long_files, || "x\n".repeat(501)),
+    },
+    Rule {
+        name: "a path climbs three modules",
+        instead: "Write the path from crate.",
+        find: Find::Custom(
+            |text| lines(text, |line| line.contains("super::super::super")),
+            || "use super::super::super::key;\n".to_owned(),
+        ),
     },
     Rule {
         name: "one let binds two values",

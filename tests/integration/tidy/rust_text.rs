@@ -29,7 +29,8 @@ pub(super) fn read(text: &str) -> RustText {
     while at < tokens.len() {
         let before = at.checked_sub(1).map_or("", |before| tokens[before].as_str());
         if tokens[at] == "use" {
-            let end = tokens[at..].iter().position(|token| token == ";").map_or(tokens.len(), |n| at + n);
+            let end =
+                tokens[at..].iter().position(|token| token == ";").map_or(tokens.len(), |n| at + n);
             let is_public = before == "pub" || before == ")";
             let mut rest = &tokens[at + 1..end];
             expand(&[], &mut rest, is_public, &mut read.uses);
@@ -110,7 +111,11 @@ fn without_tests(tokens: &[String]) -> Vec<String> {
             while tokens.get(at).is_some_and(|token| token != ";" && (is_use || token != "{")) {
                 at += 1;
             }
-            at = if tokens.get(at).is_some_and(|token| token == "{") { end_of(tokens, at) } else { at + 1 };
+            at = if tokens.get(at).is_some_and(|token| token == "{") {
+                end_of(tokens, at)
+            } else {
+                at + 1
+            };
         }
     }
     kept
@@ -173,8 +178,8 @@ fn skipped(rest: &str) -> usize {
             return through(marks.len(), &end);
         }
     }
-    if rest.starts_with("'\\") {
-        return through(2 + rest[2..].chars().next().map_or(0, char::len_utf8), "'");
+    if let Some(escaped) = rest.strip_prefix("'\\") {
+        return through(2 + escaped.chars().next().map_or(0, char::len_utf8), "'");
     }
     if rest.starts_with('\'') {
         let mut after = rest.char_indices().skip(2);

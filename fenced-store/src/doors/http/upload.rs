@@ -8,7 +8,7 @@ use http::header::CONTENT_LENGTH;
 use service_kit::problem::{Pieces, Reject, next_bytes, too_large};
 
 use super::body_budget::Memory;
-use crate::doors::objects::handler_state::HandlerState;
+use super::handler_state::HandlerState;
 
 /// A body, or its first part, and its memory until this is dropped.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
 use crate::doors::http::body_budget::BodyBudget;
-use crate::doors::objects::request::condition;
+use crate::doors::http::headers::condition;
 use crate::etag::Condition;
 use crate::stores::contract::{FenceOutcome, StoreError};
 

@@ -26,8 +26,6 @@
 //!   is reused later ends the mode.
 
 pub(super) mod attempt;
-#[cfg(test)]
-mod origin_model;
 pub(super) mod probe;
 mod versions;
 

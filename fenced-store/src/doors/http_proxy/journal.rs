@@ -14,8 +14,8 @@ use crate::stores::contract::StoreError;
 use crate::stores::redis::lanes::{LaneChange, LanesInRedis, Leader};
 use crate::verdict::Mark;
 
-use super::lane::Opening;
 use super::term::Term;
+use crate::stores::lanes::Opening;
 
 /// An open lane: its lock, its mark, and the writes that may be at the upstream.
 pub(super) type OpenLane = (LockName, Option<Mark>, Opening);

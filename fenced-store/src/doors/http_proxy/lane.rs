@@ -28,7 +28,8 @@ use std::collections::VecDeque;
 use fence_protocol::Token;
 use fence_protocol::wire::lane::QuarantineCause;
 
-pub use self::events::{Action, Event, Kind, OpId, Opening, Why};
+pub use self::events::{Action, Event, Kind, OpId, Why};
+use crate::stores::lanes::Opening;
 use crate::verdict::{Mark, Verdict, judge};
 
 /// Maximum number of waiting operations of one lock.

@@ -23,8 +23,10 @@ use crate::doors::http_proxy::{LaneState, Upstream};
 use crate::https::{Https, UpstreamHttp};
 use crate::settings::{Backend, Settings};
 
+mod lane_model;
 mod methods;
 mod operator;
+mod origin_model;
 mod replies;
 mod reuse;
 mod streams;

@@ -4,8 +4,9 @@ use axum::extract::State;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode, Uri};
 
-use super::handler_state::HandlerState;
 use super::{reply, request};
+use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::headers;
 use crate::guard::Failure;
 use crate::stores::contract::Operation;
 
@@ -19,7 +20,7 @@ pub(super) async fn delete(
     let guard = &shared.guard;
     let key = request::key(&uri)?;
     let summary = request::summary(guard, &key, &headers, "delete", "DELETE")?;
-    let condition = request::condition(&headers)?;
+    let condition = headers::condition(&headers)?;
     let name = request::name(&headers)?;
     let operation = Operation::Delete { key, condition };
     let once = name.map(|name| guard.once(&name, &operation));

@@ -7,8 +7,8 @@ use fence_protocol::wire::fence::{FloorReply, FloorRequest};
 use fence_protocol::{Code, Token};
 use service_kit::problem::{ApiJson, Reject};
 
-use super::handler_state::HandlerState;
 use crate::credible;
+use crate::doors::http::handler_state::HandlerState;
 use crate::report::Reporter;
 
 /// Refuses every token below the floor from now on, after a store has lost its marks. The reply has

@@ -7,9 +7,9 @@ use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode, Uri};
 use service_kit::problem::Reject;
 
-use super::handler_state::HandlerState;
 use super::{reply, request};
-use crate::doors::http::download;
+use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::{download, headers};
 use crate::etag::Condition;
 use crate::guard::Failure;
 use crate::stores::contract::{Effect, Operation};
@@ -25,7 +25,7 @@ pub(super) async fn get(
     let key = request::key(&uri)?;
     let summary = request::summary(guard, &key, &headers, "get", "GET")?;
     let condition = match headers.contains_key(IF_NONE_MATCH) {
-        true => request::condition(&headers)?,
+        true => headers::condition(&headers)?,
         false => Condition::None,
     };
     let applied = guard.apply(summary, Operation::Get { key: key.clone() }, None).await?;

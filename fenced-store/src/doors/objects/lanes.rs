@@ -9,9 +9,9 @@ use fence_protocol::{Code, Invalid, LockName};
 use http::Uri;
 use service_kit::problem::{ApiJson, ApiQuery, Reject};
 
-use super::handler_state::HandlerState;
 use super::list::{self, Query};
 use super::{reply, request};
+use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
 use crate::stores::contract::{QuarantineChange, StoreError};
 

@@ -9,8 +9,8 @@ use fence_protocol::{Code, Invalid, LockName};
 use serde::Deserialize;
 use service_kit::problem::{ApiQuery, Reject};
 
-use super::handler_state::HandlerState;
 use super::reply;
+use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
 use crate::stores::contract::FenceQuery;
 

@@ -11,8 +11,9 @@ use http::{HeaderMap, StatusCode};
 use service_kit::ids;
 use service_kit::problem::Reject;
 
-use super::handler_state::HandlerState;
 use super::{reply, request};
+use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::headers;
 use crate::doors::http::upload::Upload;
 use crate::etag::ETag;
 use crate::guard::{Failure, Guard, RequestSummary};
@@ -46,7 +47,7 @@ pub(super) async fn write(
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
     let headers = request.headers();
-    let condition = request::condition(headers)?;
+    let condition = headers::condition(headers)?;
     let content_type = content_type(headers)?;
     let name = request::name(headers)?;
     let upload = Upload::from_request(request, shared).await?;

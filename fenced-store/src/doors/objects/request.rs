@@ -1,10 +1,10 @@
 //! Parts of a request that every handler reads.
 
-use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName, Owner};
-use http::{HeaderMap, HeaderName, Uri};
+use fence_protocol::{IDEMPOTENCY_KEY, Invalid, LockName};
+use http::{HeaderMap, Uri};
 use service_kit::problem::Reject;
 
-use crate::etag::Condition;
+use crate::doors::http::headers::owner;
 use crate::guard::{Guard, RequestSummary};
 use crate::key::{ObjectKey, lock_from_path};
 use crate::rules::Intent;
@@ -14,8 +14,6 @@ const STATES: &str = "/v1/terraform-states/";
 const FENCES: &str = "/v1/fences/";
 const LANES: &str = "/v1/lanes/";
 const MAX_NAME_BYTES: usize = 128;
-/// Header with the caller's name, for the list of refusals; optional.
-const FENCE_OWNER: &str = "fence-owner";
 
 /// Returns the key, from the raw path: the router's own decoding is not used.
 pub(super) fn key(uri: &Uri) -> Result<ObjectKey, Invalid> {
@@ -50,21 +48,6 @@ pub(super) fn summary(
     let intent = if kind == "get" { Intent::Read } else { Intent::Write };
     let fence = guard.fence(key, headers, intent)?;
     Ok(RequestSummary { fence, kind, text: format!("{method} {key}"), owner: owner(headers)? })
-}
-
-/// Parses the `Fence-Owner` header.
-pub(crate) fn owner(headers: &HeaderMap) -> Result<Option<Owner>, Invalid> {
-    let Some(value) = headers.get(FENCE_OWNER) else { return Ok(None) };
-    let text = std::str::from_utf8(value.as_bytes())
-        .map_err(|_| Invalid::new("Fence-Owner", "…", "is not UTF-8"))?;
-    Owner::new(text).map(Some)
-}
-
-/// Parses `If-Match` and `If-None-Match`.
-pub(crate) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
-    let if_match = list(headers, &http::header::IF_MATCH)?;
-    let if_none_match = list(headers, &http::header::IF_NONE_MATCH)?;
-    Condition::parse(if_match.as_deref(), if_none_match.as_deref())
 }
 
 /// Parses `Idempotency-Key`: the sender's name for the operation, a string of RFC 9651 or a bare
@@ -107,12 +90,4 @@ fn quoted(rest: &str) -> Option<String> {
             _ => return None,
         }
     }
-}
-
-/// Parses a header that may be given in several lines, as one list.
-fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Invalid> {
-    let lines: Result<Vec<&str>, _> =
-        headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();
-    let lines = lines.map_err(|_| Invalid::new("condition", name.as_str(), "is not ASCII text"))?;
-    Ok((!lines.is_empty()).then(|| lines.join(", ")))
 }

@@ -5,9 +5,9 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{get, post, put};
 use service_kit::http::described_by;
 
-use super::handler_state::HandlerState;
 use super::terraform::{pull, push};
 use super::{delete, floor, get as read, lanes, list, put as write, reply, seal, show, stores};
+use crate::doors::http::handler_state::HandlerState;
 
 /// Makes the routes of the guard; the operational ones come from service-kit.
 pub fn routes(shared: HandlerState) -> Router {

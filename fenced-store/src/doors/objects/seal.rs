@@ -8,8 +8,9 @@ use fence_protocol::wire::fence::SealReply;
 use http::{HeaderMap, Uri};
 use service_kit::problem::Reject;
 
-use super::handler_state::HandlerState;
 use super::{reply, request};
+use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::headers;
 use crate::guard::{Failure, RequestSummary};
 
 /// Raises the mark to the presented token: after the reply, nothing lower is applied.
@@ -25,7 +26,7 @@ pub(super) async fn seal(
         return Err(Reject::new(Code::NotFound, detail).hint(hint).into());
     };
     let fence = guard.fencing.to_lock(&lock, &headers)?;
-    let owner = request::owner(&headers)?;
+    let owner = headers::owner(&headers)?;
     let text = format!("SEAL {lock}");
     let summary = RequestSummary { fence: Some(fence.clone()), kind: "seal", text, owner };
     let presented = fence.presented.token;

@@ -6,8 +6,8 @@ use axum::response::Response;
 use fence_protocol::wire::fence::FenceReply;
 use http::Uri;
 
-use super::handler_state::HandlerState;
 use super::{reply, request};
+use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
 
 /// Shows a lock's mark and the refusals of this process. A lock without a token so far is shown

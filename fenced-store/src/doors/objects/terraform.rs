@@ -12,8 +12,9 @@ use http::{HeaderMap, Uri};
 use serde::Deserialize;
 use service_kit::problem::Reject;
 
-use super::handler_state::HandlerState;
 use super::{get, put, request};
+use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::headers;
 use crate::guard::{Failure, RequestSummary};
 use crate::rules::Intent;
 
@@ -61,6 +62,6 @@ pub(super) async fn push(
         }
     };
     let text = format!("{} state {key}", request.method());
-    let owner = request::owner(request.headers())?;
+    let owner = headers::owner(request.headers())?;
     put::write(&shared, key, RequestSummary { fence, kind: "put", text, owner }, request).await
 }

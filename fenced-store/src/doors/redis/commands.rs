@@ -19,8 +19,6 @@ pub(crate) mod fuzz;
 mod meta;
 pub(crate) mod names;
 mod observed;
-#[cfg(test)]
-mod page;
 mod policy;
 mod refused;
 mod spec;

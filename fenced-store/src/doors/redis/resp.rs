@@ -11,8 +11,6 @@ pub(crate) mod fuzz;
 mod inline;
 mod length;
 pub(crate) mod reply;
-#[cfg(test)]
-mod reply_tests;
 pub(crate) mod request;
 
 /// The version of RESP that a connection speaks.

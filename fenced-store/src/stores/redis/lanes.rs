@@ -13,8 +13,8 @@ use redis_link::{LinkError, RedisTarget};
 use service_kit::Kit;
 
 use super::{RedisOptions, RedisStore, Shared, UNVERIFIED, reply};
-use crate::doors::http_proxy::lane::Opening;
 use crate::stores::contract::{Fences as _, StoreError};
+use crate::stores::lanes::Opening;
 use crate::verdict::Mark;
 
 /// Marks and open lanes in one Redis.

@@ -426,5 +426,4 @@ fn text(value: Value) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "codec_tests.rs"]
 mod tests;

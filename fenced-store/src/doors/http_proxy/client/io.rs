@@ -175,8 +175,8 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::https::UpstreamHttp;
     use crate::https::Https;
+    use crate::https::UpstreamHttp;
 
     #[tokio::test]
     async fn nothing_is_sent_after_the_end_of_a_connection() {

@@ -7,10 +7,11 @@ use fence_protocol::{LockName, Token};
 use redb::{ReadableTable as _, TableDefinition, TableHandle as _, WriteTransaction};
 use service_kit::Kit;
 
-use super::{Changes, OpenLane, Opening};
+use super::{Changes, OpenLane};
 use crate::stores::commit::marks::{Highest, MARKS};
 use crate::stores::commit::{Cause, Committer, Done, FolderError, marks};
 use crate::stores::contract::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
+use crate::stores::lanes::Opening;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Bit of an open lane whose writes are all conditional. It is no part of a token: a version

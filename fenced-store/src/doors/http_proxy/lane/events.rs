@@ -1,7 +1,6 @@
 //! Input and output of a lane.
 
-use fence_protocol::Token;
-
+use crate::stores::lanes::Opening;
 use crate::verdict::Mark;
 
 /// Number of one operation; unique in the process.
@@ -32,15 +31,6 @@ impl Kind {
     pub fn is_conditional(self) -> bool {
         matches!(self, Self::ConditionalPut | Self::ConditionalDelete)
     }
-}
-
-/// State of an open lane: which writes may be at the upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// Lowest token of these writes.
-    pub token: Token,
-    /// All of them are conditional.
-    pub is_conditional: bool,
 }
 
 /// Input of a lane.

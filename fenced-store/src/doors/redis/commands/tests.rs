@@ -14,6 +14,7 @@ mod every_command;
 mod hand_made;
 mod hostile;
 mod observed;
+mod page;
 mod real;
 mod same_keys;
 mod samples;

@@ -186,3 +186,6 @@ impl ReplyScanner {
         1
     }
 }
+
+#[cfg(test)]
+mod tests;

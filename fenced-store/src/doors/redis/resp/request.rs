@@ -5,8 +5,6 @@ use std::ops::Range;
 use super::{ProtocolError, inline, length};
 
 #[cfg(test)]
-mod differential;
-#[cfg(test)]
 mod tests;
 
 /// Limits of a client's commands.

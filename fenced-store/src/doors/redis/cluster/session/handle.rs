@@ -2,15 +2,15 @@
 
 use fence_protocol::Code;
 
-use super::super::super::authorize::{authorize, passes};
-use super::super::super::commands::{Handling, KeyUse, Plan, Touches};
-use super::super::super::refusal::Refusal;
-use super::super::super::resp::encode;
-use super::super::super::resp::request::Command;
-use super::super::super::session::{self, Flow, Session};
-use super::super::super::tokens::HeldTokens;
 use super::super::Answer;
 use super::ClusterSession;
+use crate::doors::redis::authorize::{authorize, passes};
+use crate::doors::redis::commands::{Handling, KeyUse, Plan, Touches};
+use crate::doors::redis::refusal::Refusal;
+use crate::doors::redis::resp::encode;
+use crate::doors::redis::resp::request::Command;
+use crate::doors::redis::session::{self, Flow, Session};
+use crate::doors::redis::tokens::HeldTokens;
 use crate::guard::RequestSummary;
 use crate::rules::{Protects, Rules};
 use crate::stores::contract::FenceOutcome;

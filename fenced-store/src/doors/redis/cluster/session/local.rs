@@ -4,15 +4,15 @@
 use bytes::BytesMut;
 use redis::Value;
 
-use super::super::super::PortSettings;
-use super::super::super::commands::{Handling, Plan};
-use super::super::super::refusal::Refusal;
-use super::super::super::resp::request::Command;
-use super::super::super::resp::{Protocol, encode};
-use super::super::super::session::{Flow, Identity, Session};
-use super::super::super::tokens::HeldTokens;
 use super::ClusterSession;
 use super::handle::not_before_a_cluster;
+use crate::doors::redis::PortSettings;
+use crate::doors::redis::commands::{Handling, Plan};
+use crate::doors::redis::refusal::Refusal;
+use crate::doors::redis::resp::request::Command;
+use crate::doors::redis::resp::{Protocol, encode};
+use crate::doors::redis::session::{Flow, Identity, Session};
+use crate::doors::redis::tokens::HeldTokens;
 use crate::guard::Guard;
 
 impl Session for ClusterSession {

@@ -10,10 +10,10 @@ use bytes::{BufMut as _, BytesMut};
 use tokio::io::AsyncWrite as _;
 use tokio_util::io::poll_read_buf;
 
-use super::super::super::backlog::{self, BUFFERS_FULL};
-use super::super::super::resp::encode;
-use super::super::super::session::Flow;
 use super::{ClusterSession, ClusterSocket, FLUSH, READ};
+use crate::doors::redis::backlog::{self, BUFFERS_FULL};
+use crate::doors::redis::resp::encode;
+use crate::doors::redis::session::Flow;
 use crate::doors::tcp::client_socket::READ_MAX;
 
 /// Result of one step.

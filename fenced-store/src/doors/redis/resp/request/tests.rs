@@ -4,6 +4,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::doors::redis::resp::encode;
 
+mod differential;
+
 const LIMITS: RequestLimits =
     RequestLimits { max_args: 64, max_command_bytes: 4096, max_inline_bytes: 256 };
 

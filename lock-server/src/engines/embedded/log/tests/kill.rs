@@ -46,7 +46,12 @@ fn a_killed_process_loses_nothing_acknowledged() {
     let folder = tempdir().unwrap();
     for life in 1..=5_u64 {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--ignored", "--exact", "--nocapture", "engines::embedded::log::tests::kill::child"])
+            .args([
+                "--ignored",
+                "--exact",
+                "--nocapture",
+                "engines::embedded::log::tests::kill::child",
+            ])
             .env(FOLDER, folder.path())
             .stdout(Stdio::piped())
             .spawn()

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::action::{Action, Keys};
-use super::channels::Channels;
-use super::policy::{self, ByHand, Verdict};
-use super::refused::shown;
-use super::spec::{Find, Spec};
-use super::table::Entry;
-use super::{CommandTable, Handling, KeyAccess};
+use crate::doors::redis::commands::action::{Action, Keys};
+use crate::doors::redis::commands::channels::Channels;
+use crate::doors::redis::commands::policy::{ByHand, Verdict};
+use crate::doors::redis::commands::refused::shown;
+use crate::doors::redis::commands::spec::{Find, Spec};
+use crate::doors::redis::commands::table::Entry;
+use crate::doors::redis::commands::{CommandTable, Handling, KeyAccess, policy};
 
 const HEAD: &str = "\
 # Redis commands

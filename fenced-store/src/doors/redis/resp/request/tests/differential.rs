@@ -12,8 +12,8 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::*;
 use crate::doors::redis::resp::encode;
+use crate::doors::redis::resp::request::*;
 
 /// Limits of Redis itself.
 const LIMITS: RequestLimits = RequestLimits {

@@ -7,7 +7,10 @@ use proptest::prelude::*;
 
 use fence_protocol::Token;
 
-use super::lane::{Action, Event, Inherited, Kind, Lane, MAX_WAITING, OpId, Opening, Why};
+use crate::doors::http_proxy::lane::{
+    Action, Event, Inherited, Kind, Lane, MAX_WAITING, OpId, Why,
+};
+use crate::stores::lanes::Opening;
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
 

@@ -1,8 +1,8 @@
 use bytes::{BufMut, BytesMut};
 use proptest::prelude::*;
 
-use super::reply::*;
-use super::{Protocol, ProtocolError, encode};
+use super::*;
+use crate::doors::redis::resp::{Protocol, ProtocolError, encode};
 
 /// Replies of a stream by type and length, and the rest or its fault.
 #[derive(Debug, Default, PartialEq)]

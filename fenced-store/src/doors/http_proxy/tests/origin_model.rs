@@ -11,10 +11,13 @@ use fence_protocol::Token;
 use proptest::prelude::*;
 
 use self::resource::Resource;
-use super::attempt::{Attempt, AttemptStep, End, Precondition, Seen, Version, Written};
-use super::{Doubt, probe};
-use crate::doors::http_proxy::lane::{Action, Event, Inherited, Kind, Lane, OpId, Opening};
+use crate::doors::http_proxy::conditions::attempt::{
+    Attempt, AttemptStep, End, Precondition, Seen, Version, Written,
+};
+use crate::doors::http_proxy::conditions::{Doubt, probe};
+use crate::doors::http_proxy::lane::{Action, Event, Inherited, Kind, Lane, OpId};
 use crate::etag::Condition;
+use crate::stores::lanes::Opening;
 use crate::verdict::Mark;
 use crate::verdict::tests::mark;
 
