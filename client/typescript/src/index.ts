@@ -23,6 +23,7 @@ export {
   type WriteOutcome,
   OutcomeUnknownError,
   PreconditionError,
+  type Problem,
   StaleError,
   TakeoverRefusedError,
   UnavailableError,

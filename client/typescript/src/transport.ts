@@ -12,6 +12,7 @@ import {
   type FencepostError,
   InternalError,
   OutcomeUnknownError,
+  type Problem,
   UnavailableError,
 } from "./errors.js";
 import { errorOf, parseProblem } from "./problem.js";
