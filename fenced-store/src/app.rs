@@ -19,6 +19,7 @@ use crate::doors::objects::access::need;
 use crate::doors::objects::router::routes;
 use crate::doors::postgres;
 use crate::doors::redis::{Front, Listening, PortSettings};
+use crate::doors::tcp::front::{self, BoundDoor};
 use crate::fencing::FencingPolicy;
 use crate::guard::Guard;
 use crate::observe::Observer;
@@ -84,7 +85,7 @@ pub struct Bound {
     /// API hashes and stores its bodies.
     proxy_threads: HttpThreads,
     redis_port: Option<Listening>,
-    postgres_port: Option<postgres::Listening>,
+    postgres_port: Option<BoundDoor<postgres::Port>>,
 }
 
 /// Opens the store (or the proxy's state), probes it and makes the routes.
@@ -261,10 +262,10 @@ impl App {
             self.guard.opened("redis-port", addr);
         }
         let postgres_port = match &self.postgres_port {
-            Some(port) => Some(postgres::listen(Arc::clone(port)).await?),
+            Some(port) => Some(front::bind(Arc::clone(port)).await?),
             None => None,
         };
-        if let Some(addr) = postgres_port.as_ref().and_then(postgres::Listening::addr) {
+        if let Some(addr) = postgres_port.as_ref().and_then(BoundDoor::addr) {
             self.guard.opened("postgres-port", addr);
         }
         let opened = [("objects", Some(&listener)), ("reverse-proxy", proxy.as_ref())];
@@ -305,7 +306,7 @@ impl Bound {
 
     /// URL of the PostgreSQL port, by its address.
     pub fn postgres_url(&self) -> Option<String> {
-        self.postgres_port.as_ref().and_then(postgres::Listening::url)
+        self.postgres_port.as_ref().and_then(BoundDoor::url)
     }
 
     /// Guarantee of the guard.

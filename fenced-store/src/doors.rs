@@ -6,4 +6,4 @@ pub mod http_proxy;
 pub mod objects;
 pub mod postgres;
 pub mod redis;
-mod tcp;
+pub mod tcp;

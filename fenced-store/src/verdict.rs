@@ -1,7 +1,7 @@
 //! The fencing rule, pure.
 //!
 //! A lock has at most one mark: the highest token that the guard has seen, and the lease that owns
-//! [`judge`] compares a request's token with the mark, without clock, I/O or state. Each store
+//! it. [`judge`] compares a request's token with the mark, without clock, I/O or state. Each store
 //! calls it, or repeats it in one atomic step of its own (the Lua scripts).
 
 use fence_protocol::{FencingToken, LeaseId, LockName, Token};

@@ -1,4 +1,4 @@
-//! The HTTP API: every route is here; a handler parses, calls the store once and renders.
+//! The HTTP API: every route is here; a handler parses, calls the store, and renders its reply.
 
 mod access;
 mod acquire;

@@ -54,7 +54,7 @@ use service_kit::{Kit, clock};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 
-use self::core::{Core, Flight};
+use self::core::{Core, Submission};
 use self::decided::Tokens;
 use self::op::{Call, PendingGrant};
 use self::waiting::{Answered, Waiting};
@@ -256,45 +256,45 @@ impl DriverInner {
     /// Commits until no batch is left. A commit that is not ready at once is awaited in its own
     /// task, on the thread that sent it; if requests come on current-thread runtimes, on one of
     /// those.
-    fn fly(self: &Arc<Self>, mut next: Option<Flight>) {
+    fn commit_all(self: &Arc<Self>, mut next: Option<Submission>) {
         if next.is_some()
             && let Some(local) = self.local.get()
             && Handle::try_current().is_ok_and(|here| !is_local(&here))
         {
             let inner = self.clone();
-            self.kit.tasks.spawn_on(local, async move { inner.fly(next) });
+            self.kit.tasks.spawn_on(local, async move { inner.commit_all(next) });
             return;
         }
-        while let Some(mut flight) = next {
-            let batch = std::mem::take(&mut flight.batch);
+        while let Some(mut submission) = next {
+            let batch = std::mem::take(&mut submission.batch);
             let counter = batch.counter;
             let tokens = batch.tokens;
             let in_pause = batch.in_pause;
             let store = self.store.clone();
             let begun = clock::now();
             let mut commit: Commit = Box::pin(async move { store.commit(batch).await });
-            flight.batch = Batch { counter, tokens, in_pause, ..Batch::default() };
+            submission.batch = Batch { counter, tokens, in_pause, ..Batch::default() };
             let Some(result) = commit.as_mut().now_or_never() else {
                 let inner = self.clone();
                 self.kit.tasks.spawn_here(async move {
                     let result = commit.await;
                     inner.times.committed(begun);
-                    let next = inner.land(flight, result);
+                    let next = inner.complete(submission, result);
                     let may_be_more = next.is_some();
-                    inner.fly(next);
+                    inner.commit_all(next);
                     if may_be_more {
-                        inner.lead();
+                        inner.commit_waiting();
                     }
                 });
                 return;
             };
             self.times.committed(begun);
-            next = self.land(flight, result);
+            next = self.complete(submission, result);
         }
     }
 
     /// `true` if the store has room for another batch beside those under way.
-    fn may_take_off(&self, state: &DriverState) -> bool {
+    fn has_room(&self, state: &DriverState) -> bool {
         let in_flight = &state.core.in_flight;
         let waiting = state.core.pending.len();
         match in_flight.count() {
@@ -307,37 +307,37 @@ impl DriverInner {
 
     /// Returns the next batch for the store; `None` if it has to wait for one that is under way.
     /// Without other servers, batches without changes are settled at once.
-    fn take_off(&self, state: &mut DriverState) -> Option<Flight> {
-        if !self.may_take_off(state) {
+    fn next_submission(&self, state: &mut DriverState) -> Option<Submission> {
+        if !self.has_room(state) {
             return None;
         }
         loop {
             let now_ms = self.store.now_ms();
             let at_ms = self.kit.clock.monotonic_ms();
             state.core.machine.raise_counter(self.store.counter());
-            let flight = match state.core.failed {
+            let submission = match state.core.failed {
                 None => state.core.decide(now_ms, at_ms),
                 Some(_) => None,
             };
-            let Some(flight) = flight else {
+            let Some(submission) = submission else {
                 self.rest(state);
                 return None;
             };
-            let batch = &flight.batch;
+            let batch = &submission.batch;
             let is_change = batch.groups.iter().any(|group| !group.writes.is_empty());
             let counter = batch.counter + batch.tokens;
             let is_known = self.store.is_volatile() || counter == state.committed;
             if is_change || !self.store.is_alone() || !is_known {
-                state.core.begin(&flight);
-                return Some(flight);
+                state.core.begin(&submission);
+                return Some(submission);
             }
             let committed = Committed {
                 base: batch.counter,
                 now_ms: None,
                 lineage: None,
-                groups: flight.groups().map(|_| Ok(())).collect(),
+                groups: submission.groups().map(|_| Ok(())).collect(),
             };
-            state.core.settle(flight, committed, now_ms, at_ms);
+            state.core.settle(submission, committed, now_ms, at_ms);
             self.report(state);
             if state.core.pending.is_empty() {
                 // The background ends the rest that is due, by slices: others come between.
@@ -365,21 +365,21 @@ impl DriverInner {
     }
 
     /// Settles a batch, and decides the next one.
-    fn land(
+    fn complete(
         self: &Arc<Self>,
-        flight: Flight,
+        submission: Submission,
         result: Result<Committed, StoreError>,
-    ) -> Option<Flight> {
+    ) -> Option<Submission> {
         let now_ms = self.store.now_ms();
         let lineage = result.as_ref().ok().and_then(|committed| committed.lineage.clone());
         let (ended, grants, next) = {
             let state = &mut *self.state();
-            state.core.end(&flight);
-            self.settle(state, flight, result, now_ms);
+            state.core.end(&submission);
+            self.settle(state, submission, result, now_ms);
             self.report(state);
             let ended = std::mem::take(&mut state.core.ended_sessions);
             let grants = std::mem::take(&mut state.core.pending_grants);
-            (ended, grants, self.take_off(state))
+            (ended, grants, self.next_submission(state))
         };
         self.confirm(grants, lineage);
         ended.into_iter().for_each(|(id, by)| self.clear_ended(id, by));
@@ -389,25 +389,25 @@ impl DriverInner {
     fn settle(
         &self,
         state: &mut DriverState,
-        flight: Flight,
+        submission: Submission,
         result: Result<Committed, StoreError>,
         now_ms: u64,
     ) {
         match result {
             Ok(committed) => {
-                state.committed = committed.base + flight.batch.tokens;
+                state.committed = committed.base + submission.batch.tokens;
                 let at_ms = self.kit.clock.monotonic_ms();
-                state.core.settle(flight, committed, now_ms, at_ms);
+                state.core.settle(submission, committed, now_ms, at_ms);
             }
             Err(error) if self.store.is_alone() => {
                 // Memory is ahead of what is durable.
-                drop(flight);
+                drop(submission);
                 self.stop(state, error.to_string());
             }
-            Err(StoreError::Paused { left_ms }) if !flight.batch.in_pause => {
-                state.core.pause(flight, now_ms.saturating_add(left_ms));
+            Err(StoreError::Paused { left_ms }) if !submission.batch.in_pause => {
+                state.core.pause(submission, now_ms.saturating_add(left_ms));
             }
-            Err(error) => state.core.fail(flight, &error),
+            Err(error) => state.core.fail(submission, &error),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod guarantee;
 pub mod loss;
 pub mod memory;
 pub mod open;
+pub mod options;
 pub mod postgres;
 pub mod quorum;
 pub mod redis;

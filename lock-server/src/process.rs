@@ -97,7 +97,7 @@ async fn init(config: &Config) -> ExitCode {
         }
         StoreUrl::Etcd(target) => {
             let options = config.store_options(GuardOptions::default(), login);
-            let made = etcd::init_fresh(target, &options.etcd(), &guards).await;
+            let made = etcd::init_fresh(target, &options, &guards).await;
             (format!("{} at {target}", config.namespace), made)
         }
         StoreUrl::Postgres(target) => {

@@ -1,7 +1,7 @@
 //! Interface between the HTTP service and the stores of leases.
 //!
-//! One conformance suite (package `fence-tests`) runs over every implementation, so that
-//! they cannot drift apart.
+//! The driver implements it over an engine's records, and the quorum by votes. One conformance
+//! suite (package `fence-tests`) runs over every engine, so that they cannot drift apart.
 
 use std::sync::Arc;
 

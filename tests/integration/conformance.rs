@@ -25,10 +25,10 @@ use lock_server::engines::contract::ServerId;
 use lock_server::engines::etcd::EtcdRecords;
 use lock_server::engines::loss::{AfterLoss, LossOptions};
 use lock_server::engines::memory::MemoryRecords;
-use lock_server::engines::open::{StoreOptions, StoreUrl};
+use lock_server::engines::open::StoreUrl;
+use lock_server::engines::options::StoreOptions;
 use lock_server::engines::postgres::PostgresRecords;
-use lock_server::engines::redis::key_prefix::KeyPrefix;
-use lock_server::engines::redis::{RedisRecords, RedisRecordsOptions};
+use lock_server::engines::redis::RedisRecords;
 use lock_server::guards::Guards;
 use lock_server::store::Limits;
 use service_kit::Kit;
@@ -400,21 +400,12 @@ async fn server_at(url: &str, options: &StoreOptions) -> record_store::Store {
     let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
     match url.parse().unwrap() {
         StoreUrl::Redis(target) => {
-            let options = RedisRecordsOptions {
-                namespace: options.namespace.clone(),
-                key_prefix: KeyPrefix::default(),
-                link: options.link,
-                loss: options.loss,
-                replicas: options.replicas,
-            };
             Arc::new(RedisRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         StoreUrl::Etcd(target) => {
-            let options = options.etcd();
             Arc::new(EtcdRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         StoreUrl::Postgres(target) => {
-            let options = options.postgres();
             Arc::new(PostgresRecords::start(&target, options, guards, &kit).await.unwrap())
         }
         other => panic!("{other:?}"),

@@ -1,6 +1,6 @@
 //! Options of a store in tests: limits that a busy machine keeps.
 
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use redis_link::LinkOptions;
 
 use crate::wait::patience;

@@ -12,6 +12,7 @@ use service_kit::listener::{Exposure, ListenOptions};
 use service_kit::login::Password;
 
 use crate::doors::postgres::{PortSettings, ServerLogin, Upstream};
+use crate::doors::tcp::front::FrontSettings;
 use crate::fail_points::FailPoints;
 
 /// Time that a client may take to log in, a hand-over included.
@@ -76,18 +77,15 @@ impl PostgresPortFlags {
             return Err(format!("--postgres-threads {threads} is not in 1 to 64"));
         }
         let exposure = exposure.unwrap_or_default();
+        let ListenOptions { header_timeout, max_connections, .. } = listener;
         let tls = exposure.tls().cloned();
+        let tls = tls.map(|tls| tls.for_listener(header_timeout, Vec::new).for_postgresql());
         Ok(Some(PortSettings {
-            listen,
-            tls: tls
-                .map(|tls| tls.for_listener(listener.header_timeout, Vec::new).for_postgresql()),
-            exposure,
+            front: FrontSettings { listen, exposure, tls, threads, max_connections },
             upstream,
             floor,
             writers,
             reader: self.postgres_reader.clone(),
-            threads,
-            max_connections: listener.max_connections,
             login_within: LOGIN_WITHIN,
             fail_points,
         }))

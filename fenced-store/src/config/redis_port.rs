@@ -12,6 +12,7 @@ use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
 use crate::doors::redis::{
     AfterFenced, PortPassword, PortSettings, SilenceLimits, plain_text_reply,
 };
+use crate::doors::tcp::front::FrontSettings;
 use crate::stores::open::StoreUrl;
 
 /// Largest command that a setting can allow: the longest argument, and room for the others.
@@ -77,13 +78,15 @@ impl RedisPortFlags {
         let exposure = exposure.unwrap_or_default();
         let tls = exposure.tls().filter(|_| !self.redis_plaintext).cloned();
         Ok(Some(PortSettings {
-            listen,
-            exposure,
-            tls: tls.map(|tls| tls.for_listener(listener.header_timeout, plain_text_reply)),
-            threads: self.redis_threads,
+            front: FrontSettings {
+                listen,
+                exposure,
+                tls: tls.map(|tls| tls.for_listener(listener.header_timeout, plain_text_reply)),
+                threads: self.redis_threads,
+                max_connections: listener.max_connections,
+            },
             max_command_bytes: self.max_command_bytes,
             max_buffer_bytes: self.max_redis_buffer_bytes,
-            max_connections: listener.max_connections,
             after_fenced: self.after_fenced,
             password,
             silence: SilenceLimits {

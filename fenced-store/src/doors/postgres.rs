@@ -13,15 +13,17 @@
 //!    '------ bytes both ways, one task (relay) ------------'
 //! ```
 
-use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fence_protocol::{Code, Token};
 use service_kit::Kit;
-use service_kit::listener::Exposure;
-use service_kit::tls::ServerTls;
+use service_kit::tasks::Tasks;
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
 
+use crate::doors::tcp::front::{BoundDoor, FrontSettings, ThreadedDoor};
 use crate::fail_points::FailPoints;
 use crate::guard::{Guard, RequestSummary};
 use crate::lock_servers::LockServers;
@@ -44,7 +46,6 @@ mod registry;
 mod relay;
 mod server;
 mod startup;
-mod thread;
 mod traffic;
 mod upstream;
 
@@ -55,7 +56,6 @@ use fences::DatabaseMarks;
 use refusal::Refusal;
 use registry::{NotAdmitted, Registry};
 pub use server::ServerLogin;
-pub(crate) use thread::{Listening, listen};
 pub use upstream::Upstream;
 
 /// Time that a client may take to read its last error.
@@ -65,7 +65,7 @@ const CONNECTION: &str = "connection";
 
 /// State of one thread of the port.
 #[derive(Debug)]
-struct PortThread {
+pub(crate) struct PortThread {
     port: Arc<Port>,
     /// The thread's own connections to the registry: no wake-ups between threads.
     registry: Registry,
@@ -74,12 +74,8 @@ struct PortThread {
 /// Settings of the port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
-    /// Address; port 0 lets the system choose.
-    pub listen: SocketAddr,
-    /// Permission to listen there.
-    pub exposure: Exposure,
-    /// TLS of the port; `None` if it is plain itself.
-    pub tls: Option<ServerTls>,
+    /// Address, threads and clients.
+    pub front: FrontSettings,
     /// The database behind the port, with the guard's own login.
     pub upstream: Upstream,
     /// First token to be admitted, after marks were lost.
@@ -88,10 +84,6 @@ pub struct PortSettings {
     pub writers: Vec<ServerLogin>,
     /// Role of clients without a token, who log in with its password.
     pub reader: Option<String>,
-    /// Number of threads, at least 1.
-    pub threads: usize,
-    /// Maximum number of clients.
-    pub max_connections: usize,
     /// Time that a client may take to log in.
     pub login_within: Duration,
     /// Points at which a test makes the guard stop or end.
@@ -156,6 +148,41 @@ pub(crate) async fn check_store(
         _ => Err("--postgres-upstream and --store name different databases: a lock has one mark; \
                   run two guards with locks of their own"
             .to_owned()),
+    }
+}
+
+impl ThreadedDoor for Port {
+    const NAME: &'static str = "PostgreSQL port";
+    const THREAD: &'static str = "postgres-port";
+    type Thread = PortThread;
+
+    fn front(&self) -> &FrontSettings {
+        &self.settings.front
+    }
+
+    fn tasks(&self) -> &Tasks {
+        &self.guard.kit.tasks
+    }
+
+    fn thread(self: Arc<Self>) -> Rc<PortThread> {
+        let registry = self.registry();
+        Rc::new(PortThread { port: self, registry })
+    }
+
+    fn serve(
+        thread: Rc<PortThread>,
+        stream: TcpStream,
+        stop: CancellationToken,
+    ) -> impl Future<Output = ()> + 'static {
+        client::serve(thread, stream, stop)
+    }
+}
+
+impl BoundDoor<Port> {
+    /// URL of the port, by its address.
+    pub(crate) fn url(&self) -> Option<String> {
+        let database = self.door.settings.upstream.database();
+        Some(format!("postgres://{}/{database}", self.addr()?))
     }
 }
 

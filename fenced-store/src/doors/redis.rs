@@ -17,7 +17,6 @@
 //!    '------------- Outbox: replies in the order of the commands <-------------'
 //! ```
 
-use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -25,10 +24,9 @@ use std::time::Duration;
 use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
-use service_kit::listener::Exposure;
-use service_kit::tls::ServerTls;
 use tokio::sync::{mpsc, watch};
 
+use crate::doors::tcp::front::FrontSettings;
 use crate::guard::{Guard, RequestSummary};
 use crate::stores::contract::FenceOutcome;
 use crate::stores::redis::Shared;
@@ -78,20 +76,12 @@ use retire::Ended;
 /// Settings of the port.
 #[derive(Clone, Debug)]
 pub struct PortSettings {
-    /// Address; port 0 lets the system choose.
-    pub listen: SocketAddr,
-    /// Permission to listen there.
-    pub exposure: Exposure,
-    /// TLS of the port, with its own reply to plain text; `None` if it is plain itself.
-    pub tls: Option<ServerTls>,
-    /// Number of threads, at least 1.
-    pub threads: usize,
+    /// Address, threads and clients. Its TLS replies to plain text in the protocol of Redis.
+    pub front: FrontSettings,
     /// Maximum size of a command, in bytes.
     pub max_command_bytes: usize,
     /// Memory for all clients together beyond 64 KiB for each, in bytes.
     pub max_buffer_bytes: usize,
-    /// Maximum number of clients.
-    pub max_connections: usize,
     /// Time limits of silent clients.
     pub silence: SilenceLimits,
     /// Treatment of a connection whose token was refused.

@@ -74,7 +74,7 @@ async fn alarms(weak: Weak<DriverInner>) {
             next_ms.map_or(IDLE_MS, |at_ms| at_ms.saturating_sub(now_ms)).min(IDLE_MS)
         };
         if rest_ms == 0 {
-            inner.lead();
+            inner.commit_waiting();
         }
         // The driver must be droppable while this waits.
         drop(inner);

@@ -92,7 +92,7 @@ pub(super) struct Core {
 }
 
 /// Decisions on their way to the store.
-pub(super) struct Flight {
+pub(super) struct Submission {
     pub(super) batch: Batch,
     decided: Decided,
     groups: Vec<Decisions>,
@@ -100,7 +100,7 @@ pub(super) struct Flight {
     places: usize,
 }
 
-impl Flight {
+impl Submission {
     /// Returns its groups.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Decisions> {
         self.groups.iter()
@@ -156,7 +156,7 @@ impl Core {
 
     /// Decides waiting requests and everything due; `None` if there is nothing, or if it has to
     /// wait for the batches that are under way.
-    pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Flight> {
+    pub(super) fn decide(&mut self, now_ms: u64, at_ms: u64) -> Option<Submission> {
         let counter = self.machine.counter();
         self.machine.begin_slice(self.store.ends_max());
         let waiting = self.waiters.callers() + self.in_flight.places();
@@ -263,13 +263,13 @@ impl Core {
     }
 
     /// Records that the batch was sent.
-    pub(super) fn begin(&mut self, flight: &Flight) {
-        self.in_flight.begin(flight);
+    pub(super) fn begin(&mut self, submission: &Submission) {
+        self.in_flight.begin(submission);
     }
 
     /// Records that the batch has ended, with a result or without.
-    pub(super) fn end(&mut self, flight: &Flight) {
-        let held_back = self.in_flight.end(flight);
+    pub(super) fn end(&mut self, submission: &Submission) {
+        let held_back = self.in_flight.end(submission);
         held_back.into_iter().rev().for_each(|op| self.pending.push_front(op));
     }
 
@@ -292,13 +292,13 @@ impl Core {
     }
 
     /// Decisions that need no commit.
-    fn settled_at_once(&mut self, draft: Draft, decided: Decided) -> Flight {
+    fn settled_at_once(&mut self, draft: Draft, decided: Decided) -> Submission {
         drop(self.machine.take_changes());
         drop(self.machine.take_session_changes());
         drop(self.machine.take_together());
         let deliveries = self.machine.take_deliveries();
         let (_, groups) = self.groups_of(draft, deliveries, decided);
-        Flight {
+        Submission {
             batch: Batch { counter: decided.lift.counter, ..Batch::default() },
             decided,
             groups,
@@ -395,7 +395,7 @@ impl Core {
     }
 
     /// Draws up the batch for the store.
-    fn draw_up(&mut self, mut draft: Draft, decided: Decided) -> Flight {
+    fn draw_up(&mut self, mut draft: Draft, decided: Decided) -> Submission {
         self.settle_changes(&mut draft, decided.now_ms);
         let counter = decided.lift.counter;
         let tokens = self.machine.counter() - counter;
@@ -433,7 +433,7 @@ impl Core {
         let deliveries = self.machine.take_deliveries();
         let (groups, decisions) = self.groups_of(draft, deliveries, decided);
         batch.groups = groups;
-        Flight { batch, decided, groups: decisions, places: self.machine.places_taken() }
+        Submission { batch, decided, groups: decisions, places: self.machine.places_taken() }
     }
 
     /// Assigns the deliveries and the events to the groups whose records made them.

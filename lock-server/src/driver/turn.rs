@@ -40,7 +40,7 @@ impl DriverInner {
                 });
             }
             state.core.pending.push_back(op);
-            if !self.may_take_off(state) || here.is_some() && state.turns.contains(&thread) {
+            if !self.has_room(state) || here.is_some() && state.turns.contains(&thread) {
                 return Ok(());
             }
             if here.is_some() {
@@ -51,20 +51,20 @@ impl DriverInner {
             let turn = Turn { inner: self.clone(), thread, is_over: false };
             self.kit.tasks.spawn_here(turn.end());
         } else {
-            self.lead();
+            self.commit_waiting();
         }
         Ok(())
     }
 
     /// Decides the waiting requests and everything due, unless enough batches are under way.
-    pub(super) fn lead(self: &Arc<Self>) {
+    pub(super) fn commit_waiting(self: &Arc<Self>) {
         loop {
-            let (flight, waits) = {
+            let (submission, waits) = {
                 let state = &mut *self.state();
-                (self.take_off(state), !state.core.pending.is_empty())
+                (self.next_submission(state), !state.core.pending.is_empty())
             };
-            let may_be_more = flight.is_some() && waits;
-            self.fly(flight);
+            let may_be_more = submission.is_some() && waits;
+            self.commit_all(submission);
             if !may_be_more {
                 return;
             }
@@ -85,7 +85,7 @@ impl Turn {
     async fn end(mut self) {
         tokio::task::yield_now().await;
         self.forget();
-        self.inner.lead();
+        self.inner.commit_waiting();
         self.is_over = true;
     }
 
@@ -102,7 +102,7 @@ impl Drop for Turn {
         if !self.is_over {
             self.forget();
             let inner = self.inner.clone();
-            self.inner.kit.tasks.spawn(async move { inner.lead() });
+            self.inner.kit.tasks.spawn(async move { inner.commit_waiting() });
         }
     }
 }

@@ -36,19 +36,17 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use async_trait::async_trait;
-use fence_protocol::{LockName, Namespace, SessionId, Token};
+use fence_protocol::{LockName, SessionId, Token};
 use service_kit::Kit;
 use service_kit::clock::Clock;
-use service_kit::login::StoreLogin;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use self::client::{CallError, EtcdClient};
 use self::clocks::{Clocks, Process};
-use self::commit::Pen;
+use self::commit::CommitMarker;
 use self::keys::Keys;
 use self::lineage::{Lineage, Occasion};
 use self::tidy::Due;
@@ -58,6 +56,7 @@ use self::wire::{KeyValue, Txn};
 use super::contract::{
     Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Version, Wakeup,
 };
+use super::options::StoreOptions;
 use crate::guards::Guards;
 use crate::store::{ListQuery, StoreError};
 
@@ -67,27 +66,8 @@ const NAME: &str = "etcd";
 const READ_MAX: usize = 100;
 /// Least number of keys of a page of a list.
 const PAGE: usize = 100;
-/// For how long the key of a server's last commit outlives it, in seconds.
-const PEN_LIVES_S: u64 = 86_400;
-
-/// Options of the connection to etcd.
-#[derive(Clone, Debug)]
-pub struct EtcdRecordsOptions {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Time-out of a connection.
-    pub connect_timeout: Duration,
-    /// Time-out of one member's reply, after which the outcome is unknown.
-    pub reply_timeout: Duration,
-    /// User, password and certificates.
-    pub login: StoreLogin,
-}
-
-impl EtcdRecordsOptions {
-    fn client(&self, target: &EtcdTarget) -> Result<EtcdClient, String> {
-        EtcdClient::new(target, &self.login, self.connect_timeout, self.reply_timeout)
-    }
-}
+/// Time for which the key of a server's last commit is kept after the server's end, in seconds.
+const MARKER_TTL_S: u64 = 86_400;
 
 /// Records in etcd. Cheap to clone.
 #[derive(Clone)]
@@ -110,7 +90,7 @@ struct EtcdInner {
     /// Held while what dead servers left is looked through.
     adopting: tokio::sync::Mutex<()>,
     /// One commit at a time: each replaces the one before it.
-    pen: tokio::sync::Mutex<Pen>,
+    marker: tokio::sync::Mutex<CommitMarker>,
     due: Mutex<Due>,
     /// The etcd leases that the keys of live servers hang on, and their seconds.
     beats: Mutex<HashMap<ServerId, (u64, u64)>>,
@@ -137,11 +117,11 @@ impl EtcdRecords {
     /// A sentence where etcd cannot be reached or cannot be used.
     pub async fn start(
         target: &EtcdTarget,
-        options: EtcdRecordsOptions,
+        options: &StoreOptions,
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
-        let client = options.client(target)?;
+        let client = connect(target, options)?;
         let keys = Keys::new(&options.namespace);
         versions::check(&client).await?;
         let lineage = Lineage::new(&keys, guards, kit);
@@ -158,7 +138,7 @@ impl EtcdRecords {
             swept_ms: AtomicU64::new(0),
             versions: AtomicU32::new(1),
             adopting: tokio::sync::Mutex::default(),
-            pen: tokio::sync::Mutex::default(),
+            marker: tokio::sync::Mutex::default(),
             due: Mutex::default(),
             beats: Mutex::default(),
             writers: Mutex::default(),
@@ -170,16 +150,21 @@ impl EtcdRecords {
     }
 }
 
+fn connect(target: &EtcdTarget, options: &StoreOptions) -> Result<EtcdClient, String> {
+    let link = options.link;
+    EtcdClient::new(target, &options.login, link.connect_timeout, link.reply_timeout)
+}
+
 /// Prepares a namespace that has never issued a token, and returns the lowest that it can issue.
 ///
 /// # Errors
 /// A sentence where it is not new, or where etcd cannot be used.
 pub async fn init_fresh(
     target: &EtcdTarget,
-    options: &EtcdRecordsOptions,
+    options: &StoreOptions,
     guards: &Guards,
 ) -> Result<u64, String> {
-    let client = options.client(target)?;
+    let client = connect(target, options)?;
     versions::check(&client).await?;
     lineage::init_fresh(&client, &Keys::new(&options.namespace), guards).await
 }

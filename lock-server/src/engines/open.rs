@@ -4,23 +4,22 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
 
-use fence_protocol::{Namespace, Token};
+use fence_protocol::Token;
 use postgres_link::PostgresTarget;
-use redis_link::{ClusterTarget, LinkOptions, RedisTarget, TargetError};
+use redis_link::{ClusterTarget, RedisTarget, TargetError};
 use service_kit::Kit;
 use service_kit::login::{NO_LOGIN, StoreLogin, without_password};
 
 use super::contract::{RecordStore, ServerId};
 use super::embedded;
-use super::etcd::{EtcdRecords, EtcdRecordsOptions, EtcdTarget};
-use super::loss::LossOptions;
-use super::postgres::{PostgresRecords, PostgresRecordsOptions};
-use super::quorum::{QuorumOptions, QuorumStore, QuorumUrl};
-use super::redis::key_prefix::KeyPrefix;
-use super::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
+use super::etcd::{EtcdRecords, EtcdTarget};
+use super::options::StoreOptions;
+use super::postgres::PostgresRecords;
+use super::quorum::{QuorumStore, QuorumUrl};
+use super::redis::RedisRecords;
 use crate::driver::Driver;
-use crate::guards::{GuardOptions, Guards, RETRY_INTERVAL};
-use crate::store::{Limits, LockStore};
+use crate::guards::{Guards, RETRY_INTERVAL};
+use crate::store::LockStore;
 use lease::tokens;
 
 /// The value of `--store`.
@@ -126,74 +125,6 @@ async fn retry_guards(guards: Guards, store: Weak<dyn LockStore>) {
     }
 }
 
-/// Options of every store.
-#[derive(Clone, Debug)]
-pub struct StoreOptions {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Prefix of the keys, in Redis.
-    pub key_prefix: KeyPrefix,
-    /// Login of this server at a store behind a network; the URL of a Redis already contains it,
-    /// see [`StoreUrl::with_login`].
-    pub login: StoreLogin,
-    /// Bounds.
-    pub limits: Limits,
-    /// Guards whose highest mark is read.
-    pub guards: GuardOptions,
-    /// Connection behaviour, for stores behind a network.
-    pub link: LinkOptions,
-    /// Time for which a silent server still counts as alive, for stores that servers share.
-    pub liveness: std::time::Duration,
-    /// Grants after leases may have been lost, for stores that may lose some.
-    pub loss: LossOptions,
-    /// Replicas that must have a grant before it is acknowledged, for Redis.
-    pub replicas: ReplicaOptions,
-}
-
-impl StoreOptions {
-    /// The part of them that etcd needs.
-    pub fn etcd(&self) -> EtcdRecordsOptions {
-        EtcdRecordsOptions {
-            namespace: self.namespace.clone(),
-            connect_timeout: self.link.connect_timeout,
-            reply_timeout: self.link.reply_timeout,
-            login: self.login.clone(),
-        }
-    }
-
-    /// The part of them that PostgreSQL needs; the login is in the target.
-    pub fn postgres(&self) -> PostgresRecordsOptions {
-        let connect_timeout = self.link.connect_timeout;
-        let connect = postgres_link::ConnectOptions { connect_timeout, ..Default::default() };
-        PostgresRecordsOptions {
-            namespace: self.namespace.clone(),
-            link: postgres_link::LinkOptions {
-                connect,
-                reply_timeout: self.link.reply_timeout,
-                ping_interval: self.link.ping_interval,
-                ..Default::default()
-            },
-            loss: self.loss,
-        }
-    }
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self {
-            namespace: Namespace::default(),
-            key_prefix: KeyPrefix::default(),
-            login: StoreLogin::default(),
-            limits: Limits::default(),
-            guards: GuardOptions::default(),
-            link: LinkOptions::default(),
-            liveness: std::time::Duration::from_secs(3),
-            loss: LossOptions::default(),
-            replicas: ReplicaOptions::default(),
-        }
-    }
-}
-
 /// A store that could not be opened: one sentence with the value and what to do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -239,37 +170,22 @@ async fn open_store(
             Arc::new(served.map_err(|error| refused(error.to_string()))?)
         }
         StoreUrl::Redis(target) => {
-            let redis_options = RedisRecordsOptions {
-                namespace: options.namespace.clone(),
-                key_prefix: options.key_prefix.clone(),
-                link: options.link,
-                loss: options.loss,
-                replicas: options.replicas,
-            };
-            let started = RedisRecords::start(target, redis_options, guards.clone(), kit);
+            let started = RedisRecords::start(target, options, guards.clone(), kit);
             let records = started.await.map_err(refused)?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Etcd(target) => {
-            let etcd_options = options.etcd();
-            let started = EtcdRecords::start(target, etcd_options, guards.clone(), kit);
+            let started = EtcdRecords::start(target, options, guards.clone(), kit);
             let records = started.await.map_err(refused)?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Postgres(target) => {
-            let postgres_options = options.postgres();
-            let started = PostgresRecords::start(target, postgres_options, guards.clone(), kit);
+            let started = PostgresRecords::start(target, options, guards.clone(), kit);
             let records = started.await.map_err(refused)?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Quorum(url) => {
-            let quorum_options = QuorumOptions {
-                namespace: options.namespace.clone(),
-                key_prefix: options.key_prefix.clone(),
-                limits: options.limits,
-                link: options.link,
-            };
-            let started = QuorumStore::start(url, quorum_options, guards.clone(), kit);
+            let started = QuorumStore::start(url, options.clone(), guards.clone(), kit);
             Arc::new(started.await.map_err(refused)?)
         }
     })

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use fence_protocol::{LockName, Namespace, SessionId, Token};
-use postgres_link::{LinkError, LinkOptions, PostgresLink, PostgresTarget};
+use postgres_link::{ConnectOptions, LinkError, LinkOptions, PostgresLink, PostgresTarget};
 use service_kit::Kit;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
@@ -32,7 +32,7 @@ use self::lineage::{Adopted, LineageKeeper, Witness};
 use super::contract::{
     Batch, Committed, ItemName, Key, LOCK, RecordStore, SESSION, ServerId, Snapshot, Wakeup,
 };
-use super::loss::LossOptions;
+use super::options::StoreOptions;
 use super::shared::refused::read_refused;
 use super::shared::store_clock::{Jumps, Pauses, StoreTime};
 use crate::guards::Guards;
@@ -49,17 +49,6 @@ const LINEAGE: &str = "FL001";
 const CLOCK: &str = "FL002";
 const PAUSED: &str = "FL003";
 const EXHAUSTED: &str = "FL004";
-
-/// Options of the records in PostgreSQL.
-#[derive(Clone, Debug)]
-pub struct PostgresRecordsOptions {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Connection behaviour.
-    pub link: LinkOptions,
-    /// Grants after leases may have been lost, or cut short.
-    pub loss: LossOptions,
-}
 
 /// Records in PostgreSQL. Cheap to clone.
 #[derive(Clone)]
@@ -85,6 +74,13 @@ impl fmt::Debug for PostgresRecords {
     }
 }
 
+fn link_options(options: &StoreOptions) -> LinkOptions {
+    let redis_link::LinkOptions { connect_timeout, reply_timeout, ping_interval, .. } =
+        options.link;
+    let connect = ConnectOptions { connect_timeout, ..ConnectOptions::default() };
+    LinkOptions { connect, reply_timeout, ping_interval, ..LinkOptions::default() }
+}
+
 impl PostgresRecords {
     /// Connects, creates the tables where there are none, verifies the lineage, and watches
     /// PostgreSQL in the background.
@@ -93,7 +89,7 @@ impl PostgresRecords {
     /// A sentence where PostgreSQL cannot be reached or cannot be used.
     pub async fn start(
         target: &PostgresTarget,
-        options: PostgresRecordsOptions,
+        options: &StoreOptions,
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
@@ -103,7 +99,7 @@ impl PostgresRecords {
         let known = (&witness, &time);
         let loss = (options.loss.after_loss, guards);
         let lineage = Arc::new(LineageKeeper::new(&options.namespace, known, loss, kit));
-        let link_options = session::limited(options.link);
+        let link_options = session::limited(link_options(options));
         let verifier = lineage.clone();
         let link =
             PostgresLink::start(target.clone(), link_options.clone(), verifier, &kit.tasks).await?;
@@ -115,7 +111,7 @@ impl PostgresRecords {
             witness,
             jumps: Jumps::new(NAME, options.loss.clock_pause, kit),
             pauses: Pauses::new(NAME, kit),
-            namespace: options.namespace,
+            namespace: options.namespace.clone(),
             tasks: kit.tasks.clone(),
         };
         let records = Self { inner: Arc::new(inner) };

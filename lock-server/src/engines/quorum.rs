@@ -38,8 +38,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fence_protocol::wire::lock::{EndedReply, LockPage, LockReply};
-use fence_protocol::{LeaseId, LockName, Namespace, Token, Ttl};
-use redis_link::{LinkOptions, RedisLink};
+use fence_protocol::{LeaseId, LockName, Token, Ttl};
+use redis_link::RedisLink;
 use service_kit::Kit;
 use service_kit::clock::Clock;
 use service_kit::tasks::Tasks;
@@ -55,10 +55,10 @@ use self::rules::{BUCKETS, Members, majority};
 use self::run_ids::Runs;
 use self::scripts::{Keys, Scripts};
 use self::verify::NodeVerifier;
-use super::redis::key_prefix::KeyPrefix;
+use super::options::StoreOptions;
 use crate::guards::Guards;
 use crate::store::figures::StoreTimes;
-use crate::store::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
+use crate::store::{Acquire, Grant, ListQuery, LockStore, Revoke, StoreError};
 
 pub use self::init::init_fresh;
 pub use self::url::QuorumUrl;
@@ -69,19 +69,6 @@ const NAME: &str = "redis-quorum";
 const VIEW_PATIENCE: Duration = Duration::from_millis(500);
 /// Time for which a start waits for a majority, beyond the time-out of a connection.
 const START_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Options of the connections to the nodes.
-#[derive(Clone, Debug)]
-pub struct QuorumOptions {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Before every key, outside of the braces; may be empty.
-    pub key_prefix: KeyPrefix,
-    /// Bounds.
-    pub limits: Limits,
-    /// Connection behaviour.
-    pub link: LinkOptions,
-}
 
 /// The `redis-quorum:` store. Cheap to clone.
 #[derive(Clone)]
@@ -96,7 +83,7 @@ struct QuorumInner {
     queues: Queues,
     counters: Counters,
     times: StoreTimes,
-    options: QuorumOptions,
+    options: StoreOptions,
     /// Highest token that a guard has seen: every token proposed here is above it.
     floor: AtomicU64,
     renewals: ending::Renewals,
@@ -119,7 +106,7 @@ impl QuorumStore {
     /// lead to one node.
     pub async fn start(
         url: &QuorumUrl,
-        options: QuorumOptions,
+        options: StoreOptions,
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {
@@ -138,7 +125,7 @@ impl QuorumStore {
 
     fn prepare(
         url: &QuorumUrl,
-        options: QuorumOptions,
+        options: StoreOptions,
         guards: Guards,
         is_fresh: bool,
         kit: &Kit,

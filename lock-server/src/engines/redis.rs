@@ -33,14 +33,13 @@ use std::time::Duration;
 
 use ::redis::{Cmd, Value};
 use async_trait::async_trait;
-use fence_protocol::{LockName, Namespace, SessionId, Token};
+use fence_protocol::{LockName, SessionId, Token};
 use redis_link::{LinkError, LinkOptions, LocalLinks, RedisLink, RedisTarget, Script};
 use service_kit::Kit;
 use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use self::codec::{Commit, CommitScripts, ServerKnowledge};
-use self::key_prefix::KeyPrefix;
 use self::keys::Keys;
 use self::lineage::LineageKeeper;
 pub use self::lineage::init_fresh;
@@ -52,7 +51,7 @@ use super::contract::{
     Batch, Committed, Confirmed, ItemName, Key, RecordStore, ServerId, Snapshot, WAKEUPS_MAX,
     Wakeup,
 };
-use super::loss::LossOptions;
+use super::options::StoreOptions;
 use super::shared::store_clock::{Jumps, Pauses, StoreTime};
 use crate::guards::Guards;
 use crate::store::{ListQuery, StoreError};
@@ -67,21 +66,6 @@ const READ_MAX: usize = 1_000;
 const LOOKS: u32 = 4;
 /// Of fewer requests, two halves cost more calls than the waiting that they save.
 const HALVES_FROM: usize = 32;
-
-/// Options of the records in Redis.
-#[derive(Clone, Debug)]
-pub struct RedisRecordsOptions {
-    /// Tenant.
-    pub namespace: Namespace,
-    /// Prefix of the keys.
-    pub key_prefix: KeyPrefix,
-    /// Connection behaviour.
-    pub link: LinkOptions,
-    /// Grants after leases may have been lost, or cut short.
-    pub loss: LossOptions,
-    /// Replicas that must have a grant.
-    pub replicas: ReplicaOptions,
-}
 
 /// Records in Redis. Cheap to clone.
 #[derive(Clone)]
@@ -163,7 +147,7 @@ impl RedisRecords {
     /// A sentence where Redis cannot be reached or cannot be used.
     pub async fn start(
         target: &RedisTarget,
-        options: RedisRecordsOptions,
+        options: &StoreOptions,
         guards: Guards,
         kit: &Kit,
     ) -> Result<Self, String> {

@@ -17,10 +17,10 @@ use service_kit::Kit;
 
 async fn server(postgres: &Postgres) -> Store {
     let StoreUrl::Postgres(target) = postgres.url().parse().unwrap() else { unreachable!() };
-    let options = fence_tests::store_options::patient().postgres();
+    let options = fence_tests::store_options::patient();
     let kit = Kit::new("records");
     let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
-    Arc::new(PostgresRecords::start(&target, options, guards, &kit).await.unwrap())
+    Arc::new(PostgresRecords::start(&target, &options, guards, &kit).await.unwrap())
 }
 
 /// A batch that begins a lease of a minute. No token: none is granted in the pause.

@@ -11,7 +11,7 @@ use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::store_options;
 use fence_tests::wait::{soon, until, until_true};
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use lock_server::store::{Limits, ListQuery};
 use serde_json::json;
 use service_kit::Kit;

@@ -51,9 +51,9 @@ impl Noted<'_> {
         Ok(grant)
     }
 
-    /// Retries as long as nothing was granted, with a new id each time; where it is held, for as
-    /// long as it is. A vote of a request that could not be rolled back ends like a lease, and then
-    /// its own request gets that reply: the holes of the decision on the quorum have it.
+    /// Retries until there is a grant, with a new id for each request; while the lock is held,
+    /// until it is free. A vote that could not be rolled back expires like a lease, and then its
+    /// request is refused as held: the decision on the quorum lists this among its gaps.
     async fn acquire_in_the_end(&self, lock: &str, ttl_ms: u64) -> Grant {
         until("a grant", || async {
             match self.acquire(request(lock, ttl_ms, 2_000)).await {

@@ -10,7 +10,7 @@ use fence_tests::redis_server::Redis;
 use fence_tests::store_options::patient;
 use fence_tests::wait::{soon, until_true};
 use lease::StoredWaiter;
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use lock_server::store::{Acquire, Grant, Limits, LockStore, Mode, NewSession, StoreError};
 use service_kit::Kit;
 use tokio::runtime::Runtime;

@@ -13,7 +13,7 @@ use fence_tests::key_file::session_id;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
 use lock_server::engines::loss::{AfterLoss, LossOptions};
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use lock_server::store::{
     Acquire, Grant, LockStore, Mode, NewSession, Revoke, StoreError, Takeover,
 };

@@ -17,8 +17,9 @@ use fence_tests::wait::until;
 use lock_server::engines::contract::{Batch, ServerId, Snapshot, Version};
 use lock_server::engines::loss::{AfterLoss, LossOptions};
 use lock_server::engines::open::StoreUrl;
+use lock_server::engines::options::StoreOptions;
+use lock_server::engines::redis::RedisRecords;
 use lock_server::engines::redis::key_prefix::KeyPrefix;
-use lock_server::engines::redis::{RedisRecords, RedisRecordsOptions, ReplicaOptions};
 use lock_server::guards::Guards;
 use lock_server::store::StoreError;
 use service_kit::Kit;
@@ -33,16 +34,14 @@ async fn open_in(
     after_loss: AfterLoss,
 ) -> Result<RedisRecords, String> {
     let StoreUrl::Redis(target) = url.parse().unwrap() else { panic!("{url}") };
-    let options = RedisRecordsOptions {
+    let options = StoreOptions {
         namespace: fence_protocol::Namespace::new(namespace).unwrap(),
-        key_prefix: KeyPrefix::default(),
-        link: fence_tests::store_options::patient().link,
         loss: LossOptions { after_loss, ..LossOptions::default() },
-        replicas: ReplicaOptions::default(),
+        ..fence_tests::store_options::patient()
     };
     let kit = Kit::new("records");
     let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
-    RedisRecords::start(&target, options, guards, &kit).await
+    RedisRecords::start(&target, &options, guards, &kit).await
 }
 
 async fn server_with(redis: &Redis, after_loss: AfterLoss) -> Store {

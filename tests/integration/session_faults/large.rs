@@ -12,7 +12,7 @@ use fence_tests::key_file::{lease_id, session_id};
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::DataDir;
 use fence_tests::wait::{soon, until_true};
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use lock_server::store::{Acquire, Limits, ListQuery, LockStore, NewSession, StoreError};
 use service_kit::Kit;
 use tokio::task::JoinSet;

@@ -29,9 +29,9 @@ pub trait Verifier: Send + Sync + 'static {
     /// A sentence that says why this Redis cannot be used. The link stays down and tries again.
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String>;
 
-    /// As [`Verifier::verify`], for who must know by which choice the process is the one in use:
-    /// sentinels number theirs (the configuration epoch), and the numbers only rise. A Redis that
-    /// is chosen a second time may not have what another had that was chosen in between.
+    /// As [`Verifier::verify`], with the configuration epoch under which sentinels chose this
+    /// process. Epochs only rise. A Redis that is chosen a second time may lack writes of another
+    /// that was chosen in between.
     ///
     /// # Errors
     /// As [`Verifier::verify`].

@@ -74,7 +74,7 @@ async fn introduce(
     mut stream: TcpStream,
     stop: &CancellationToken,
 ) -> io::Result<Option<(Client, Startup)>> {
-    let tls = thread.port.settings.tls.clone();
+    let tls = thread.port.settings.front.tls.clone();
     let mut asked = (false, false);
     loop {
         let packet = match bare_packet(&mut stream).await {

@@ -9,7 +9,8 @@ use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
 use super::cluster::session::ClusterPort;
-use super::{Port, PortSettings, thread};
+use super::{Port, PortSettings};
+use crate::doors::tcp::front::{BoundDoor, FrontSettings, bind};
 use crate::guard::Guard;
 use crate::stores::open::Behind;
 
@@ -26,7 +27,7 @@ pub(crate) enum Front {
 #[derive(Debug)]
 pub(crate) enum Listening {
     /// Before one Redis.
-    One(thread::Listening),
+    One(BoundDoor<Port>),
     /// Before a cluster.
     Cluster(TcpListener, Arc<ClusterPort>),
 }
@@ -54,8 +55,7 @@ impl Front {
             Behind::One(redis) => Port::open(guard, redis, settings).await.map(Self::One),
             Behind::Cluster(target) => {
                 let cluster = Cluster::open(target, &guard.fencing.namespace, &guard.kit).await?;
-                let listen = settings.listen;
-                let exposure = settings.exposure.clone();
+                let FrontSettings { listen, exposure, .. } = settings.front.clone();
                 Ok(Self::Cluster(listen, exposure, ClusterPort::new(cluster, guard, settings)))
             }
         }
@@ -67,7 +67,7 @@ impl Front {
     /// With the address and what to do.
     pub(crate) async fn listen(&self) -> Result<Listening, BindError> {
         Ok(match self {
-            Self::One(port) => Listening::One(thread::listen(Arc::clone(port)).await?),
+            Self::One(port) => Listening::One(bind(Arc::clone(port)).await?),
             Self::Cluster(address, exposure, port) => {
                 let (listener, _) = listener::bind(*address, exposure).await?.into_parts();
                 Listening::Cluster(listener, Arc::clone(port))
@@ -80,17 +80,17 @@ impl Listening {
     /// URL of the port, by its address.
     pub(crate) fn url(&self) -> Option<String> {
         let settings = match self {
-            Self::One(listening) => listening.settings(),
+            Self::One(bound) => &bound.door.settings,
             Self::Cluster(_, port) => port.settings(),
         };
-        let scheme = if settings.tls.is_some() { "rediss" } else { "redis" };
+        let scheme = if settings.front.tls.is_some() { "rediss" } else { "redis" };
         Some(format!("{scheme}://{}", self.addr()?))
     }
 
     /// Local address of the socket.
     pub(crate) fn addr(&self) -> Option<SocketAddr> {
         match self {
-            Self::One(listening) => listening.addr(),
+            Self::One(bound) => bound.addr(),
             Self::Cluster(listener, _) => listener.local_addr().ok(),
         }
     }
@@ -98,7 +98,7 @@ impl Listening {
     /// Serves clients until shutdown begins, and busy ones for `drain` more.
     pub(crate) async fn serve(self, drain: Duration) {
         match self {
-            Self::One(listening) => listening.serve(drain).await,
+            Self::One(bound) => bound.serve(drain).await,
             // Its clients are tracked tasks, which shutdown awaits.
             Self::Cluster(listener, port) => port.serve(listener).await,
         }

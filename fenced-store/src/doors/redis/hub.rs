@@ -11,7 +11,6 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
-use super::Port;
 use super::budget::Budget;
 use super::confine::{AclUser, AclUsers};
 use super::outbox::{InFlight, Outbox};
@@ -20,11 +19,11 @@ use super::refusal::Refusal;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
 use super::spares::{Prepared, Spares};
-use super::stranger;
 use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::{Wanted, connect};
+use super::{Port, stranger};
 use crate::rules::KeyPatterns;
 
 /// An own connection with what belongs to it.
@@ -38,7 +37,7 @@ pub(super) struct OwnConnection {
 
 /// Connections, budget and limits that the clients of one thread share.
 #[derive(Debug)]
-pub(super) struct Hub {
+pub(crate) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
     pub(super) in_flight: InFlight,
@@ -78,8 +77,10 @@ impl Slot {
 impl Hub {
     pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
         let settings = &port.settings;
-        let budget =
-            Budget::new(settings.max_buffer_bytes / settings.threads, settings.max_command_bytes);
+        let budget = Budget::new(
+            settings.max_buffer_bytes / settings.front.threads,
+            settings.max_command_bytes,
+        );
         let mode = port.guard.observer.mode();
         let users = AclUsers::new(port.guard.fencing.namespace.as_str(), mode);
         let limits_strangers = stranger::are_limited(&port.guard);

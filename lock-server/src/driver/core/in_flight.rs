@@ -6,7 +6,7 @@
 
 use std::collections::{HashSet, VecDeque};
 
-use super::Flight;
+use super::Submission;
 use crate::driver::op::Op;
 use crate::engines::contract::Key;
 
@@ -69,21 +69,21 @@ impl InFlight {
         self.drains = true;
     }
 
-    pub(super) fn begin(&mut self, flight: &Flight) {
+    pub(super) fn begin(&mut self, submission: &Submission) {
         self.count += 1;
-        self.requests += flight.requests();
-        self.places += flight.places;
-        self.tokens += flight.batch.tokens;
-        self.keys.extend(flight.groups.iter().flat_map(|decisions| &decisions.keys).cloned());
+        self.requests += submission.requests();
+        self.places += submission.places;
+        self.tokens += submission.batch.tokens;
+        self.keys.extend(submission.groups.iter().flat_map(|decisions| &decisions.keys).cloned());
     }
 
     /// A batch has ended. Returns the requests that waited.
-    pub(super) fn end(&mut self, flight: &Flight) -> VecDeque<Box<dyn Op>> {
+    pub(super) fn end(&mut self, submission: &Submission) -> VecDeque<Box<dyn Op>> {
         self.count -= 1;
-        self.requests -= flight.requests();
-        self.places -= flight.places;
-        self.tokens -= flight.batch.tokens;
-        for key in flight.groups.iter().flat_map(|decisions| &decisions.keys) {
+        self.requests -= submission.requests();
+        self.places -= submission.places;
+        self.tokens -= submission.batch.tokens;
+        for key in submission.groups.iter().flat_map(|decisions| &decisions.keys) {
             self.keys.remove(key);
         }
         self.drains &= self.count > 0;

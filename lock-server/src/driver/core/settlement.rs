@@ -5,15 +5,21 @@ use std::collections::HashSet;
 use fence_protocol::{LeaseId, LockName};
 use lease::{Delivery, Record, lift};
 
-use super::{Core, Decisions, EndedBy, Flight, lock_of};
+use super::{Core, Decisions, EndedBy, Submission, lock_of};
 use crate::driver::decided::{Decided, Lift};
 use crate::driver::op::{Asking, Op, Remainder};
 use crate::engines::contract::{Committed, Key};
 
 impl Core {
     /// Settles a batch by the result of its commit.
-    pub(crate) fn settle(&mut self, flight: Flight, committed: Committed, now_ms: u64, at_ms: u64) {
-        let Flight { batch, mut decided, groups, .. } = flight;
+    pub(crate) fn settle(
+        &mut self,
+        submission: Submission,
+        committed: Committed,
+        now_ms: u64,
+        at_ms: u64,
+    ) {
+        let Submission { batch, mut decided, groups, .. } = submission;
         decided.lift.by = committed.base.saturating_sub(decided.lift.counter);
         let ahead_ms = committed.now_ms.map_or(0, |ms| ms.saturating_sub(decided.now_ms));
         decided.lift.late_ms = ahead_ms.saturating_sub(at_ms.saturating_sub(decided.at_ms));

@@ -65,19 +65,19 @@ impl Core {
     }
 
     /// Rolls back a batch that the store could not commit.
-    pub(crate) fn fail(&mut self, flight: Flight, error: &StoreError) {
-        self.roll_back_counter(flight.decided.lift.counter);
-        let count: usize = flight.groups.iter().map(|decisions| decisions.ops.len()).sum();
+    pub(crate) fn fail(&mut self, submission: Submission, error: &StoreError) {
+        self.roll_back_counter(submission.decided.lift.counter);
+        let count: usize = submission.groups.iter().map(|decisions| decisions.ops.len()).sum();
         if matches!(error, StoreError::Limit { .. }) && count > 1 {
             // Nothing was done, because of one of them.
             self.one_by_one = count;
-            for decisions in flight.groups.into_iter().rev() {
+            for decisions in submission.groups.into_iter().rev() {
                 self.forget(decisions.keys);
                 decisions.ops.into_iter().rev().for_each(|op| self.pending.push_front(op));
             }
             return;
         }
-        for decisions in flight.groups {
+        for decisions in submission.groups {
             self.forget(decisions.keys);
             for op in decisions.ops {
                 if !op.has_waited() {
@@ -94,12 +94,12 @@ impl Core {
 
     /// Pauses grants until `until_ms`: nothing was committed, and everything is decided again,
     /// without grants.
-    pub(crate) fn pause(&mut self, flight: Flight, until_ms: u64) {
+    pub(crate) fn pause(&mut self, submission: Submission, until_ms: u64) {
         self.is_paused = true;
         self.machine.pause(until_ms);
-        self.roll_back_counter(flight.decided.lift.counter);
+        self.roll_back_counter(submission.decided.lift.counter);
         let mut again: Vec<Box<dyn Op>> = Vec::new();
-        for decisions in flight.groups {
+        for decisions in submission.groups {
             // Changes due without a request are noticed when the records are read again.
             let locks = decisions.keys.iter().filter(|key| matches!(key, Key::Lock(_)));
             again.extend(locks.map(|key| look_at(key.clone()).0));

@@ -253,8 +253,8 @@ impl EtcdInner {
         }
     }
 
-    async fn keep_pen(&self) {
-        let lease = self.pen.lock().await.lease;
+    async fn keep_marker(&self) {
+        let lease = self.marker.lock().await.lease;
         if lease != 0
             && let Err(error) = self.client.lease_keepalive_at_all(lease).await
         {
@@ -290,7 +290,7 @@ async fn probe(inner: Arc<EtcdInner>, health: Health) {
         };
         health.set(NAME, status);
         if looks.is_multiple_of(LOOKS_A_SIGN) {
-            inner.keep_pen().await;
+            inner.keep_marker().await;
         }
         tokio::time::sleep(LOOK).await;
     }

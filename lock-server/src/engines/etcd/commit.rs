@@ -2,12 +2,12 @@
 //! conditions, so that they share one entry of etcd's log.
 //!
 //! Around them, the transaction compares two keys: the counter, and this server's last commit
-//! (`pen.rs`), which it replaces. So a commit is done once, however often it is sent, and a lost
+//! (`marker.rs`), which it replaces. So a commit is done once, however often it is sent, and a lost
 //! reply is found again by the last commit. `parts.rs` says which groups share a transaction,
 //! `steps.rs` what it consists of.
 
+mod marker;
 mod parts;
-mod pen;
 mod steps;
 
 use super::client::CallError;
@@ -18,9 +18,9 @@ use crate::engines::contract::{Batch, Change, Committed, Group, Key, Version, Wr
 use crate::engines::shared::refused::{GroupOutcome, half_done, read_refused};
 use crate::store::StoreError;
 
+pub(super) use self::marker::CommitMarker;
 use self::parts::parts;
 pub(super) use self::parts::{READS_MAX, WIDTH};
-pub(super) use self::pen::Pen;
 
 /// Attempts to send a part while other servers change the counter.
 const TRIES: usize = 16;
@@ -53,11 +53,11 @@ impl EtcdInner {
     /// each other, and every transaction has a revision of its own: of a batch that takes tokens,
     /// what does not go into the first transaction is refused, and decided again.
     pub(super) async fn commit_batch(&self, batch: &Batch) -> Result<Committed, StoreError> {
-        let mut pen = self.pen.lock().await;
+        let mut marker = self.marker.lock().await;
         self.lineage.saw_counter(batch.counter);
         self.expect(batch);
-        let done = self.commit_parts(&mut pen, batch).await;
-        drop(pen);
+        let done = self.commit_parts(&mut marker, batch).await;
+        drop(marker);
         self.record(batch, done.as_ref());
         let done = done?;
         let read = async |keys: &[Key]| self.read_all(keys).await;
@@ -66,7 +66,11 @@ impl EtcdInner {
         Ok(Committed { base: done.base, now_ms: None, groups, lineage: None })
     }
 
-    async fn commit_parts(&self, pen: &mut Pen, batch: &Batch) -> Result<Done, StoreError> {
+    async fn commit_parts(
+        &self,
+        marker: &mut CommitMarker,
+        batch: &Batch,
+    ) -> Result<Done, StoreError> {
         let mut outcomes: Vec<Option<GroupOutcome>> = batch.groups.iter().map(|_| None).collect();
         let mut base = None;
         for part in parts(&batch.groups) {
@@ -75,7 +79,7 @@ impl EtcdInner {
             }
             let groups: Vec<&Group> = part.iter().map(|at| &batch.groups[*at]).collect();
             let tokens = if base.is_none() { batch.tokens } else { 0 };
-            let done = self.commit_part(pen, &groups, tokens).await;
+            let done = self.commit_part(marker, &groups, tokens).await;
             let done =
                 done.map_err(|error| if base.is_none() { error } else { half_done(&error) })?;
             base.get_or_insert(done.base);
@@ -89,11 +93,11 @@ impl EtcdInner {
     /// Commits a part, and again with other tokens if those that it took are suspect.
     async fn commit_part(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         groups: &[&Group],
         tokens: u64,
     ) -> Result<Done, StoreError> {
-        let mut done = self.send_part(pen, groups, tokens).await?;
+        let mut done = self.send_part(marker, groups, tokens).await?;
         for _ in 0..TRIES {
             let Some(doubt) = done.doubt.take() else { return Ok(done) };
             tracing::warn!(%doubt, "tokens were taken of an etcd that is an older state; taking others");
@@ -107,7 +111,7 @@ impl EtcdInner {
                 .filter_map(|(at, group)| Some((at, rewritten(group, || self.next_version())?)))
                 .collect();
             let rewrites: Vec<&Group> = again.iter().map(|(_, group)| group).collect();
-            let later = self.send_part(pen, &rewrites, tokens).await;
+            let later = self.send_part(marker, &rewrites, tokens).await;
             let later = later.map_err(|error| half_done(&error))?;
             (done.base, done.doubt) = (later.base, later.doubt);
             for ((at, _), outcome) in again.iter().zip(later.outcomes) {
@@ -120,22 +124,22 @@ impl EtcdInner {
 
     async fn send_part(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         groups: &[&Group],
         tokens: u64,
     ) -> Result<Done, StoreError> {
         for _ in 0..TRIES {
             let (known, seen) = self.lineage.ready(&self.client, tokens).await?;
-            let value = self.take_pen(pen).await?;
+            let value = self.take_marker(marker).await?;
             let now_ms = self.now_ms();
             let is_in_time =
                 |group: &Group| group.not_before_ms <= now_ms && now_ms < group.before_ms;
             let sent = (0..groups.len()).filter(|at| is_in_time(groups[*at])).collect();
-            pen.count += 1;
-            let next = format!("{:08x}.{}", self.writer, pen.count);
+            marker.count += 1;
+            let next = format!("{:08x}.{}", self.writer, marker.count);
             let meta = known.meta.after(tokens);
             let draft = Draft { known: &known, seen, tokens, meta, next, groups, sent };
-            let Some(txn) = self.txn_of(&draft, &value, pen.lease, now_ms).await? else {
+            let Some(txn) = self.txn_of(&draft, &value, marker.lease, now_ms).await? else {
                 // One that was read first has changed. No token was taken: the counter is where it
                 // was.
                 let base = self.lineage.counter_now().saturating_sub(tokens);
@@ -145,20 +149,20 @@ impl EtcdInner {
             let reply = match self.client.commit(&txn).await {
                 Ok(reply) => reply,
                 Err(error) if error.is_no_lease() => {
-                    pen.forget_lease();
+                    marker.forget_lease();
                     continue;
                 }
                 Err(error @ (CallError::Unknown(_) | CallError::Full(_))) => {
-                    return self.find(pen, draft, error).await;
+                    return self.find(marker, draft, error).await;
                 }
                 Err(error) => return Err(store_error(error)),
             };
             if reply.succeeded {
-                let (base, doubt) = self.wrote(pen, &draft, &reply.header);
+                let (base, doubt) = self.wrote(marker, &draft, &reply.header);
                 let outcomes = self.outcomes_of(&draft, reply);
                 return Ok(Done { base, outcomes, doubt });
             }
-            if let Some(done) = self.refused(pen, &draft, reply).await? {
+            if let Some(done) = self.refused(marker, &draft, reply).await? {
                 return Ok(done);
             }
         }

@@ -39,7 +39,7 @@ impl Keys {
         format!("{}meta", self.prefix)
     }
 
-    pub(super) fn pen(&self, writer: u32) -> String {
+    pub(super) fn marker(&self, writer: u32) -> String {
         format!("{}p/{writer:08x}", self.prefix)
     }
 

@@ -152,8 +152,8 @@ impl LineageKeeper {
             _ => true,
         };
         if is_due {
-            // Silence is noted there. What begins below begins above the clock floor, which covers
-            // it.
+            // Guards that do not reply are reported there. The new lineage begins above the clock
+            // floor, which is above their marks.
             self.guards.marks().await;
         }
         let outcome = self.run(connection, Mode::Begin).await?;

@@ -17,7 +17,7 @@ impl Current {
         self.addressee(node).is_some()
     }
 
-    /// Whom a script for this node is for, where it is to be asked.
+    /// Returns the view and id that a script for a node names; `None` if the node does not vote.
     pub(super) fn addressee(&self, node: usize) -> Option<Addressee<'_>> {
         let id = self.votes.get(node)?.as_ref()?;
         Some(Addressee { view: &self.view, node: id })

@@ -1,13 +1,12 @@
 //! `lock-server init --fresh`: vouches that a quorum has never issued a token.
 
 use fence_protocol::Namespace;
-use redis_link::LinkOptions;
 use service_kit::Kit;
 
-use super::{QuorumOptions, QuorumStore, QuorumUrl};
+use super::{QuorumStore, QuorumUrl};
+use crate::engines::options::StoreOptions;
 use crate::engines::redis::key_prefix::KeyPrefix;
 use crate::guards::Guards;
-use crate::store::Limits;
 
 /// Begins a quorum whose first token is 1.
 ///
@@ -22,11 +21,10 @@ pub async fn init_fresh(
 ) -> Result<(), String> {
     guards.marks().await.vouch_for_a_new_namespace()?;
     let kit = Kit::new("init");
-    let options = QuorumOptions {
+    let options = StoreOptions {
         namespace: namespace.clone(),
         key_prefix: key_prefix.clone(),
-        limits: Limits::default(),
-        link: LinkOptions::default(),
+        ..StoreOptions::default()
     };
     let store = QuorumStore::prepare(url, options, guards.clone(), true, &kit);
     let begun = begun(&store).await;

@@ -185,8 +185,8 @@ impl Membership {
         );
     }
 
-    /// A lease of this length was asked for: where most have forgotten, theirs may have been as
-    /// long.
+    /// Records the time to live of a requested lease. If a majority of nodes has lost its memory,
+    /// a lost lease may have had the longest one.
     pub(super) fn saw_ttl(&self, ttl_ms: u64) {
         let mut details = self.details();
         details.longest_ttl_ms = details.longest_ttl_ms.max(ttl_ms);

@@ -28,10 +28,10 @@ use crate::store::{Acquire, Limits, StoreError};
 
 /// Most waiters in a reply.
 const WAITERS_SHOWN: usize = 100;
-/// Time between two questions of the first where an end may be missed, because not every node
-/// notifies this server.
+/// Interval at which the first waiter asks the nodes while not every node notifies this server, in
+/// milliseconds.
 const POLL_MS: u64 = 1_000;
-/// Time between them where every node does: a message may be lost all the same.
+/// The same interval while every node does, because a message can be lost.
 const POLL_SUBSCRIBED_MS: u64 = 5_000;
 /// Most ends that are remembered during a proposal; nearly every node reports each.
 const ENDED_MAX: usize = 64;

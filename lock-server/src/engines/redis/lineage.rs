@@ -138,7 +138,8 @@ impl LineageKeeper {
                 return Ok(verdict);
             }
         }
-        // Silence is noted there. What begins below begins above the clock floor, which covers it.
+        // Guards that do not reply are reported there. The new lineage begins above the clock
+        // floor, which is above their marks.
         self.guards.marks().await;
         self.run(connection, choice, Mode::Begin).await
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use fence_protocol::{LeaseId, LockName, Token};
 use fence_tests::wait::{patience, soon, until_true};
-use lock_server::engines::open::StoreOptions;
+use lock_server::engines::options::StoreOptions;
 use lock_server::store::{Acquire, Grant, Limits, ListQuery, LockStore, Revoke, StoreError};
 use service_kit::Kit;
 use tokio::task::JoinHandle;

@@ -68,7 +68,7 @@ impl ClusterPort {
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
         let tasks = self.guard.kit.tasks.clone();
         let stop = tasks.shutdown_token();
-        let places = Arc::new(Semaphore::new(self.settings.max_connections));
+        let places = Arc::new(Semaphore::new(self.settings.front.max_connections));
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
@@ -82,7 +82,7 @@ impl ClusterPort {
                 },
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                if self.settings.tls.is_none() {
+                if self.settings.front.tls.is_none() {
                     // A new socket takes this much without waiting.
                     let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
                 }
@@ -106,7 +106,7 @@ impl ClusterPort {
 
     /// Makes a new connection ready for commands.
     async fn prepared(&self, stream: TcpStream) -> io::Result<ClusterSocket> {
-        match &self.settings.tls {
+        match &self.settings.front.tls {
             None => Ok(Either::Left(stream)),
             Some(tls) => Ok(Either::Right(Box::new(tls.accept(stream).await?))),
         }

@@ -16,7 +16,7 @@ impl EtcdInner {
     pub(super) async fn txn_of(
         &self,
         draft: &Draft<'_>,
-        pen: &str,
+        marker: &str,
         lease: u64,
         now_ms: u64,
     ) -> Result<Option<Txn>, StoreError> {
@@ -38,14 +38,14 @@ impl EtcdInner {
             }
             steps.push(step.step());
         }
-        let pen_key = keys.pen(self.writer);
-        let mut success = vec![txn::put_on(&pen_key, draft.next.as_bytes(), lease)];
+        let marker_key = keys.marker(self.writer);
+        let mut success = vec![txn::put_on(&marker_key, draft.next.as_bytes(), lease)];
         success.extend(draft.meta.as_ref().map(|meta| txn::put(&keys.meta(), &meta.bytes())));
         success.extend(branched(steps, WIDTH));
         Ok(Some(Txn {
-            compare: vec![draft.known.compare(keys), txn::says(&pen_key, pen.as_bytes())],
+            compare: vec![draft.known.compare(keys), txn::says(&marker_key, marker.as_bytes())],
             success,
-            failure: vec![txn::get(&keys.meta()), txn::get(&pen_key)],
+            failure: vec![txn::get(&keys.meta()), txn::get(&marker_key)],
         }))
     }
 

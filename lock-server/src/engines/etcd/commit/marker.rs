@@ -8,22 +8,23 @@ use crate::engines::etcd::client::CallError;
 use crate::engines::etcd::lineage::Occasion;
 use crate::engines::etcd::offset::Doubt;
 use crate::engines::etcd::wire::{Header, KeyValue, Txn, TxnReply};
-use crate::engines::etcd::{EtcdInner, PEN_LIVES_S, offset, store_error, txn};
+use crate::engines::etcd::{EtcdInner, MARKER_TTL_S, offset, store_error, txn};
 use crate::store::StoreError;
 
-/// The key that says what this server committed last.
+/// Marker of this server's last commit: a key that the next commit compares and replaces, so that a
+/// commit is applied at most once.
 #[derive(Debug, Default)]
-pub(crate) struct Pen {
-    /// As it is written; none where it has to be written anew.
+pub(crate) struct CommitMarker {
+    /// The stored value; `None` if it has to be written anew.
     value: Option<String>,
-    /// The etcd lease that the key hangs on; 0 for none.
+    /// The etcd lease of the key; 0 for none.
     pub(crate) lease: u64,
     pub(super) count: u64,
-    /// Commits that may be done yet.
+    /// Commits whose outcome is unknown: they may still be applied.
     lost: Vec<String>,
 }
 
-impl Pen {
+impl CommitMarker {
     /// The etcd lease is gone, and the key with it.
     pub(super) fn forget_lease(&mut self) {
         *self = Self { count: self.count, ..Self::default() };
@@ -31,23 +32,26 @@ impl Pen {
 }
 
 impl EtcdInner {
-    /// The last commit of this server as it is written; written anew where it is not known.
-    pub(super) async fn take_pen(&self, pen: &mut Pen) -> Result<String, StoreError> {
-        if let Some(value) = &pen.value {
+    /// Returns the stored value, which is written anew if it is not known.
+    pub(super) async fn take_marker(
+        &self,
+        marker: &mut CommitMarker,
+    ) -> Result<String, StoreError> {
+        if let Some(value) = &marker.value {
             return Ok(value.clone());
         }
-        if pen.lease == 0 || !self.is_kept(pen.lease).await? {
-            pen.lease = self.new_lease(PEN_LIVES_S).await?;
+        if marker.lease == 0 || !self.is_kept(marker.lease).await? {
+            marker.lease = self.new_lease(MARKER_TTL_S).await?;
         }
-        pen.count += 1;
-        let value = format!("{:08x}.{}", self.writer, pen.count);
-        let put = txn::put_on(&self.keys.pen(self.writer), value.as_bytes(), pen.lease);
+        marker.count += 1;
+        let value = format!("{:08x}.{}", self.writer, marker.count);
+        let put = txn::put_on(&self.keys.marker(self.writer), value.as_bytes(), marker.lease);
         let txn = Txn { success: vec![put], ..Txn::default() };
         self.client.run(&txn).await.map_err(store_error)?;
         // Earlier transactions compare the value that is overwritten now, and can never be carried
         // out.
-        pen.lost.clear();
-        pen.value = Some(value.clone());
+        marker.lost.clear();
+        marker.value = Some(value.clone());
         Ok(value)
     }
 
@@ -55,7 +59,7 @@ impl EtcdInner {
     /// tokens, and why those are suspect.
     pub(super) fn wrote(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         draft: &Draft<'_>,
         header: &Header,
     ) -> (u64, Option<Doubt>) {
@@ -65,8 +69,8 @@ impl EtcdInner {
             _ => draft.seen.doubt_of_tokens(header, base),
         };
         self.lineage.saw(header);
-        pen.value = Some(draft.next.clone());
-        pen.lost.clear();
+        marker.value = Some(draft.next.clone());
+        marker.lost.clear();
         if let Some(meta) = &draft.meta {
             self.lineage.wrote(meta.clone());
         }
@@ -87,7 +91,7 @@ impl EtcdInner {
     /// one. That is this very commit where an earlier member has done it and its answer was lost.
     pub(super) async fn refused(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         draft: &Draft<'_>,
         reply: TxnReply,
     ) -> Result<Option<Done>, StoreError> {
@@ -100,17 +104,17 @@ impl EtcdInner {
             && last.value == draft.next.as_bytes()
         {
             let header = Header { cluster_id, revision: last.mod_revision };
-            return self.done_before(pen, draft, &header).await.map(Some);
+            return self.done_before(marker, draft, &header).await.map(Some);
         }
         if !draft.known.is(meta.as_ref()) {
             self.lineage.forget();
         }
         let last = last.and_then(|kv| String::from_utf8(kv.value).ok());
-        if last == pen.value {
+        if last == marker.value {
             return Ok(None);
         }
-        pen.value = last.filter(|last| pen.lost.contains(last));
-        if pen.value.is_none() {
+        marker.value = last.filter(|last| marker.lost.contains(last));
+        if marker.value.is_none() {
             self.lineage.forget();
             self.lineage.verify(&self.client, Occasion::Forgotten).await?;
         }
@@ -121,11 +125,11 @@ impl EtcdInner {
     /// it, unless it is done yet.
     pub(super) async fn find(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         draft: Draft<'_>,
         error: CallError,
     ) -> Result<Done, StoreError> {
-        let get = txn::get(&self.keys.pen(self.writer));
+        let get = txn::get(&self.keys.marker(self.writer));
         let txn = Txn { success: vec![get], ..Txn::default() };
         if let Ok(reply) = self.client.run(&txn).await {
             let cluster_id = reply.header.cluster_id;
@@ -134,25 +138,29 @@ impl EtcdInner {
             match (last, error) {
                 (Some((value, revision)), _) if value == draft.next.as_bytes() => {
                     let header = Header { cluster_id, revision };
-                    return self.done_before(pen, &draft, &header).await;
+                    return self.done_before(marker, &draft, &header).await;
                 }
                 (Some((value, _)), CallError::Full(reason))
-                    if pen.value.as_ref().is_some_and(|known| value == known.as_bytes()) =>
+                    if marker.value.as_ref().is_some_and(|known| value == known.as_bytes()) =>
                 {
                     return Err(StoreError::Unavailable(reason));
                 }
-                (_, error) => return Err(Self::lose(pen, draft, error)),
+                (_, error) => return Err(Self::lose(marker, draft, error)),
             }
         }
-        Err(Self::lose(pen, draft, error))
+        Err(Self::lose(marker, draft, error))
     }
 
     /// Remembers a commit that may be done yet.
-    fn lose(pen: &mut Pen, draft: Draft<'_>, error: CallError) -> StoreError {
-        if pen.lost.len() >= LOST_MAX {
-            *pen = Pen { count: pen.count, lease: pen.lease, ..Pen::default() };
+    fn lose(marker: &mut CommitMarker, draft: Draft<'_>, error: CallError) -> StoreError {
+        if marker.lost.len() >= LOST_MAX {
+            *marker = CommitMarker {
+                count: marker.count,
+                lease: marker.lease,
+                ..CommitMarker::default()
+            };
         } else {
-            pen.lost.push(draft.next);
+            marker.lost.push(draft.next);
         }
         store_error(error)
     }
@@ -162,11 +170,11 @@ impl EtcdInner {
     /// stands.
     async fn done_before(
         &self,
-        pen: &mut Pen,
+        marker: &mut CommitMarker,
         draft: &Draft<'_>,
         header: &Header,
     ) -> Result<Done, StoreError> {
-        let (base, doubt) = self.wrote(pen, draft, header);
+        let (base, doubt) = self.wrote(marker, draft, header);
         let sent = draft.sent.iter().map(|at| draft.groups[*at]);
         let keys: Vec<Key> =
             sent.flat_map(|group| &group.reads).map(|(key, _)| key.clone()).collect();
