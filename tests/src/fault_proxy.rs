@@ -275,9 +275,11 @@ async fn pump(
                 has_hole = true;
                 continue;
             }
-            // A stream of TCP lacks nothing in between.
-            _ if has_hole && count > 0 => continue,
             _ => {}
+        }
+        // A stream of TCP lacks nothing in between.
+        if has_hole && count > 0 {
+            continue;
         }
         if count == 0 || to.write_all(&piece[..count]).await.is_err() {
             return;

@@ -17,7 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use fence_protocol::{Code, Token};
+use fence_protocol::{Code, Namespace, Token};
 use service_kit::Kit;
 use service_kit::tasks::Tasks;
 use tokio::net::TcpStream;
@@ -51,7 +51,6 @@ mod upstream;
 
 use cancel::CancelKeys;
 use counters::PortCounters;
-use fence_protocol::Namespace;
 use fences::DatabaseMarks;
 use refusal::Refusal;
 use registry::{NotAdmitted, Registry};

@@ -51,7 +51,7 @@ pub(super) struct Waiters {
 }
 
 impl Waiters {
-    /// Adds a request that is in its queues. Returns its withdrawal if its caller has left.
+    /// Adds a request that is in its queues. Returns it if its caller has left.
     pub(super) fn insert(&mut self, mut waiting: Waiting) -> Option<Unreceived> {
         let key = waiting.key()?;
         waiting.waited = true;
@@ -71,7 +71,7 @@ impl Waiters {
         self.leave(&key.0, key.1)
     }
 
-    /// Removes callers that have left. Returns the withdrawal of a request without callers.
+    /// Removes callers that have left. Returns a request without callers, to be withdrawn.
     pub(super) fn leave(&mut self, lock: &LockName, lease_id: LeaseId) -> Option<Unreceived> {
         let waiting = self.all.get_mut(&(lock.clone(), lease_id))?;
         let callers = waiting.answers.len();

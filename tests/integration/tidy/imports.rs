@@ -1,8 +1,9 @@
 //! Imports between the files of the packages and SDKs, read as text.
 //!
 //! An import is a name of one file in another: in a `use`, or in a path with `::`. It leads to the
-//! file that defines the name, also through a `pub use`. A name of an enclosing module is no import:
-//! a module and its submodules are one unit.
+//! file that defines the name, also through another `use` that the file may name. A name of an
+//! enclosing module is no import: a module and its submodules are one unit. Not seen: paths with
+//! `super` in a module within a file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -32,9 +33,10 @@ pub(super) fn of_rust(files: &[(String, PathBuf, PathBuf, String)]) -> Imports {
     let mut imports = Imports::new();
     for (from, module) in modules.iter().enumerate() {
         let text = &module.text;
-        let paths = text.uses.iter().map(|used| &used.path).chain(&text.paths);
+        let paths = text.uses.iter().map(|used| used.path.clone());
+        let paths = paths.chain(text.paths.iter().cloned()).chain(graph.through_globs(from));
         for path in paths {
-            let Some(to) = graph.resolve(from, path, 0) else { continue };
+            let Some(to) = graph.resolve(from, from, &path, 0) else { continue };
             if to != from && !graph.encloses(to, from) {
                 let name = path.last().cloned().unwrap_or_default();
                 let of_file = imports.entry(module.file.clone()).or_default();
@@ -64,8 +66,27 @@ impl Graph<'_> {
         outer.package == inner.package && inner.path.starts_with(&outer.path)
     }
 
-    /// Returns the module that defines what a path in module `from` names.
-    fn resolve(&self, from: usize, path: &[String], depth: usize) -> Option<usize> {
+    /// Paths that a file takes over from modules around it by `use super::*`: those of its names
+    /// that such a module imports.
+    fn through_globs(&self, from: usize) -> Vec<Vec<String>> {
+        let here = &self.modules[from];
+        let globs = here.text.uses.iter().filter(|used| used.name == "*");
+        let above = globs.filter_map(|used| {
+            let (_, above) = used.path.split_last()?;
+            let found = self.resolve(from, from, above, 0)?;
+            self.encloses(found, from).then_some((found, above))
+        });
+        let named = above.flat_map(|(found, above)| {
+            let taken = self.modules[found].text.uses.iter();
+            let taken = taken.filter(|used| here.text.names.contains(&used.name));
+            taken.map(move |used| [above, std::slice::from_ref(&used.name)].concat())
+        });
+        named.collect()
+    }
+
+    /// Returns the module that defines what a path in module `from` names, for a use of it in
+    /// module `user`.
+    fn resolve(&self, user: usize, from: usize, path: &[String], depth: usize) -> Option<usize> {
         if depth > 8 {
             return None;
         }
@@ -90,7 +111,8 @@ impl Graph<'_> {
             _ => {
                 let used = here.text.uses.iter().find(|used| used.name == first)?;
                 let whole = [&used.path, &path[1..]].concat();
-                return (used.path[0] != first).then(|| self.resolve(from, &whole, depth + 1))?;
+                return (used.path[0] != first)
+                    .then(|| self.resolve(user, from, &whole, depth + 1))?;
             }
         }
         while let Some(child) = rest.first().and_then(|part| self.child(package, &at, part)) {
@@ -100,11 +122,12 @@ impl Graph<'_> {
         let found = *self.places.get(&(package, at.as_slice()))?;
         let Some(name) = rest.first() else { return Some(found) };
         let handed_on = self.modules[found].text.uses.iter().find(|used| {
-            used.is_public && (used.name == *name || self.is_glob_of(found, &used.path, name))
+            (used.is_public || self.encloses(found, user))
+                && (used.name == *name || self.is_glob_of(found, &used.path, name))
         });
         let through = handed_on.and_then(|used| match used.name.as_str() {
-            "*" => self.resolve(found, &used.path[..used.path.len() - 1], depth + 1),
-            _ => self.resolve(found, &[&used.path, &rest[1..]].concat(), depth + 1),
+            "*" => self.resolve(user, found, &used.path[..used.path.len() - 1], depth + 1),
+            _ => self.resolve(user, found, &[&used.path, &rest[1..]].concat(), depth + 1),
         });
         through.or(Some(found))
     }
@@ -119,7 +142,7 @@ impl Graph<'_> {
         let [above @ .., last] = path else { return false };
         last == "*"
             && self
-                .resolve(from, above, 8)
+                .resolve(from, from, above, 8)
                 .is_some_and(|module| self.modules[module].text.items.contains(name))
     }
 }

@@ -69,20 +69,40 @@ fn files_of(parts: &[Part], ending: &str) -> Vec<(PathBuf, String)> {
     files.map(|part| (part.path.clone(), part.text.clone())).collect()
 }
 
-/// Files that a file of TypeScript imports.
+/// Files that a file of TypeScript imports: relative paths in texts.
 fn named_in_typescript(file: &Path, text: &str) -> Vec<PathBuf> {
-    let paths = text.split(" from \"./").skip(1).filter_map(|rest| rest.split('"').next());
-    paths.map(|path| file.with_file_name(path).with_extension("ts")).collect()
+    let paths = text.split('"').skip(1).step_by(2);
+    let paths = paths.filter(|path| path.starts_with('.') && path.ends_with(".js"));
+    let named = paths.map(|path| {
+        let mut place = file.parent().unwrap().to_owned();
+        for part in path.split('/') {
+            match part {
+                "." => {}
+                ".." => drop(place.pop()),
+                name => place.push(name),
+            }
+        }
+        place.with_extension("ts")
+    });
+    named.collect()
 }
 
-/// Files that a file of Python imports.
+/// Files that a file of Python imports from its own package.
 fn named_in_python(file: &Path, text: &str) -> Vec<PathBuf> {
-    let lines = text.lines().filter_map(|line| line.trim_start().strip_prefix("from ."));
-    let names = lines.flat_map(|line| match line.strip_prefix(" import ") {
-        Some(names) => names.split(',').map(str::trim).collect::<Vec<_>>(),
-        None => line.split(' ').take(1).collect(),
-    });
-    names.map(|name| file.with_file_name(format!("{name}.py"))).collect()
+    let text = text.replace("from fencepost.", "from .").replace("from fencepost ", "from . ");
+    let mut named = Vec::new();
+    for rest in text.split("from .").skip(1) {
+        let words: Vec<&str> = match rest.strip_prefix(" import ") {
+            Some(names) if names.starts_with('(') => {
+                names[1..].split(')').next().unwrap_or_default().split(',').collect()
+            }
+            Some(names) => names.lines().next().unwrap_or_default().split(',').collect(),
+            None => rest.split(' ').take(1).collect(),
+        };
+        let names = words.iter().filter_map(|word| word.split_whitespace().next());
+        named.extend(names.map(|name| file.with_file_name(format!("{name}.py"))));
+    }
+    named
 }
 
 #[test]
@@ -104,9 +124,15 @@ fn a_circle_is_found_in_a_sample() {
     let texts = [
         ("lib", "pub mod a;\npub mod b;\nmod c;\npub use b::Handed as Other;\n"),
         ("a", "use crate::{Other, c::{self, Thing}};\nfn f() { c::g(\"crate::d::x\") }\n"),
-        ("b", "pub struct Handed;\n"),
-        ("b/inner", "use super::Handed;\n#[cfg(test)]\nuse crate::a::f;\n// crate::a::f\n"),
+        ("b", "use crate::e::Private;\npub struct Handed { #[cfg(test)] a: crate::a::T, b: u8 }\n"),
+        (
+            "b/inner",
+            "use super::{Handed, Private};\n#[cfg(test)]\nuse crate::a::f;\n// crate::a::f\n",
+        ),
+        ("b/glob", "use super::*;\nfn x(_: &Private) {}\n"),
         ("c", "fn g() { let _ = crate::a::f(); }\n#[cfg(test)]\nmod t { use crate::b::X; }\n"),
+        ("d", "const R: &str = r\"\\\"; use crate::e::Private;\n"),
+        ("e", "pub struct Private;\n"),
     ];
     let file = |name: &str| PathBuf::from(format!("src/{name}.rs"));
     let files = texts.map(|(name, text)| {
@@ -120,10 +146,26 @@ fn a_circle_is_found_in_a_sample() {
     assert_eq!(names("a", "c").as_deref(), Some("Thing c g"));
     assert_eq!(names("a", "b").as_deref(), Some("Other"), "through a pub use, by its new name");
     assert_eq!(names("c", "a").as_deref(), Some("f"));
-    assert_eq!((names("b/inner", "b"), names("b/inner", "a"), names("c", "b")), (None, None, None));
+    for from in ["b", "b/inner", "b/glob", "d"] {
+        assert_eq!(names(from, "e").as_deref(), Some("Private"), "{from}");
+    }
+    for (from, to) in [("b/inner", "b"), ("b/inner", "a"), ("c", "b"), ("b", "a")] {
+        assert_eq!(names(from, to), None, "{from} -> {to}");
+    }
     let found = circles(&imports);
     assert_eq!(found.len(), 1, "{found:?}");
     assert!(found[0].starts_with("2 files import each other"), "{found:?}");
+}
+
+/// Relative imports of the SDKs lead to their files.
+#[test]
+fn imports_of_the_sdks_are_read() {
+    let text = "import \"./x.js\";\nimport { a } from \"../y.js\";\nimport * as t from \"tls\";\n";
+    let named = named_in_typescript(Path::new("src/in/a.ts"), text);
+    assert_eq!(named, ["src/in/x.ts", "src/y.ts"].map(PathBuf::from));
+    let text = "from .x import (\n    A,\n)\nfrom . import y, z as w\nfrom . import (\n    u,\n)\nimport os\n";
+    let named = named_in_python(Path::new("src/a.py"), text);
+    assert_eq!(named, ["src/x.py", "src/y.py", "src/z.py", "src/u.py"].map(PathBuf::from));
 }
 
 /// What both services stand on imports neither; neither imports the other.

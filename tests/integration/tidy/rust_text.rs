@@ -16,6 +16,8 @@ pub(super) struct RustText {
     /// Paths of two names or more outside of a `use`.
     pub(super) paths: BTreeSet<Vec<String>>,
     pub(super) items: BTreeSet<String>,
+    /// Names by themselves, and first ones of paths.
+    pub(super) names: BTreeSet<String>,
 }
 
 const ITEMS: [&str; 9] =
@@ -46,6 +48,7 @@ pub(super) fn read(text: &str) -> RustText {
             if ITEMS.contains(&before) {
                 read.items.insert(path[0].clone());
             }
+            read.names.insert(path[0].clone());
             if path.len() > 1 {
                 read.paths.insert(path);
             }
@@ -107,18 +110,26 @@ fn without_tests(tokens: &[String]) -> Vec<String> {
         let has = |word: &str| words.iter().any(|token| token == word);
         at = end;
         if has("cfg") && (has("test") || has("fuzzing")) && !has("not") {
-            let is_use = tokens[at..].iter().take(5).any(|token| token == "use");
-            while tokens.get(at).is_some_and(|token| token != ";" && (is_use || token != "{")) {
-                at += 1;
-            }
-            at = if tokens.get(at).is_some_and(|token| token == "{") {
-                end_of(tokens, at)
-            } else {
-                at + 1
-            };
+            at = end_of_item(tokens, at);
         }
     }
     kept
+}
+
+/// Place behind the item, field or attribute that begins at `at`.
+fn end_of_item(tokens: &[String], mut at: usize) -> usize {
+    let is_use = tokens[at..].iter().take(5).any(|token| token == "use");
+    while let Some(token) = tokens.get(at) {
+        match token.as_str() {
+            "{" if is_use => at = end_of(tokens, at),
+            "(" | "[" => at = end_of(tokens, at),
+            "{" => return end_of(tokens, at),
+            ";" | "," => return at + 1,
+            "}" => return at,
+            _ => at += 1,
+        }
+    }
+    at
 }
 
 /// Place behind the bracket that closes the one at `at`.
@@ -172,7 +183,7 @@ fn skipped(rest: &str) -> usize {
     if rest.starts_with("/*") {
         return through(2, "*/");
     }
-    for marks in ["r#\"", "r##\"", "br#\""] {
+    for marks in ["r\"", "br\"", "r#\"", "br#\"", "r##\""] {
         if rest.starts_with(marks) {
             let end = format!("\"{}", "#".repeat(marks.matches('#').count()));
             return through(marks.len(), &end);

@@ -112,8 +112,8 @@ impl<D: ThreadedDoor> BoundDoor<D> {
                 // The receiver is gone if the server ended.
                 let _ = end.send(());
             };
-            let name = format!("{}-{number}", D::THREAD);
-            match std::thread::Builder::new().name(name).spawn(body) {
+            let thread = std::thread::Builder::new().name(format!("{}-{number}", D::THREAD));
+            match thread.spawn(body) {
                 Ok(_) => ends.push(ended),
                 Err(error) => tracing::error!(%error, "cannot start a thread of the {}", D::NAME),
             }
@@ -163,9 +163,11 @@ async fn accept_all<D: ThreadedDoor>(
         // The semaphore is never closed.
         let Ok(slot) = Arc::clone(clients).acquire_owned().await else { return };
         let stream = client_socket::accept(listener).await;
-        let served = D::serve(Rc::clone(thread), stream, stop.clone());
+        let thread = Rc::clone(thread);
+        let stop = stop.clone();
+        // The future is made inside: one that is moved in would be held twice by each client.
         spawn_local(async move {
-            served.await;
+            D::serve(thread, stream, stop).await;
             drop(slot);
         });
     }
