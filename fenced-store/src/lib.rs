@@ -2,7 +2,7 @@
 //! lower than the highest it has seen.
 //!
 //! [`verdict`] is the rule, [`rules`] say which lock protects which resource, [`fencing`] reads the
-//! token of a request, [`store`] is the seam to the datastore, [`doors`] are the front doors, and
+//! token of a request, [`stores`] are the datastores, [`doors`] are the front doors, and
 //! [`app`] puts them together.
 
 pub mod app;

@@ -8,8 +8,9 @@
 //! - L4 nothing acknowledged is forgotten by a restart of this server;
 //! - L5 where the store's memory may have been lost, no token is issued until L1 is certain again.
 //!
-//! The package [`lease`] has the rules, pure; [`store`] is the seam to the engines that keep
-//! records; [`api`] parses, calls the store and renders; [`app`] puts it together.
+//! The package [`lease`] has the rules, pure; [`api`] parses, calls the [`store`] and renders;
+//! [`driver`] decides by the rules on the records that [`engines`] keep; [`grants`] are on their way
+//! to clients; [`app`] puts it together.
 
 pub mod api;
 pub mod app;
