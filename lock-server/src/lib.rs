@@ -9,8 +9,8 @@
 //! - L5 where the store's memory may have been lost, no token is issued until L1 is certain again.
 //!
 //! The package [`lease`] has the rules, pure; [`api`] parses, calls the [`store`] and renders;
-//! [`driver`] decides by the rules on the records that [`engines`] keep; [`grants`] are on their way
-//! to clients; [`app`] puts it together.
+//! [`driver`] decides by the rules on the records that [`engines`] keep; [`grants`] are on their
+//! way to clients; [`app`] puts it together.
 
 pub mod api;
 pub mod app;
