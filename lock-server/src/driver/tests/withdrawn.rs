@@ -29,6 +29,30 @@ async fn a_grant_to_a_retry_is_not_withdrawn() {
     assert_eq!(holder(&driver, "a").await, Some(request.lease_id));
 }
 
+/// A lease was granted from the queue, and its caller has it. A retry that gets no reply does not
+/// withdraw it.
+#[tokio::test]
+async fn a_lease_is_not_withdrawn_with_a_retry_of_unknown_outcome() {
+    let kit = Kit::new("lock-server");
+    let flaky = Arc::new(Gated::new(&kit, Semaphore::MAX_PERMITS));
+    let driver = Driver::shared(flaky.clone(), ServerId(1), LIVENESS, Limits::default(), &kit);
+    let first = driver.acquire(request("a", 0)).await.unwrap();
+    let request = request("a", 60_000);
+    let waiting = driver.clone();
+    let waits = request.clone();
+    let waiting = spawn(async move { waiting.acquire(waits).await });
+    until_queued(&driver, "a", 1).await;
+    driver.release(&lock("a"), first.lease_id).await.unwrap();
+    let grant = waiting.await.unwrap().unwrap();
+    flaky.is_cut.store(true, Ordering::SeqCst);
+    let unknown = driver.acquire(request).await;
+    assert!(matches!(unknown, Err(StoreError::Unknown(_))), "{unknown:?}");
+    driver.inner.withdraw_abandoned();
+    // Decided behind a withdrawal, if there is one.
+    driver.renew(&lock("a"), grant.lease_id, None).await.unwrap();
+    assert_eq!(holder(&driver, "a").await, Some(grant.lease_id));
+}
+
 /// A caller leaves while the batch is under way in which the lock passes to its request, and a
 /// repeat of it, decided in the same batch, gets the grant: it keeps it.
 #[tokio::test]
