@@ -58,7 +58,7 @@ struct Waiting {
     trace: Option<HeaderValue>,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Figures {
     /// Dropped and not yet reported.
     dropped: Arc<AtomicU64>,
@@ -70,27 +70,21 @@ struct Figures {
 
 impl Figures {
     fn new(kit: &Kit) -> Self {
-        let figures = Self::default();
-        let Self { reported, unreported, failed, waiting, .. } = figures.clone();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "fence_refusals_reported",
-                "Refusals that a lock server has taken",
-                reported,
-            );
-            registry.register(
+        let metrics = &kit.metrics;
+        Self {
+            dropped: Arc::default(),
+            reported: metrics
+                .counter("fence_refusals_reported", "Refusals that a lock server has taken"),
+            unreported: metrics.counter(
                 "fence_refusals_unreported",
                 "Refusals that were not reported to a lock server; a gap has their number",
-                unreported,
-            );
-            registry.register(
+            ),
+            failed: metrics.counter(
                 "fence_refusal_reports_failed",
                 "Reports that no lock server took; retried, unless it refused them",
-                failed,
-            );
-            registry.register("fence_refusals_waiting", "Refusals to be reported", waiting);
-        });
-        figures
+            ),
+            waiting: metrics.gauge("fence_refusals_waiting", "Refusals to be reported"),
+        }
     }
 
     fn drop(&self, count: u64) {

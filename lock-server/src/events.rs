@@ -107,7 +107,7 @@ struct EventLog {
 }
 
 /// Metrics of the stream.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Figures {
     published: Counter,
     lost: Counter,
@@ -118,24 +118,14 @@ struct Figures {
 
 impl Figures {
     fn new(kit: &Kit) -> Self {
-        let figures = Self::default();
-        let Self { published, lost, readers, cut, .. } = figures.clone();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_events",
-                "Events that this server's readers can see",
-                published,
-            );
-            registry.register(
-                "lock_events_lost",
-                "Events that were dropped; a gap marks them",
-                lost,
-            );
-            registry.register("lock_event_readers", "Readers of the event stream now", readers);
-            registry.register("lock_event_readers_cut", "Readers that were too slow", cut);
-        });
-        figures.hold_times.register(&kit.metrics);
-        figures
+        let metrics = &kit.metrics;
+        Self {
+            published: metrics.counter("lock_events", "Events that this server's readers can see"),
+            lost: metrics.counter("lock_events_lost", "Events that were dropped; a gap marks them"),
+            readers: metrics.gauge("lock_event_readers", "Readers of the event stream now"),
+            cut: metrics.counter("lock_event_readers_cut", "Readers that were too slow"),
+            hold_times: HoldTimes::new(metrics),
+        }
     }
 }
 

@@ -17,23 +17,13 @@ pub(super) struct HoldTimes {
     held: Family<EndLabels, Histogram, fn() -> Histogram>,
 }
 
-impl Default for HoldTimes {
-    /// From a millisecond to five hours.
-    fn default() -> Self {
-        let buckets = || Histogram::new(exponential_buckets(0.001, 4.0, 13));
-        Self { held: Family::new_with_constructor(buckets) }
-    }
-}
-
 impl HoldTimes {
-    pub(super) fn register(&self, metrics: &Metrics) {
-        metrics.registry(|registry| {
-            registry.register(
-                "lock_hold_seconds",
-                "From a lease's grant until its end, by how it ended",
-                self.held.clone(),
-            );
-        });
+    /// From a millisecond to five hours.
+    pub(super) fn new(metrics: &Metrics) -> Self {
+        let buckets: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 4.0, 13));
+        let held = Family::new_with_constructor(buckets);
+        let help = "From a lease's grant until its end, by how it ended";
+        Self { held: metrics.register("lock_hold_seconds", help, held) }
     }
 
     /// Counts the ends among these events.

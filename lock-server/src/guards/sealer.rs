@@ -57,23 +57,19 @@ struct Figures {
 
 impl Figures {
     fn new(metrics: &Metrics) -> Self {
-        let figures = Self {
-            seals: Family::default(),
-            seconds: Histogram::new(exponential_buckets(0.001, 2.0, 12)),
-        };
-        metrics.registry(|registry| {
-            registry.register(
+        let seconds = Histogram::new(exponential_buckets(0.001, 2.0, 12));
+        Self {
+            seals: metrics.register(
                 "lock_guard_seals",
                 "Seals of guards by cause and outcome: sealed, above or failed",
-                figures.seals.clone(),
-            );
-            registry.register(
+                Family::default(),
+            ),
+            seconds: metrics.register(
                 "lock_guard_seal_seconds",
                 "Time to seal every guard",
-                figures.seconds.clone(),
-            );
-        });
-        figures
+                seconds,
+            ),
+        }
     }
 
     fn count(&self, cause: Cause, result: &GuardSealed) {

@@ -13,7 +13,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::Registry;
+use prometheus_client::registry::{Metric, Registry};
 
 use self::process::ProcessFigures;
 
@@ -106,6 +106,22 @@ impl Metrics {
     /// shows `fencepost_name`.
     pub fn registry<T>(&self, register: impl FnOnce(&mut Registry) -> T) -> T {
         register(&mut self.shared.registry.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Registers a metric, and returns it. Metrics are shown in the order of registration.
+    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
+        self.registry(|registry| registry.register(name, help, metric.clone()));
+        metric
+    }
+
+    /// Registers a counter.
+    pub fn counter(&self, name: &str, help: &str) -> Counter {
+        self.register(name, help, Counter::default())
+    }
+
+    /// Registers a gauge.
+    pub fn gauge(&self, name: &str, help: &str) -> Gauge {
+        self.register(name, help, Gauge::default())
     }
 
     /// Calls `refresh` before each reading, for gauges that are cheaper to set then than with every

@@ -75,8 +75,7 @@ impl FromStr for CollectorUrl {
 /// Outside of a tokio runtime.
 pub fn export(url: &CollectorUrl, kit: &Kit) {
     let (queue, waiting) = mpsc::channel(QUEUE);
-    let figures = SpanFigures::default();
-    figures.register(&kit.metrics);
+    let figures = SpanFigures::new(&kit.metrics);
     if !kit.traces.set(Exporter { queue, figures: figures.clone() }) {
         return;
     }
@@ -224,8 +223,7 @@ mod tests {
     async fn spans_beyond_the_queue_are_dropped_and_counted() {
         let kit = Kit::new("test");
         let (queue, _waiting) = mpsc::channel(2);
-        let figures = SpanFigures::default();
-        figures.register(&kit.metrics);
+        let figures = SpanFigures::new(&kit.metrics);
         let exporter = Exporter { queue, figures };
         let own = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
         let span = SpanRecord {

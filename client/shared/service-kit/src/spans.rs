@@ -26,26 +26,19 @@ impl Traces {
     }
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct SpanFigures {
     pub(crate) exported: Counter,
     pub(crate) dropped: Counter,
 }
 
 impl SpanFigures {
-    pub(crate) fn register(&self, metrics: &Metrics) {
-        metrics.registry(|registry| {
-            registry.register(
-                "trace_spans_exported",
-                "Spans that the collector has taken",
-                self.exported.clone(),
-            );
-            registry.register(
-                "trace_spans_dropped",
-                "Spans that found no room, or no collector",
-                self.dropped.clone(),
-            );
-        });
+    pub(crate) fn new(metrics: &Metrics) -> Self {
+        Self {
+            exported: metrics.counter("trace_spans_exported", "Spans that the collector has taken"),
+            dropped: metrics
+                .counter("trace_spans_dropped", "Spans that found no room, or no collector"),
+        }
     }
 }
 
