@@ -1,6 +1,7 @@
 //! PostgreSQL as a store: connections, records and locks.
 
 mod failover;
+mod lineage;
 mod link;
 mod locks;
 mod objects;

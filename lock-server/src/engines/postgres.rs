@@ -28,7 +28,7 @@ use tokio_postgres::{Error, Row};
 
 use self::codec::{Arrays, signed, unsigned};
 pub use self::lineage::init_fresh;
-use self::lineage::{Adopted, LineageKeeper, Witness};
+use self::lineage::{Adopted, PostgresVerifier, Witness};
 use super::contract::{
     Batch, Committed, ItemName, Key, LOCK, RecordStore, SESSION, ServerId, Snapshot, Wakeup,
 };
@@ -59,7 +59,7 @@ pub struct PostgresRecords {
 struct PostgresInner {
     link: PostgresLink,
     link_options: LinkOptions,
-    lineage: Arc<LineageKeeper>,
+    lineage: Arc<PostgresVerifier>,
     time: Arc<StoreTime>,
     witness: Arc<Witness>,
     jumps: Jumps,
@@ -98,7 +98,7 @@ impl PostgresRecords {
         let witness = Arc::new(Witness::default());
         let known = (&witness, &time);
         let loss = (options.loss.after_loss, guards);
-        let lineage = Arc::new(LineageKeeper::new(&options.namespace, known, loss, kit));
+        let lineage = Arc::new(PostgresVerifier::new(&options.namespace, known, loss, kit));
         let link_options = session::limited(link_options(options));
         let verifier = lineage.clone();
         let link =

@@ -41,7 +41,7 @@ use tokio::sync::mpsc;
 
 use self::codec::{Commit, CommitScripts, ServerKnowledge};
 use self::keys::Keys;
-use self::lineage::LineageKeeper;
+use self::lineage::RedisVerifier;
 pub use self::lineage::init_fresh;
 use self::refusals::store_error;
 pub use self::replicas::ReplicaOptions;
@@ -77,7 +77,7 @@ struct RedisInner {
     links: LocalLinks,
     link_options: LinkOptions,
     scripts: Arc<Scripts>,
-    lineage: Arc<LineageKeeper>,
+    lineage: Arc<RedisVerifier>,
     time: Arc<StoreTime>,
     keys: Keys,
     counter_seen: Arc<AtomicU64>,
@@ -160,7 +160,7 @@ impl RedisRecords {
         let known = (&counter_seen, &time);
         let loss = (options.loss.after_loss, guards);
         let waited = options.replicas;
-        let lineage = LineageKeeper::new(&target, &keys, &scripts, known, loss, waited.count, kit);
+        let lineage = RedisVerifier::new(&target, &keys, &scripts, known, loss, waited.count, kit);
         let lineage = Arc::new(lineage);
         let to = target.clone();
         let verifier = lineage.clone();

@@ -1,5 +1,5 @@
 //! Parts that several engines have.
 
-pub(crate) mod lineages;
+pub(crate) mod lineage;
 pub(crate) mod refused;
 pub(crate) mod store_clock;

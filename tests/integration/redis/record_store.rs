@@ -3,6 +3,7 @@
 mod clock;
 mod damage;
 mod formats;
+mod lineage;
 mod plain;
 mod rights;
 mod sentinel;

@@ -174,103 +174,60 @@ BEGIN
 END
 $$;
 
--- Adopts the namespace's lineage, or begins a new one where memory may be lost; lifts the counter
--- where tokens may be lost.
+-- The server behind this session.
+CREATE FUNCTION pg_temp.here(OUT system text, OUT timeline bigint, OUT started timestamptz)
+LANGUAGE sql STABLE AS $$
+  SELECT (SELECT system_identifier::text FROM pg_control_system()),
+    ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint,
+    pg_postmaster_start_time()
+$$;
+
+-- Shows what the verdict on a namespace's lineage needs, also where there is no row.
+CREATE FUNCTION pg_temp.lineage(
+  of_name text,
+  OUT lineage text, OUT counter bigint, OUT lives_until_ms bigint, OUT ahead_ms bigint,
+  OUT is_elsewhere boolean, OUT is_other_line boolean, OUT log_end bigint,
+  OUT has_restarted boolean, OUT clock_ms bigint
+) LANGUAGE sql VOLATILE AS $$
+  SELECT coalesce(n.lineage, ''), coalesce(n.counter, 0), coalesce(n.lives_until_ms, 0),
+      coalesce(n.clock_ahead_ms, 0), coalesce(n.system <> here.system, false),
+      coalesce(n.timeline <> here.timeline, false), (pg_current_wal_flush_lsn() - '0/0')::bigint,
+      coalesce(n.started <> here.started, false), pg_temp.time_ms(0)
+    FROM pg_temp.here() here LEFT JOIN fence_locks.namespaces n ON n.name = of_name
+$$;
+
+-- Writes the verdict on a lineage where the row is as it was shown; its counter may have risen.
 --
--- seen, seen_log: the highest counter and the end of the log that the caller saw
--- mark: the highest that a guard has reported; floor_ms.. : where the caller's clock would begin
--- fresh_id: of a new lineage; known: the lineage that the caller knew, or empty
--- lives: for how long a lease may still live that the caller knows of, ms; waits: grants wait for it
--- mode: 'look' where nothing is to be changed yet, 'fresh' where an operator vouches that the
---   namespace has never issued a token; is_start: the caller cannot know what was before
--- expected, within: the time as the caller knows it, 0 where it does not, and its error, ms
---
--- verdict: SAME, LIFTED (same lineage, counter lifted), NEW, DUE (nothing was changed), EXHAUSTED
+-- new_id, why: of the lineage that begins; NULL where it continues
+-- lifted_to: the counter is lifted to this, and by one at least; NULL where it stays
+-- pause: no lease begins for so long, ms; ahead: of the clock, ms; NULL where that stays
 CREATE FUNCTION pg_temp.adopt(
-  of_name text, seen bigint, seen_log bigint, mark bigint, floor_here bigint, year_2025_ms bigint,
-  tokens_a_ms bigint, slack bigint, fresh_id text, known text, lives bigint, waits boolean,
-  mode text, is_start boolean, expected bigint, within bigint,
-  OUT verdict text, OUT ns int, OUT lineage text, OUT counter bigint, OUT reason text,
-  OUT paused_ms bigint
-) LANGUAGE plpgsql AS $$
-#variable_conflict use_variable
-DECLARE
-  n fence_locks.namespaces;
-  clock bigint;
-  here text := (SELECT system_identifier::text FROM pg_control_system());
-  line bigint := ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint;
-  log_end bigint := (pg_current_wal_flush_lsn() - '0/0')::bigint;
-  started timestamptz := pg_postmaster_start_time();
-  is_other boolean;
-  begun boolean;
-BEGIN
-  IF mode <> 'look' THEN
-    -- A row that exists uses up no id.
-    INSERT INTO fence_locks.namespaces (name)
-      SELECT of_name WHERE NOT EXISTS (SELECT FROM fence_locks.namespaces x WHERE x.name = of_name)
-      ON CONFLICT (name) DO NOTHING;
-  END IF;
-  SELECT x.* INTO n FROM fence_locks.namespaces x WHERE x.name = of_name FOR UPDATE;
-  reason := CASE
-    WHEN n.id IS NULL OR n.lineage = '' THEN 'nothing is stored: new, or emptied'
-    WHEN n.system <> here THEN 'this is another PostgreSQL'
-    WHEN n.timeline <> line THEN 'the timeline changed: a replica was promoted, or a backup restored'
-    WHEN known = n.lineage AND log_end < seen_log THEN 'the log ends before what it held: a backup was restored'
-    WHEN n.counter < seen THEN 'the counter fell to ' || n.counter
-    WHEN n.counter < mark THEN 'the counter ' || n.counter || ' is below ' || mark || ', which a guard has seen'
-  END;
-  -- Of a namespace that was in use leases may be left, whatever else is known of it.
-  IF mode = 'fresh' AND n.lineage <> '' THEN
-    verdict := 'USED';
-    lineage := n.lineage;
-    counter := n.counter;
-    RETURN;
-  END IF;
-  IF reason IS NOT NULL AND mode = 'look' THEN
-    verdict := 'DUE';
-    RETURN;
-  END IF;
-  clock := pg_temp.time_ms(0);
-  begun := reason IS NOT NULL;
-  lineage := n.lineage;
-  counter := n.counter;
-  -- The time of the records; the caller's, where the clock of this server shows another one.
-  is_other := expected > 0 AND abs(clock - n.clock_ahead_ms - expected) > within;
-  lives := greatest(lives, n.lives_until_ms
-    - CASE WHEN is_other THEN expected ELSE clock - n.clock_ahead_ms END);
-  -- A counter of 0 is of a namespace that an operator vouched for, in this very run of PostgreSQL:
-  -- files that were restored come with another one.
-  IF begun AND mode <> 'fresh' OR is_start AND n.counter > 0 OR n.started <> started THEN
-    counter := greatest(counter + 1, (clock - year_2025_ms) * tokens_a_ms + slack, floor_here,
-      seen + 1, mark);
-  END IF;
-  IF counter >= 999999999999999 THEN
-    verdict := 'EXHAUSTED';
-    RETURN;
-  END IF;
-  -- Who began this lineage may not have known of leases that the caller knows of.
-  IF waits AND lives > 0 AND (begun OR known <> '' AND known <> n.lineage)
-      AND n.paused_until_ms < clock - n.clock_ahead_ms + lives THEN
-    n.paused_for_ms := lives;
-    n.paused_until_ms := clock - n.clock_ahead_ms + lives;
-  END IF;
-  IF begun THEN
-    lineage := fresh_id;
-    -- The time of the records continues, whatever the clock of this server shows.
-    IF is_other THEN
-      n.paused_until_ms := n.paused_until_ms - (clock - n.clock_ahead_ms) + expected;
-      n.clock_ahead_ms := clock - expected;
-    END IF;
-  END IF;
-  UPDATE fence_locks.namespaces x SET lineage = lineage, counter = counter,
-      system = here, timeline = line, started = started,
-      reason = coalesce(reason, x.reason), paused_for_ms = n.paused_for_ms,
-      paused_until_ms = n.paused_until_ms, clock_ahead_ms = n.clock_ahead_ms
-    WHERE x.id = n.id;
-  ns := n.id;
-  verdict := CASE WHEN begun THEN 'NEW' WHEN counter > n.counter THEN 'LIFTED' ELSE 'SAME' END;
-  paused_ms := greatest(least(n.paused_until_ms - (clock - n.clock_ahead_ms), n.paused_for_ms), 0);
-END
+  of_name text, was text, was_counter bigint, was_until bigint, was_ahead bigint,
+  new_id text, why text, lifted_to bigint, pause bigint, ahead bigint,
+  OUT ns int, OUT counter bigint, OUT paused_ms bigint
+) RETURNS SETOF record LANGUAGE sql AS $$
+  -- A row that exists uses up no id.
+  INSERT INTO fence_locks.namespaces (name)
+    SELECT of_name WHERE NOT EXISTS (SELECT FROM fence_locks.namespaces x WHERE x.name = of_name)
+    ON CONFLICT (name) DO NOTHING;
+  UPDATE fence_locks.namespaces x SET
+      lineage = coalesce(new_id, x.lineage), reason = coalesce(why, x.reason),
+      counter = CASE WHEN lifted_to IS NULL THEN x.counter
+        ELSE greatest(x.counter + 1, lifted_to) END,
+      system = here.system, timeline = here.timeline, started = here.started,
+      -- A pause lasts as long as it did, by the time as it is corrected.
+      clock_ahead_ms = coalesce(ahead, x.clock_ahead_ms),
+      paused_until_ms = greatest(
+        x.paused_until_ms + x.clock_ahead_ms - coalesce(ahead, x.clock_ahead_ms),
+        CASE WHEN pause > 0 THEN pg_temp.time_ms(coalesce(ahead, x.clock_ahead_ms)) + pause END),
+      paused_for_ms = CASE
+        WHEN pause > 0 AND x.paused_until_ms < pg_temp.time_ms(x.clock_ahead_ms) + pause THEN pause
+        ELSE x.paused_for_ms END
+    FROM pg_temp.here() here
+    WHERE x.name = of_name AND x.lineage = was AND x.counter >= was_counter
+      AND x.lives_until_ms = was_until AND x.clock_ahead_ms = was_ahead
+    RETURNING x.id, x.counter, greatest(0,
+      least(x.paused_until_ms - pg_temp.time_ms(x.clock_ahead_ms), x.paused_for_ms))
 $$;
 
 -- Shows the time, notes that a server lives and for how long leases may live that it knows of,

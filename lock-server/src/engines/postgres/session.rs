@@ -15,15 +15,15 @@ pub(super) const NAMES: usize = 5;
 pub(super) const ITEMS: usize = 6;
 pub(super) const COUNT: usize = 7;
 pub(super) const SETTINGS: usize = 8;
+pub(super) const LINEAGE: usize = 9;
 
-const STATEMENTS: [&str; 9] = [
+const STATEMENTS: [&str; 10] = [
     "SELECT * FROM pg_temp.commit($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
      $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31)",
     "SELECT * FROM pg_temp.read($1, $2, $3, $4)",
     "SELECT * FROM pg_temp.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     "SELECT * FROM pg_temp.sweep($1, $2, $3, $4, $5, $6)",
-    "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-     $15, $16)",
+    "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     "SELECT x.key FROM fence_locks.records x JOIN fence_locks.namespaces n ON n.id = x.namespace \
      WHERE pg_temp.check_lineage($1, $2, $3) AND n.id = $1 \
      AND x.key > $4 AND x.key >= $5 AND x.key < $6 \
@@ -41,6 +41,7 @@ const STATEMENTS: [&str; 9] = [
     "SELECT current_setting('fsync'), current_setting('full_page_writes'), \
      current_setting('synchronous_standby_names'), \
      (SELECT count(*) FROM pg_stat_replication)",
+    "SELECT * FROM pg_temp.lineage($1)",
 ];
 
 /// Two servers may start at once; the number is the project's own, as in `schema.sql`.

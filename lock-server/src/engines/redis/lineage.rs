@@ -1,24 +1,19 @@
-//! Is this still the Redis that issued our tokens?
+//! Is this still the Redis that issued our tokens? What is stored for the verdict.
 //!
-//! A lineage is a stretch of a Redis' life in which no INCR can have been lost: one process, one
-//! replication history, one counter that never fell. Its id stands in Redis beside the counter, and
-//! every script refuses where it is not the one that this server verified. Where the process, the
-//! history or the counter changed, or nothing is stored, a new lineage begins with the counter
-//! lifted above everything that may have been issued (see [`tokens::restart_floor`]), and no lease
-//! begins for as long as a lost one may live.
+//! In Redis a lineage is of one process, one replication history, and one counter that never fell;
+//! see [`crate::engines::shared::lineage`].
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use ::redis::aio::MultiplexedConnection;
+use ::redis::{Cmd, RedisError};
 use async_trait::async_trait;
 use fence_protocol::Namespace;
-use prometheus_client::metrics::counter::Counter;
 use redis_link::{LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields};
 use service_kit::Kit;
-use service_kit::clock::Clock;
-use service_kit::health::Health;
+use service_kit::clock::SystemClock;
 
 use super::identity::identity;
 use super::key_prefix::KeyPrefix;
@@ -27,74 +22,31 @@ use super::refusals::elsewhere;
 use super::rights::Needs;
 use super::{NAME, Scripts};
 use crate::engines::loss::AfterLoss;
-use crate::engines::shared::lineages;
+use crate::engines::shared::lineage::keeper::{self, LineageKeeper, LineageStore, Written};
+use crate::engines::shared::lineage::{Adoption, Found};
 use crate::engines::shared::store_clock::StoreTime;
 use crate::guards::{self, Guards};
-use lease::tokens;
 
 /// Format of the records; one namespace takes servers of one format. 0.1 had formats up to 3.
-const FORMAT: u64 = 4;
+const FORMAT: &str = "4";
 
-/// Verifies connections and keeps the lineage in force.
+/// Verifies connections to Redis.
 #[derive(Debug)]
-pub(super) struct LineageKeeper {
+pub(super) struct RedisVerifier {
     is_cluster: bool,
     needs: Needs,
     keys: Keys,
     scripts: Arc<Scripts>,
-    counter_seen: Arc<AtomicU64>,
-    time: Arc<StoreTime>,
-    after_loss: AfterLoss,
-    guards: Guards,
-    clock: Arc<dyn Clock>,
-    health: Health,
-    begun: Counter,
-    /// The lineage in force, and how many began since this server started; the first does not
-    /// count.
-    current: RwLock<Option<(Arc<str>, u64)>>,
+    keeper: LineageKeeper<Arc<str>>,
 }
 
-/// Lineage as this server knows it.
-#[derive(Debug, Default)]
-struct KnownLineage {
-    seen: u64,
-    mark: u64,
-    floor: u64,
-    lineage: String,
-    choice: Option<u64>,
-    lives_ms: u64,
-    waits: bool,
-    /// The time of the records, 0 where it is not known, and by how much that may be wrong.
-    now_ms: u64,
-    limit_ms: u64,
-}
-
-/// Permission of the script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Mode {
-    Look,
-    Begin,
-    Fresh,
-}
-
-/// Outcome of the script.
-#[derive(Debug)]
-enum Verdict {
-    /// The lineage continues.
-    Same { id: String },
-    /// A new one began: the counter was lifted, and no lease begins for so long, ms.
-    New { id: String, counter: String, reason: String, paused_ms: u64 },
-    /// A new one is due, and nothing was changed.
-    Due { reason: String },
-}
-
-impl LineageKeeper {
+impl RedisVerifier {
     pub(super) fn new(
         target: &RedisTarget,
         keys: &Keys,
         scripts: &Arc<Scripts>,
-        (counter_seen, time): (&Arc<AtomicU64>, &Arc<StoreTime>),
-        (after_loss, guards): (AfterLoss, Guards),
+        known: (&Arc<AtomicU64>, &Arc<StoreTime>),
+        loss: (AfterLoss, Guards),
         replicas: u32,
         kit: &Kit,
     ) -> Self {
@@ -103,81 +55,23 @@ impl LineageKeeper {
             needs: Needs::new(target, keys.prefix()).and_replicas(replicas),
             keys: keys.clone(),
             scripts: scripts.clone(),
-            counter_seen: counter_seen.clone(),
-            time: time.clone(),
-            after_loss,
-            guards,
-            clock: kit.clock.clone(),
-            health: kit.health.clone(),
-            begun: lineages::begun(kit),
-            current: RwLock::new(None),
+            keeper: LineageKeeper::new(NAME, known, loss, kit),
         }
     }
 
     /// The lineage in force.
     pub(super) fn current(&self) -> Option<Arc<str>> {
-        let current = self.current.read().unwrap_or_else(PoisonError::into_inner);
-        current.as_ref().map(|(id, _)| id.clone())
+        self.keeper.current()
     }
 
     /// The guards, whose marks every verification compares with the counter.
     pub(super) fn guards(&self) -> &Guards {
-        &self.guards
-    }
-
-    /// The verdict on this process. The guards are asked at start, and whenever a new lineage is
-    /// due: before it begins, so that it begins above what they have seen.
-    async fn judge(
-        &self,
-        connection: &mut MultiplexedConnection,
-        choice: Option<u64>,
-    ) -> Result<Verdict, String> {
-        if self.guards.were_asked() && !self.guards.is_empty() {
-            let verdict = self.run(connection, choice, Mode::Look).await?;
-            if !matches!(verdict, Verdict::Due { .. }) {
-                return Ok(verdict);
-            }
-        }
-        // Guards that do not reply are reported there. The new lineage begins above the clock
-        // floor, which is above their marks.
-        self.guards.marks().await;
-        self.run(connection, choice, Mode::Begin).await
-    }
-
-    async fn run(
-        &self,
-        connection: &mut MultiplexedConnection,
-        choice: Option<u64>,
-        mode: Mode,
-    ) -> Result<Verdict, String> {
-        let known = KnownLineage {
-            seen: self.counter_seen.load(Ordering::Relaxed),
-            mark: self.guards.highest(),
-            floor: tokens::restart_floor(self.clock.wall_ms()),
-            lineage: self.current().as_deref().unwrap_or_default().to_owned(),
-            choice,
-            lives_ms: self.time.lives_ms(),
-            waits: self.after_loss == AfterLoss::Wait,
-            now_ms: self.time.now_ms(),
-            limit_ms: self.time.limit_ms(),
-        };
-        judge_lineage(connection, self.is_cluster, &self.keys, &known, mode).await
-    }
-
-    fn adopt(&self, id: String) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
-        let changes = match &*current {
-            Some((known, changes)) if **known == *id => *changes,
-            Some((_, changes)) => changes + 1,
-            None => 0,
-        };
-        *current = Some((id.into(), changes));
-        self.health.set("lineage", lineages::status(NAME, changes));
+        self.keeper.guards()
     }
 }
 
 #[async_trait]
-impl Verifier for LineageKeeper {
+impl Verifier for RedisVerifier {
     async fn verify(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
         self.verify_chosen(connection, None).await
     }
@@ -188,31 +82,15 @@ impl Verifier for LineageKeeper {
         choice: Option<u64>,
     ) -> Result<(), String> {
         self.needs.check(connection, LinkOptions::default().connect_timeout).await?;
-        let id = match self.judge(connection, choice).await? {
-            Verdict::Same { id } => id,
-            Verdict::New { id, counter, reason, paused_ms } => {
-                self.begun.inc();
-                tracing::warn!(
-                    lineage = id,
-                    counter,
-                    reason,
-                    grants_wait_ms = paused_ms,
-                    "a new lineage begins: the counter was lifted above every token that can have been issued"
-                );
-                id
-            }
-            Verdict::Due { reason } => return Err(format!("a new lineage is due: {reason}")),
-        };
+        let mut store = RedisLineage::new(connection, self.is_cluster, &self.keys, choice).await?;
+        let verified = self.keeper.verify(&mut store).await?;
         load_scripts(connection, &self.scripts.all()).await?;
-        if self.current().is_none_or(|known| *known != *id) {
-            self.time.is_new();
-        }
-        self.adopt(id);
+        self.keeper.adopt(verified.id.into());
         Ok(())
     }
 
     fn others_take(&self) -> Duration {
-        if self.guards.is_empty() { Duration::ZERO } else { guards::GUARD_TIMEOUT }
+        if self.guards().is_empty() { Duration::ZERO } else { guards::GUARD_TIMEOUT }
     }
 }
 
@@ -233,78 +111,176 @@ pub async fn init_fresh(
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
     Needs::new(&target, keys.prefix()).check(&connection, timeout).await?;
-    let is_cluster = target.is_cluster();
-    let known = KnownLineage { choice, ..KnownLineage::default() };
-    match judge_lineage(&mut connection, is_cluster, &keys, &known, Mode::Fresh).await? {
-        Verdict::New { .. } => Ok(()),
-        Verdict::Due { reason } => Err(format!("namespace {namespace} is not new ({reason})")),
-        Verdict::Same { id } => Err(format!(
-            "namespace {namespace} at {target} is in use (lineage {id}); nothing was changed"
-        )),
+    let mut store = RedisLineage::new(&mut connection, target.is_cluster(), &keys, choice).await?;
+    match keeper::vouch(&mut store, &SystemClock::new()).await? {
+        None => Ok(()),
+        Some(id) => {
+            let id = if id.is_empty() { "missing" } else { &id };
+            Err(format!(
+                "namespace {namespace} at {target} is in use (lineage {id}); nothing was changed"
+            ))
+        }
     }
 }
 
-async fn judge_lineage(
-    connection: &mut MultiplexedConnection,
-    is_cluster: bool,
-    keys: &Keys,
-    known: &KnownLineage,
-    mode: Mode,
-) -> Result<Verdict, String> {
-    let failed = |step: &str, error: ::redis::RedisError| match error.code().and_then(elsewhere) {
+/// The lineage in one Redis.
+struct RedisLineage<'a> {
+    connection: &'a mut MultiplexedConnection,
+    keys: &'a Keys,
+    run_id: String,
+    replication_id: String,
+    /// Configuration epoch in which sentinels chose this process.
+    choice: Option<u64>,
+    /// Fields that were found last, as `lineage.lua` names them.
+    was: Vec<String>,
+}
+
+impl<'a> RedisLineage<'a> {
+    async fn new(
+        connection: &'a mut MultiplexedConnection,
+        is_cluster: bool,
+        keys: &'a Keys,
+        choice: Option<u64>,
+    ) -> Result<Self, String> {
+        let info = ::redis::cmd("INFO").query_async::<String>(connection).await;
+        let info = info.map_err(|error| failed("INFO", &error))?;
+        let (run_id, replication_id) = identity(&info, is_cluster)?;
+        let [run_id, replication_id] = [run_id, replication_id].map(str::to_owned);
+        Ok(Self { connection, keys, run_id, replication_id, choice, was: Vec::new() })
+    }
+
+    /// The script, to read where no argument comes behind these, or to write.
+    fn script(&self) -> Cmd {
+        let keys = self.keys;
+        let script = Script::new("lineage.lua", include_str!("lineage.lua"));
+        script.call_once(&[
+            &keys.lineage,
+            &keys.token,
+            &keys.meta,
+            &keys.paused_for,
+            &keys.lives_until,
+            &keys.absent,
+            &keys.clock_ahead,
+        ])
+    }
+
+    async fn run(&mut self, command: &Cmd) -> Result<Vec<String>, String> {
+        let value = command.query_async(self.connection).await;
+        let value = value.map_err(|error| failed("its lineage", &error))?;
+        Ok(text_fields(value).unwrap_or_default())
+    }
+
+    /// First sign of a loss in what was found.
+    ///
+    /// # Errors
+    /// A sentence where the sentinels are behind.
+    fn sign(
+        &self,
+        (run_id, replication_id): (&str, &str),
+        is_whole: bool,
+        known_epoch: Option<u64>,
+    ) -> Result<Option<&'static str>, String> {
+        let is_same = *run_id == self.run_id && *replication_id == self.replication_id;
+        let epochs = self.choice.zip(known_epoch);
+        if let Some((choice, epoch)) = epochs.filter(|(choice, epoch)| is_same && choice < epoch) {
+            return Err(format!(
+                "the sentinels chose this Redis in epoch {choice}, and a lock server has used it \
+                 in epoch {epoch}: they are behind, and are retried. If the sentinels were set up \
+                 anew, and their epochs began again, HDEL {} epoch",
+                self.keys.meta
+            ));
+        }
+        Ok(if !is_whole && run_id.is_empty() {
+            Some("nothing is stored: new, or emptied")
+        } else if !is_whole {
+            Some("the lineage or the counter is gone")
+        } else if *run_id != self.run_id {
+            Some("the Redis process changed")
+        } else if *replication_id != self.replication_id {
+            Some("the replication history changed")
+        } else if epochs.is_some_and(|(choice, epoch)| choice > epoch) {
+            // It lacks what the one in between had.
+            Some("the sentinels chose another Redis and this one again")
+        } else {
+            None
+        })
+    }
+}
+
+#[async_trait]
+impl LineageStore for RedisLineage<'_> {
+    async fn find(&mut self, _known_id: &str) -> Result<Found, String> {
+        let was = self.run(&self.script()).await?;
+        let fields: Vec<&str> = was.iter().map(String::as_str).collect();
+        let [
+            clock,
+            lineage,
+            token,
+            lives_until,
+            ahead,
+            run_id,
+            replication_id,
+            format,
+            epoch,
+            verified,
+        ] = fields[..]
+        else {
+            return Err(format!("Redis cannot be verified: the script answered {was:?}"));
+        };
+        if !run_id.is_empty() && format != FORMAT {
+            return Err(other_format(
+                self.keys.prefix(),
+                if format.is_empty() { "1" } else { format },
+            ));
+        }
+        let counter = counter_of(token);
+        let is_whole = !lineage.is_empty() && counter.is_some();
+        let found = Found {
+            id: lineage.to_owned(),
+            counter: counter.unwrap_or(0),
+            verified_counter: counter_of(verified).unwrap_or(0),
+            is_used: [lineage, token, lives_until, run_id].iter().any(|field| !field.is_empty()),
+            sign: self.sign((run_id, replication_id), is_whole, epoch.parse().ok())?,
+            may_be_restored: false,
+            clock_ms: clock.parse().unwrap_or(0),
+            ahead_ms: ahead.parse().unwrap_or(0),
+            lives_until_ms: counter_of(lives_until).unwrap_or(0),
+        };
+        self.was = was;
+        Ok(found)
+    }
+
+    async fn write(&mut self, adoption: &Adoption, id: &str) -> Result<Option<Written>, String> {
+        let mut command = self.script();
+        // All but the clock.
+        command.arg(&self.was[1..]);
+        command.arg(&self.run_id).arg(&self.replication_id).arg(FORMAT);
+        command.arg(self.choice.map(|epoch| epoch.to_string()).unwrap_or_default());
+        command.arg(adoption.reason.as_deref().unwrap_or_default()).arg(id);
+        command.arg(adoption.lifted_to.unwrap_or(0)).arg(adoption.pause_ms);
+        command.arg(adoption.ahead_ms.map(|ahead_ms| ahead_ms.to_string()).unwrap_or_default());
+        let fields = self.run(&command).await?;
+        match fields.as_slice() {
+            [] => Ok(None),
+            [counter, paused_ms] => Ok(Some(Written {
+                counter: counter_of(counter).unwrap_or(0),
+                paused_ms: counter_of(paused_ms).unwrap_or(0),
+            })),
+            other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
+        }
+    }
+}
+
+/// A number of digits alone; the largest where it has too many.
+fn counter_of(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| text.parse().unwrap_or(u64::MAX))
+}
+
+fn failed(step: &str, error: &RedisError) -> String {
+    match error.code().and_then(elsewhere) {
         Some(where_to) => format!("Redis cannot be verified: {where_to}"),
-        None => format!("Redis cannot be verified ({step}): {}", plain(&error)),
-    };
-    let info = ::redis::cmd("INFO").query_async::<String>(connection).await;
-    let info = info.map_err(|error| failed("INFO", error))?;
-    let (run_id, replication_id) = identity(&info, is_cluster)?;
-    let script = Script::new("lineage.lua", include_str!("lineage.lua"));
-    let lineage = &keys.lineage;
-    let token = &keys.token;
-    let meta = &keys.meta;
-    let mut command = script.call_once(&[
-        lineage,
-        token,
-        meta,
-        &keys.paused_for,
-        &keys.lives_until,
-        &keys.absent,
-        &keys.clock_ahead,
-    ]);
-    command.arg(run_id).arg(replication_id).arg(known.seen).arg(known.mark).arg(known.floor);
-    command.arg(tokens::EPOCH_2025_MS).arg(tokens::TOKENS_PER_MS).arg(tokens::LIFT_SLACK);
-    command.arg(service_kit::ids::random_hex(16)).arg(&known.lineage).arg(FORMAT);
-    command.arg(known.choice.map(|epoch| epoch.to_string()).unwrap_or_default());
-    command.arg(known.lives_ms).arg(if known.waits { "wait" } else { "" });
-    command.arg(match mode {
-        Mode::Look => "look",
-        Mode::Begin => "",
-        Mode::Fresh => "fresh",
-    });
-    command.arg(known.now_ms).arg(known.limit_ms);
-    let value = command.query_async(connection).await;
-    let value = value.map_err(|error| failed("its lineage", error))?;
-    let fields = text_fields(value).unwrap_or_default();
-    match fields.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["SAME" | "USED", id] => Ok(Verdict::Same { id: (*id).to_owned() }),
-        ["NEW", id, counter, reason, left] => Ok(Verdict::New {
-            id: (*id).to_owned(),
-            counter: (*counter).to_owned(),
-            reason: (*reason).to_owned(),
-            paused_ms: left.parse().unwrap_or(0),
-        }),
-        ["DUE", reason] => Ok(Verdict::Due { reason: (*reason).to_owned() }),
-        ["STALE", epoch] => Err(format!(
-            "the sentinels chose this Redis in epoch {}, and a lock server has used it in epoch \
-             {epoch}: they are behind, and are retried. If the sentinels were set up anew, \
-             and their epochs began again, HDEL {meta} epoch",
-            known.choice.unwrap_or_default()
-        )),
-        ["FORMAT", found] => Err(other_format(keys.prefix(), found)),
-        ["EXHAUSTED"] => Err("this namespace has no token left above those that may have been \
-            issued; use another namespace, and check the clocks of Redis and of this machine"
-            .to_owned()),
-        other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
+        None => format!("Redis cannot be verified ({step}): {}", plain(error)),
     }
 }
 

@@ -1,0 +1,91 @@
+//! Every sign that a Redis may have lost commits, one at a time, and what a start makes of it.
+
+use lease::tokens;
+use service_kit::clock::{Clock as _, SystemClock};
+
+use super::*;
+
+const LINEAGE: &str = "{fence:default}:lineage";
+const META: &str = "{fence:default}:meta";
+const TOKEN: &str = "{fence:default}:token";
+const PAUSED: &str = "{fence:default}:paused-for";
+
+/// How a Redis with the counter 7 and a lease of a minute is damaged, and the reason that is noted.
+const SIGNS: [(&[&str], &str); 8] = [
+    (&["DEL", LINEAGE], "the lineage or the counter is gone"),
+    (&["DEL", TOKEN], "the lineage or the counter is gone"),
+    (&["SET", TOKEN, "many"], "the lineage or the counter is gone"),
+    (&["HSET", META, "run_id", "x"], "the Redis process changed"),
+    (&["HSET", META, "replication_id", "x"], "the replication history changed"),
+    (&["HSET", META, "counter", "8"], "the counter fell to 7"),
+    (&["DEL", META], "the Redis process changed"),
+    (&["FLUSHALL"], "nothing is stored: new, or emptied"),
+];
+
+async fn lineage_of(redis: &Redis) -> String {
+    redis.run::<Option<String>>(&["GET", LINEAGE]).await.unwrap_or_default()
+}
+
+/// Sets the counter low, which a start above the clock floor would hide, and leases for a minute.
+async fn used(redis: &Redis) -> String {
+    let _: () = redis.run(&["FLUSHALL"]).await;
+    let one = server_with(redis, AfterLoss::Grant).await;
+    let groups = vec![group(&[(&lock("a"), Version::ABSENT)], vec![put(&lock("a"), "held")])];
+    one.commit(Batch { lives_ms: 60_000, ..batch(groups) }).await.unwrap();
+    let _: () = redis.run(&["SET", TOKEN, "7"]).await;
+    let _: u64 = redis.run(&["HSET", META, "counter", "7", "reason", "none"]).await;
+    lineage_of(redis).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_sign_of_a_loss_begins_a_lineage() {
+    let redis = Redis::start().await;
+    for (damage, reason) in SIGNS {
+        let before = used(&redis).await;
+        let _: redis::Value = redis.run(damage).await;
+        let floor = tokens::restart_floor(SystemClock::new().wall_ms() - 60_000);
+        drop(server(&redis).await);
+        assert_ne!(lineage_of(&redis).await, before, "{damage:?}");
+        assert_eq!(redis.run::<String>(&["HGET", META, "reason"]).await, reason, "{damage:?}");
+        assert!(redis.run::<u64>(&["GET", TOKEN]).await > floor, "{damage:?}");
+        // What is emptied no server of this test remembers.
+        let left_ms: i64 = redis.run(&["PTTL", PAUSED]).await;
+        assert_eq!(left_ms > 30_000, damage[0] != "FLUSHALL", "{damage:?}: {left_ms}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_sign_the_lineage_stays() {
+    let redis = Redis::start().await;
+    let before = used(&redis).await;
+    let one = server(&redis).await;
+    assert_eq!(lineage_of(&redis).await, before);
+    assert_eq!(redis.run::<u64>(&["GET", TOKEN]).await, 7);
+    assert_eq!(redis.run::<u64>(&["EXISTS", PAUSED]).await, 0);
+    // A guard has seen as much: nothing is lost. It has seen more: something is.
+    one.lift(fence_protocol::Token::new(7).unwrap()).await.unwrap();
+    assert_eq!(lineage_of(&redis).await, before);
+    one.lift(fence_protocol::Token::new(8).unwrap()).await.unwrap();
+    let reason: String = redis.run(&["HGET", META, "reason"]).await;
+    assert_eq!(reason, "the counter 7 is below 8, which a guard has seen");
+    assert_ne!(lineage_of(&redis).await, before);
+    // Another server began a lineage, and may not know of the lease.
+    let _: () = redis.run(&["SET", LINEAGE, "another"]).await;
+    let _: u64 = redis.run(&["DEL", PAUSED]).await;
+    let taken = one.commit(grant("b", 1_000)).await;
+    assert!(left(taken) > 30_000);
+    assert_eq!(lineage_of(&redis).await, "another");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespace_without_tokens_is_refused_and_left() {
+    let redis = Redis::start().await;
+    let before = used(&redis).await;
+    let _: () = redis.run(&["SET", TOKEN, "999999999999999"]).await;
+    let error = open(&redis.url(), AfterLoss::Wait).await.unwrap_err();
+    assert!(error.contains("no token left"), "{error}");
+    assert_eq!(lineage_of(&redis).await, before);
+    let _: () = redis.run(&["SET", META, "x"]).await;
+    let error = open(&redis.url(), AfterLoss::Wait).await.unwrap_err();
+    assert!(error.contains("is no hash: no lock server has written it"), "{error}");
+}
