@@ -7,7 +7,6 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::Registry;
 use service_kit::metrics::Metrics;
 
 /// The guard's metrics. All clones share them.
@@ -70,105 +69,64 @@ struct RefusalLabels {
 impl Counters {
     /// Registers all metrics.
     pub fn new(metrics: &Metrics) -> Self {
-        let counters = Self {
-            operations: Family::default(),
-            would_refuse: Family::default(),
-            refused: Family::default(),
-            store_seconds: Family::new_with_constructor(latencies),
-            seal_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            unknown_outcomes: Counter::default(),
-            settled_outcomes: Counter::default(),
-            unconditional_writes: Counter::default(),
-            open_lanes: Gauge::default(),
-            quarantines: Counter::default(),
-            lane_wait_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            lane_drain_seconds: Histogram::new(exponential_buckets(0.001, 2.0, 16)),
-            quarantined_lanes: Gauge::default(),
-            in_flight: Gauge::default(),
-            is_leader: Gauge::default(),
-            takeovers: Counter::default(),
+        let counter = |name, help| metrics.counter(name, help);
+        let gauge = |name, help| metrics.gauge(name, help);
+        let seconds = |name, help| {
+            let buckets = exponential_buckets(0.001, 2.0, 16);
+            metrics.register(name, help, Histogram::new(buckets))
         };
-        metrics.registry(|registry| counters.register(registry));
-        counters
-    }
-
-    fn register_conditions(&self, registry: &mut Registry) {
-        registry.register(
-            "fence_settled",
-            "Unknown outcomes that were settled by the same conditional write",
-            self.settled_outcomes.clone(),
-        );
-        registry.register(
-            "fence_unconditional",
-            "Writes without a condition because the upstream gave no usable ETag, and reused ETags",
-            self.unconditional_writes.clone(),
-        );
-    }
-
-    fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "fence_operations",
-            "Operations by the verdict of the fence",
-            self.operations.clone(),
-        );
-        registry.register(
-            "fence_would_refuse",
-            "Operations that observe mode let pass although the fence refuses them",
-            self.would_refuse.clone(),
-        );
-        registry.register(
-            "fence_refused",
-            "Operations that were refused, by rule",
-            self.refused.clone(),
-        );
-        registry.register(
-            "fence_store_seconds",
-            "From a call of the store or upstream until its reply",
-            self.store_seconds.clone(),
-        );
-        registry.register("fence_seal_seconds", "Duration of seals", self.seal_seconds.clone());
-        registry.register(
-            "fence_in_doubt",
-            "Forwarded operations with an unknown outcome",
-            self.unknown_outcomes.clone(),
-        );
-        self.register_conditions(registry);
-        registry.register("fence_quarantines", "Quarantines that began", self.quarantines.clone());
-        registry.register(
-            "fence_lane_wait_seconds",
-            "Time that operations waited in their lane",
-            self.lane_wait_seconds.clone(),
-        );
-        registry.register(
-            "fence_lane_drain_seconds",
-            "Time that lower operations at the upstream held up a higher token",
-            self.lane_drain_seconds.clone(),
-        );
-        registry.register(
-            "fence_open_lanes",
-            "Lanes that a crash would quarantine",
-            self.open_lanes.clone(),
-        );
-        registry.register(
-            "fence_quarantined_lanes",
-            "Lanes in quarantine",
-            self.quarantined_lanes.clone(),
-        );
-        registry.register(
-            "fence_in_flight",
-            "Operations at the upstream now",
-            self.in_flight.clone(),
-        );
-        registry.register(
-            "fence_leader",
-            "1 while this guard leads the lanes that it shares with others",
-            self.is_leader.clone(),
-        );
-        registry.register(
-            "fence_takeovers",
-            "Times that this guard began to lead",
-            self.takeovers.clone(),
-        );
+        Self {
+            operations: metrics.register(
+                "fence_operations",
+                "Operations by the verdict of the fence",
+                Family::default(),
+            ),
+            would_refuse: metrics.register(
+                "fence_would_refuse",
+                "Operations that observe mode let pass although the fence refuses them",
+                Family::default(),
+            ),
+            refused: metrics.register(
+                "fence_refused",
+                "Operations that were refused, by rule",
+                Family::default(),
+            ),
+            store_seconds: metrics.register(
+                "fence_store_seconds",
+                "From a call of the store or upstream until its reply",
+                Family::new_with_constructor(latencies),
+            ),
+            seal_seconds: seconds("fence_seal_seconds", "Duration of seals"),
+            unknown_outcomes: counter(
+                "fence_in_doubt",
+                "Forwarded operations with an unknown outcome",
+            ),
+            settled_outcomes: counter(
+                "fence_settled",
+                "Unknown outcomes that were settled by the same conditional write",
+            ),
+            unconditional_writes: counter(
+                "fence_unconditional",
+                "Writes without a condition because the upstream gave no usable ETag, and reused ETags",
+            ),
+            quarantines: counter("fence_quarantines", "Quarantines that began"),
+            lane_wait_seconds: seconds(
+                "fence_lane_wait_seconds",
+                "Time that operations waited in their lane",
+            ),
+            lane_drain_seconds: seconds(
+                "fence_lane_drain_seconds",
+                "Time that lower operations at the upstream held up a higher token",
+            ),
+            open_lanes: gauge("fence_open_lanes", "Lanes that a crash would quarantine"),
+            quarantined_lanes: gauge("fence_quarantined_lanes", "Lanes in quarantine"),
+            in_flight: gauge("fence_in_flight", "Operations at the upstream now"),
+            is_leader: gauge(
+                "fence_leader",
+                "1 while this guard leads the lanes that it shares with others",
+            ),
+            takeovers: counter("fence_takeovers", "Times that this guard began to lead"),
+        }
     }
 
     /// Counts an operation (`put`, `get`, `delete`, `seal`, `forward`) by its verdict.

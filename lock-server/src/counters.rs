@@ -65,36 +65,25 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        let counters = Self {
-            operations: Family::default(),
-            found: (0..OPERATIONS * OUTCOMES).map(|_| OnceLock::new()).collect(),
-            waited: Histogram::new(exponential_buckets(0.001, 2.0, 18)),
-            slack: Histogram::new(linear_buckets(0.05, 0.05, 19)),
-            waiting: Gauge::default(),
-        };
-        metrics.registry(|registry| {
-            registry.register(
+        Self {
+            operations: metrics.register(
                 "lock_operations",
                 "Operations on locks by outcome: ok, or the code of the refusal",
-                counters.operations.clone(),
-            );
-            registry.register(
+                Family::default(),
+            ),
+            found: (0..OPERATIONS * OUTCOMES).map(|_| OnceLock::new()).collect(),
+            waited: metrics.register(
                 "lock_waited_seconds",
                 "How long granted acquires waited in the queue",
-                counters.waited.clone(),
-            );
-            registry.register(
+                Histogram::new(exponential_buckets(0.001, 2.0, 18)),
+            ),
+            slack: metrics.register(
                 "lock_renewal_slack_ratio",
                 "Part of a lease's time that was left when it was renewed",
-                counters.slack.clone(),
-            );
-            registry.register(
-                "lock_waiters",
-                "Acquires that are waiting in this process now",
-                counters.waiting.clone(),
-            );
-        });
-        counters
+                Histogram::new(linear_buckets(0.05, 0.05, 19)),
+            ),
+            waiting: metrics.gauge("lock_waiters", "Acquires that are waiting in this process now"),
+        }
     }
 
     pub(crate) fn count(&self, operation: Operation, refusal: Option<Code>) {

@@ -114,12 +114,17 @@ impl Seals {
             store,
             kit: kit.clone(),
             later,
-            waiting: Gauge::default(),
-            dropped: Counter::default(),
+            waiting: kit.metrics.gauge(
+                "lock_lazy_seals_waiting",
+                "Grants that wait to be sealed in the background now",
+            ),
+            dropped: kit.metrics.counter(
+                "lock_lazy_seals_dropped",
+                "Grants that were not sealed in the background, because too many waited",
+            ),
             decisions: Arc::default(),
             problems: Arc::default(),
         };
-        seals.register();
         if seals.modes.values().any(|mode| mode == SealMode::Lazy) {
             let behind = seals.clone();
             let stop = kit.tasks.shutdown_token();
@@ -128,21 +133,6 @@ impl Seals {
             });
         }
         seals
-    }
-
-    fn register(&self) {
-        self.kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_lazy_seals_waiting",
-                "Grants that wait to be sealed in the background now",
-                self.waiting.clone(),
-            );
-            registry.register(
-                "lock_lazy_seals_dropped",
-                "Grants that were not sealed in the background, because too many waited",
-                self.dropped.clone(),
-            );
-        });
     }
 
     /// Seals the guards as `--seal` requires for locks that were granted in one step and are not

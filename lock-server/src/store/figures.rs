@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use service_kit::clock;
 use service_kit::metrics::Metrics;
@@ -29,14 +28,11 @@ pub(crate) struct StoreTimes {
 
 impl StoreTimes {
     pub(crate) fn new(metrics: &Metrics) -> Self {
-        let seconds: Family<_, _, fn() -> Histogram> = Family::new_with_constructor(latencies);
-        metrics.registry(|registry| {
-            registry.register(
-                "lock_store_seconds",
-                "From a call of the store until its reply",
-                seconds.clone(),
-            );
-        });
+        let seconds: Family<_, _, fn() -> Histogram> = metrics.register(
+            "lock_store_seconds",
+            "From a call of the store until its reply",
+            Family::new_with_constructor(latencies),
+        );
         let commit = seconds.get_or_create_owned(&CallLabels { call: "commit" });
         let read = seconds.get_or_create_owned(&CallLabels { call: "read" });
         Self { seconds, commit, read }
@@ -76,16 +72,8 @@ pub(crate) fn show_held(
     metrics: &Metrics,
     held: impl Fn() -> Option<Held> + Send + Sync + 'static,
 ) {
-    let locks: Gauge = Gauge::default();
-    let sessions: Gauge = Gauge::default();
-    metrics.registry(|registry| {
-        registry.register("lock_held", "Locks held in what this server wrote last", locks.clone());
-        registry.register(
-            "lock_sessions",
-            "Live sessions in what this server wrote last",
-            sessions.clone(),
-        );
-    });
+    let locks = metrics.gauge("lock_held", "Locks held in what this server wrote last");
+    let sessions = metrics.gauge("lock_sessions", "Live sessions in what this server wrote last");
     let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
     metrics.on_read(move || {
         let Some(held) = held() else { return };

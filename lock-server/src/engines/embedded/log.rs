@@ -165,13 +165,11 @@ impl Log {
 
     /// Shows how long it takes to write a batch and make it durable.
     pub(crate) fn register(&self, metrics: &Metrics) {
-        metrics.registry(|registry| {
-            registry.register(
-                "lock_fsync_seconds",
-                "Time to append a batch to the log and make it durable (embedded store)",
-                self.syncs.clone(),
-            );
-        });
+        metrics.register(
+            "lock_fsync_seconds",
+            "Time to append a batch to the log and make it durable (embedded store)",
+            self.syncs.clone(),
+        );
     }
 
     fn spawn(

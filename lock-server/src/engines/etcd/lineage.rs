@@ -108,14 +108,9 @@ struct LineageState {
 
 impl Lineage {
     pub(super) fn new(keys: &Keys, guards: Guards, kit: &Kit) -> Self {
-        let lifts = Metric::default();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_etcd_lifts",
-                "How often this server lifted the offset of the tokens",
-                lifts.clone(),
-            );
-        });
+        let lifts = kit
+            .metrics
+            .counter("lock_etcd_lifts", "How often this server lifted the offset of the tokens");
         Self {
             keys: keys.clone(),
             guards,

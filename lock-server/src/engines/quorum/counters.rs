@@ -18,33 +18,24 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn new(kit: &Kit) -> Self {
-        let counters = Self::default();
-        kit.metrics.registry(|registry| {
-            for (name, help, counter) in [
-                (
-                    "lock_quorum_view_bumps",
-                    "New views of the quorum that this server brought about",
-                    &counters.view_bumps,
-                ),
-                (
-                    "lock_quorum_amnesia",
-                    "Nodes of the quorum that this server found without their memory",
-                    &counters.amnesia,
-                ),
-                (
-                    "lock_quorum_extra_rounds",
-                    "Rounds of votes beyond the first of a proposal",
-                    &counters.extra_rounds,
-                ),
-                (
-                    "lock_quorum_split_votes",
-                    "Rounds of votes in which no proposer had a majority",
-                    &counters.split_votes,
-                ),
-            ] {
-                registry.register(name, help, counter.clone());
-            }
-        });
-        counters
+        let counter = |name, help| kit.metrics.counter(name, help);
+        Self {
+            view_bumps: counter(
+                "lock_quorum_view_bumps",
+                "New views of the quorum that this server brought about",
+            ),
+            amnesia: counter(
+                "lock_quorum_amnesia",
+                "Nodes of the quorum that this server found without their memory",
+            ),
+            extra_rounds: counter(
+                "lock_quorum_extra_rounds",
+                "Rounds of votes beyond the first of a proposal",
+            ),
+            split_votes: counter(
+                "lock_quorum_split_votes",
+                "Rounds of votes in which no proposer had a majority",
+            ),
+        }
     }
 }

@@ -69,14 +69,10 @@ pub(crate) struct Correction {
 
 impl Jumps {
     pub(crate) fn new(store: &'static str, pauses: bool, kit: &Kit) -> Self {
-        let counted = Counter::default();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_clock_jumps",
-                "Jumps of the clock of the store against this server's monotonic clock",
-                counted.clone(),
-            );
-        });
+        let counted = kit.metrics.counter(
+            "lock_clock_jumps",
+            "Jumps of the clock of the store against this server's monotonic clock",
+        );
         let count = AtomicU64::new(0);
         let health = kit.health.clone();
         Self { store, pauses, count, counted, health, settling: Mutex::default() }

@@ -18,14 +18,11 @@ pub(crate) struct Pauses {
 
 impl Pauses {
     pub(crate) fn new(store: &'static str, kit: &Kit) -> Self {
-        let left = Gauge::default();
-        kit.metrics.registry(|registry| {
-            registry.register(
-                "lock_grants_paused_seconds",
-                "For how much longer no lock is granted, after a loss or a jump of the clock",
-                left.clone(),
-            );
-        });
+        let left = kit.metrics.register(
+            "lock_grants_paused_seconds",
+            "For how much longer no lock is granted, after a loss or a jump of the clock",
+            Gauge::default(),
+        );
         Self { left, health: kit.health.clone(), store }
     }
 
