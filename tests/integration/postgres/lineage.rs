@@ -2,6 +2,7 @@
 
 use fence_tests::conformance::record_store::{batch, group, lock, put};
 use fence_tests::postgres_server::Postgres;
+use fence_tests::wait::until_true;
 use lease::tokens;
 use lock_server::engines::contract::{Batch, RecordStore as _, Version};
 use lock_server::engines::loss::{AfterLoss, LossOptions};
@@ -11,6 +12,7 @@ use lock_server::engines::postgres::PostgresRecords;
 use lock_server::guards::Guards;
 use service_kit::Kit;
 use service_kit::clock::{Clock as _, SystemClock};
+use service_kit::tasks::Tasks;
 
 /// How a row with the counter 7 and a lease of a minute is damaged, and the reason that is noted.
 const SIGNS: [(&str, &str); 4] = [
@@ -21,14 +23,21 @@ const SIGNS: [(&str, &str); 4] = [
 ];
 
 async fn server(postgres: &Postgres, after_loss: AfterLoss) -> Result<PostgresRecords, String> {
+    server_with(postgres, after_loss, &Kit::new("records")).await
+}
+
+async fn server_with(
+    postgres: &Postgres,
+    after_loss: AfterLoss,
+    kit: &Kit,
+) -> Result<PostgresRecords, String> {
     let StoreUrl::Postgres(target) = postgres.url().parse().unwrap() else { unreachable!() };
     let options = StoreOptions {
         loss: LossOptions { after_loss, ..LossOptions::default() },
         ..fence_tests::store_options::patient()
     };
-    let kit = Kit::new("records");
     let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
-    PostgresRecords::start(&target, &options, guards, &kit).await
+    PostgresRecords::start(&target, &options, guards, kit).await
 }
 
 async fn set(postgres: &Postgres, columns: &str) {
@@ -109,4 +118,29 @@ async fn a_namespace_without_tokens_is_refused_and_left() {
     assert!(error.contains("no token left"), "{error}");
     assert_eq!(get(&postgres, "lineage").await, before);
     assert_eq!(get(&postgres, "system").await, "1");
+}
+
+/// All have read before one of them writes; the others find its lineage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_together_begin_one_lineage() {
+    let postgres = Postgres::start().await;
+    used(&postgres).await;
+    set(&postgres, "system = '1'").await;
+    let target: postgres_link::PostgresTarget = postgres.url().parse().unwrap();
+    let holder = target.connect(&Default::default(), &Tasks::new()).await.unwrap();
+    let hold = "BEGIN; SELECT FROM fence_locks.namespaces FOR UPDATE";
+    holder.client().batch_execute(hold).await.unwrap();
+    let kits = [(); 4].map(|()| Kit::new("records"));
+    let starts = kits.each_ref().map(|kit| server_with(&postgres, AfterLoss::Wait, kit));
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' \
+                   AND query LIKE '%pg_temp.adopt%'";
+    let release = async {
+        until_true("all to wait", async || postgres.sql(waiting).await == "4").await;
+        holder.client().batch_execute("COMMIT").await.unwrap();
+    };
+    let (started, ()) = tokio::join!(futures_util::future::join_all(starts), release);
+    assert!(started.iter().all(Result::is_ok), "{started:?}");
+    let metric = "fencepost_lock_lineages_begun_total 1";
+    let begun = kits.iter().filter(|kit| kit.metrics.encode().contains(metric)).count();
+    assert_eq!(begun, 1);
 }

@@ -34,15 +34,23 @@ async fn open_in(
     namespace: &str,
     after_loss: AfterLoss,
 ) -> Result<RedisRecords, String> {
+    open_with(url, namespace, after_loss, &Kit::new("records")).await
+}
+
+async fn open_with(
+    url: &str,
+    namespace: &str,
+    after_loss: AfterLoss,
+    kit: &Kit,
+) -> Result<RedisRecords, String> {
     let StoreUrl::Redis(target) = url.parse().unwrap() else { panic!("{url}") };
     let options = StoreOptions {
         namespace: fence_protocol::Namespace::new(namespace).unwrap(),
         loss: LossOptions { after_loss, ..LossOptions::default() },
         ..fence_tests::store_options::patient()
     };
-    let kit = Kit::new("records");
     let guards = Guards::new(&Default::default(), &options.namespace, &kit.health).unwrap();
-    RedisRecords::start(&target, &options, guards, &kit).await
+    RedisRecords::start(&target, &options, guards, kit).await
 }
 
 async fn server_with(redis: &Redis, after_loss: AfterLoss) -> Store {

@@ -1,5 +1,8 @@
 //! Every sign that a Redis may have lost commits, one at a time, and what a start makes of it.
 
+use std::time::Duration;
+
+use fence_tests::fault_proxy::{Fault, FaultProxy};
 use lease::tokens;
 use service_kit::clock::{Clock as _, SystemClock};
 
@@ -88,4 +91,22 @@ async fn a_namespace_without_tokens_is_refused_and_left() {
     let _: () = redis.run(&["SET", META, "x"]).await;
     let error = open(&redis.url(), AfterLoss::Wait).await.unwrap_err();
     assert!(error.contains("is no hash: no lock server has written it"), "{error}");
+}
+
+/// All have read before one of them writes, because each step is slow; the others find its lineage.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_start_together_begin_one_lineage() {
+    let redis = Redis::start().await;
+    used(&redis).await;
+    let _: u64 = redis.run(&["HSET", META, "run_id", "x"]).await;
+    let proxy = FaultProxy::before(&redis.address()).await;
+    proxy.set(Fault::Delay(Duration::from_millis(100)));
+    let url = format!("redis://{}", proxy.address());
+    let kits = [(); 4].map(|()| Kit::new("records"));
+    let starts = kits.each_ref().map(|kit| open_with(&url, "default", AfterLoss::Wait, kit));
+    let started = futures_util::future::join_all(starts).await;
+    assert!(started.iter().all(Result::is_ok), "{started:?}");
+    let metric = "fencepost_lock_lineages_begun_total 1";
+    let begun = kits.iter().filter(|kit| kit.metrics.encode().contains(metric)).count();
+    assert_eq!(begun, 1);
 }
