@@ -62,7 +62,7 @@ fn read_settings(
     if let Some(Command::Health) = config.command {
         return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));
     }
-    let format = config.log.log_format.into();
+    let format = config.log.log_format;
     let filter = config.log.log_filter.clone();
     let settings = config.settings().map_err(|error| {
         eprintln!("fenced-store: {error}\nSee fenced-store --help.");

@@ -32,7 +32,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     if let Some(Command::Health) = config.command {
         return health_check::run(config.listen, config.tls.tls_cert.as_deref());
     }
-    if let Err(error) = telemetry::init(config.log.log_format.into(), &config.log.log_filter) {
+    if let Err(error) = telemetry::init(config.log.log_format, &config.log.log_filter) {
         return usage(&error.to_string());
     }
     process::warn_of_unknown_variables::<Config>(PREFIX);

@@ -5,7 +5,7 @@ mod peers;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use fence_protocol::Keyring;
 use fence_protocol::duration::parse_positive;
 
@@ -73,8 +73,8 @@ impl HostFlags {
 #[derive(Clone, Debug, Args)]
 pub struct LogFlags {
     /// Format of log lines: text or json.
-    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
-    pub log_format: Format,
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
+    pub log_format: LogFormat,
     /// Filter of log lines, as in "info,lock_server=debug".
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_filter: String,
@@ -87,24 +87,6 @@ pub struct TraceFlags {
     /// OTLP/HTTP (JSON).
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<CollectorUrl>,
-}
-
-/// Form of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people.
-    Text,
-    /// A JSON object a line.
-    Json,
-}
-
-impl From<Format> for LogFormat {
-    fn from(format: Format) -> Self {
-        match format {
-            Format::Text => Self::Text,
-            Format::Json => Self::Json,
-        }
-    }
 }
 
 /// The keys that tokens are signed and verified with.

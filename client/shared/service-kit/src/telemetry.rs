@@ -6,13 +6,13 @@ use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Form of a line of the log.
+/// Form of log lines; text is in colour on a terminal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
-    /// For people; in colour on a terminal.
+    /// For people.
     #[default]
     Text,
-    /// One JSON object a line.
+    /// A JSON object a line.
     Json,
 }
 
