@@ -16,8 +16,8 @@ use clap::{Parser, Subcommand};
 use fence_protocol::Namespace;
 use fence_protocol::wire::fence::Mode;
 use service_kit::config::report::ConfigAction;
-use service_kit::flags::{HostFlags, KeyFlags, ListenerFlags, LogFlags, TlsFlags, TraceFlags};
-use service_kit::listener::{Exposure, ListenAddr, Safeguards};
+use service_kit::flags::{HostFlags, KeyFlags, LogFlags, TlsFlags, TraceFlags};
+use service_kit::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 
 pub use self::election::ElectionFlags;
 pub use self::postgres::{DatabaseFlags, InstallFlags, PackAction};
@@ -99,7 +99,7 @@ pub struct Config {
     pub max_body_bytes_in_all: usize,
     /// Limits of the listeners.
     #[command(flatten)]
-    pub listener: ListenerFlags,
+    pub listener: ListenOptions,
     /// TLS of the listeners.
     #[command(flatten)]
     pub tls: TlsFlags,
@@ -166,13 +166,12 @@ impl Config {
         let is_proxy = self.proxy.is_given();
         let exposure = keep(self.exposure(), &mut problems);
         let store = self.store.store.as_ref();
-        let listener = self.listener.options();
+        let listener = self.listener;
         let redis_port = self.redis.settings(store, exposure.clone(), listener, self.keys.unsigned);
         let redis_port = keep(redis_port, &mut problems);
-        let listening = self.listener.options();
         let floor = self.store.floor;
         let postgres =
-            self.postgres.settings(floor, exposure.clone(), listening, self.mode, fail_points);
+            self.postgres.settings(floor, exposure.clone(), listener, self.mode, fail_points);
         let postgres_port = keep(postgres, &mut problems).flatten();
         problems.extend(self.store.unusable_marks_from());
         let keys = keep(self.keys.keys(), &mut problems);

@@ -16,7 +16,7 @@ use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
 use service_kit::flags::{
-    HostFlags, KeyFlags, ListenerFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
+    HostFlags, KeyFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
 use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
@@ -161,7 +161,7 @@ pub struct Config {
     pub http_threads: Option<NonZeroUsize>,
     /// Limits of the listener.
     #[command(flatten)]
-    pub listener: ListenerFlags,
+    pub listener: ListenOptions,
     /// TLS of the listener.
     #[command(flatten)]
     pub tls: TlsFlags,
@@ -319,7 +319,7 @@ impl Config {
             access,
             events: self.events(),
             has_ui: !self.no_ui,
-            listener: self.listener.options(),
+            listener: self.listener,
             host_names: self.hosts.names(),
             collector: self.traces.otlp_endpoint.clone(),
         })

@@ -3,54 +3,18 @@
 mod peers;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use clap::Args;
 use fence_protocol::Keyring;
-use fence_protocol::duration::parse_positive;
 
 use crate::http::{HostName, HostNames};
-use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
+use crate::listener::{Exposure, ListenAddr, Safeguards};
 use crate::login::{Password, StoreLogin};
 use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
 use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNames};
 
 pub use peers::PeerFlags;
-
-/// The limits of a listener that an operator may want to change.
-#[derive(Clone, Copy, Debug, Args)]
-pub struct ListenerFlags {
-    /// Connections at once; further ones wait.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    pub max_connections: usize,
-    /// Time for the head of a request.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
-    pub header_timeout: Duration,
-    /// Time by which the sender of a body may be behind 16 KiB a second.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
-    pub body_timeout: Duration,
-    /// Idle time of a connection between requests.
-    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = parse_positive)]
-    pub idle_timeout: Duration,
-    /// Time for requests in flight at shutdown.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
-    pub drain_deadline: Duration,
-}
-
-impl ListenerFlags {
-    /// Options for [`serve`](crate::listener::serve).
-    pub fn options(self) -> ListenOptions {
-        ListenOptions {
-            header_timeout: self.header_timeout,
-            body_timeout: self.body_timeout,
-            idle_timeout: self.idle_timeout,
-            max_connections: self.max_connections,
-            drain_deadline: self.drain_deadline,
-            ..ListenOptions::default()
-        }
-    }
-}
 
 /// The names that a server is reached by.
 #[derive(Clone, Debug, Default, Args)]

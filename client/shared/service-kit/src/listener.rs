@@ -17,6 +17,8 @@ mod transport;
 use std::sync::Arc;
 use std::time::Duration;
 
+use clap::Args;
+use fence_protocol::duration::parse_positive;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioTimer;
 use tokio::net::{TcpListener, TcpStream};
@@ -41,32 +43,46 @@ const CUT_GRACE: Duration = Duration::from_secs(1);
 /// Pause of accepting when the process has no file descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// The limits of a listener.
-#[derive(Clone, Copy, Debug)]
+/// Limits of a listener, with the flags of those that an operator may want to change.
+///
+/// `header_timeout` runs from a request's first byte (or the connection's start); a TLS handshake,
+/// and the wait for its first byte, have as much again. `body_timeout` counts against
+/// `body_bytes_per_sec_min`, at any moment. An idle connection is cut within a quarter more of
+/// `idle_timeout`. `max_connections` also bounds the requests in flight beyond the first of each
+/// connection; further connections wait in the kernel's backlog of 1024, and further requests of
+/// HTTP/2 are refused.
+#[derive(Clone, Copy, Debug, Args)]
 pub struct ListenOptions {
-    /// From a request's first byte (or the connection's start) until its head is complete. A TLS
-    /// handshake, and the wait for its first byte, have as much again.
-    pub header_timeout: Duration,
-    /// By how much the sender of a body may be behind `body_bytes_per_sec_min`, at any moment.
-    pub body_timeout: Duration,
-    /// The rate that the sender of a body must keep up.
-    pub body_bytes_per_sec_min: u32,
-    /// Longest time that a connection may be idle between requests; it is cut within a quarter
-    /// more.
-    pub idle_timeout: Duration,
-    /// Longest time that a client may leave a reply unread while nothing more fits into the socket.
-    pub write_timeout: Duration,
-    /// Connections at once, and requests in flight beyond the first of each connection. Further
-    /// connections wait in the kernel's backlog of 1024; further requests of HTTP/2 are refused.
+    /// Connections at once; further ones wait.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
     pub max_connections: usize,
+    /// Time for the head of a request.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub header_timeout: Duration,
+    /// Time by which the sender of a body may be behind 16 KiB a second.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_positive)]
+    pub body_timeout: Duration,
+    /// Idle time of a connection between requests.
+    #[arg(long, value_name = "DURATION", default_value = "75s", value_parser = parse_positive)]
+    pub idle_timeout: Duration,
+    /// Time for requests in flight at shutdown.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]
+    pub drain_deadline: Duration,
+    /// Rate that the sender of a body must keep up.
+    #[arg(skip = Self::default().body_bytes_per_sec_min)]
+    pub body_bytes_per_sec_min: u32,
+    /// Longest time that a client may leave a reply unread while nothing more fits into the socket.
+    #[arg(skip = Self::default().write_timeout)]
+    pub write_timeout: Duration,
     /// HTTP/2 is spoken beside HTTP/1.1: by ALPN in TLS, by its preface otherwise.
+    #[arg(skip)]
     pub http2: bool,
     /// Header fields of a request.
+    #[arg(skip = Self::default().max_headers)]
     pub max_headers: usize,
     /// Bytes of a request's head; at least 8192 are always allowed.
+    #[arg(skip = Self::default().max_header_bytes)]
     pub max_header_bytes: usize,
-    /// Longest time that requests in flight may take once shutdown has begun.
-    pub drain_deadline: Duration,
 }
 
 impl Default for ListenOptions {
