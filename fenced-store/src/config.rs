@@ -16,6 +16,7 @@ use clap::{Parser, Subcommand};
 use fence_protocol::Namespace;
 use fence_protocol::wire::fence::Mode;
 use service_kit::config::report::ConfigAction;
+use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{HostFlags, KeyFlags, LogFlags, TlsFlags, TraceFlags};
 use service_kit::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 
@@ -134,11 +135,6 @@ Examples:
   The settings with the origin of each:
     fenced-store config show --config /etc/fencepost/fenced-store.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
-
-/// Settings that are valid each and conflict together, or name a missing file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct SettingsError(Vec<String>);
 
 /// Subcommand in place of serving.
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -265,7 +261,7 @@ impl Config {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,
         };
-        self.tls.exposure(&addresses, safeguards).map_err(|problems| problems.join("\n"))
+        self.tls.exposure(&addresses, safeguards)
     }
 }
 
@@ -283,10 +279,6 @@ fn unusable_rules(rules: &Rules, is_proxy: bool) -> Vec<String> {
         )
     });
     methods.into_iter().chain(unreachable).collect()
-}
-
-fn keep<T>(result: Result<T, String>, problems: &mut Vec<String>) -> Option<T> {
-    result.map_err(|problem| problems.push(problem)).ok()
 }
 
 #[cfg(test)]

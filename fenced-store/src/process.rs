@@ -73,9 +73,7 @@ fn read_settings(
 
 fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCode {
     config.access = config.access.for_check();
-    let error = config.settings().err();
-    let error = error.as_ref().map(|error| error as &dyn std::error::Error);
-    report::finish::<Config>(PREFIX, action, args, &config::ProcessEnv, error)
+    report::finish::<Config>(PREFIX, action, args, config.settings().err().as_ref())
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, StartError> {

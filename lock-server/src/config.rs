@@ -15,6 +15,7 @@ use clap::{Parser, Subcommand};
 use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
+use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{
     HostFlags, KeyFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
@@ -275,11 +276,6 @@ pub struct Settings {
     pub collector: Option<CollectorUrl>,
 }
 
-/// Settings that are each fine and do not fit together, or name a file that is not.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct SettingsError(Vec<String>);
-
 impl Config {
     /// Checks the flags together; reads the key file and the access file, opens the audit log.
     ///
@@ -292,8 +288,7 @@ impl Config {
         let ttl_range = keep(self.ttl_range(), &mut errors);
         let guards = keep(self.guards(), &mut errors);
         let access = keep(self.access.open(), &mut errors);
-        let exposure = self.exposure();
-        let exposure = keep(exposure.map_err(|errors| errors.join("\n")), &mut errors);
+        let exposure = keep(self.exposure(), &mut errors);
         let prefixes = keep(self.seals(), &mut errors).zip(keep(self.lock_delays(), &mut errors));
         let (Some((store, login)), Some(keys), Some(ttl_range), Some(guards)) =
             (store, keys, ttl_range, guards)
@@ -325,7 +320,7 @@ impl Config {
         })
     }
 
-    fn exposure(&self) -> Result<Exposure, Vec<String>> {
+    fn exposure(&self) -> Result<Exposure, String> {
         let listen = ListenAddr {
             flag: "--listen",
             addr: self.listen,
@@ -442,10 +437,6 @@ impl Config {
         }
         Ok((min, max))
     }
-}
-
-fn keep<T>(result: Result<T, String>, errors: &mut Vec<String>) -> Option<T> {
-    result.map_err(|error| errors.push(error)).ok()
 }
 
 #[cfg(test)]

@@ -59,9 +59,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 
 fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCode {
     config.access = config.access.for_check();
-    let error = config.settings().err();
-    let error = error.as_ref().map(|error| error as &dyn std::error::Error);
-    report::finish::<Config>(PREFIX, action, args, &config::ProcessEnv, error)
+    report::finish::<Config>(PREFIX, action, args, config.settings().err().as_ref())
 }
 
 async fn serve(settings: Settings) -> Result<ExitCode, String> {

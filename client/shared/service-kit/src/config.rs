@@ -25,7 +25,7 @@ use clap::{ArgMatches, Command};
 
 use command::Spec;
 pub use environment::{Env, ProcessEnv, unknown_variables};
-pub use error::{ConfigError, USAGE_EXIT_CODE};
+pub use error::{ConfigError, SettingsError, USAGE_EXIT_CODE, keep};
 use setting::{Origin, Setting};
 
 /// The settings of a command whose flags are at its top level; see [`parse_at`].

@@ -109,13 +109,14 @@ impl TlsFlags {
     /// Reads the files, and decides whether the addresses may be listened on.
     ///
     /// # Errors
-    /// As [`Exposure::check`].
+    /// As [`Exposure::check`], a line each.
     pub fn exposure(
         &self,
         addresses: &[ListenAddr],
         safeguards: Safeguards,
-    ) -> Result<Exposure, Vec<String>> {
+    ) -> Result<Exposure, String> {
         Exposure::check(self.read(), self.insecure_listen, addresses, safeguards)
+            .map_err(|problems| problems.join("\n"))
     }
 
     /// Reads the files; `None` without a certificate.

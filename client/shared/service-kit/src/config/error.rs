@@ -75,6 +75,17 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+/// Settings that are valid each and conflict together, or name a file that cannot be used; a line
+/// each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.join("\n"))]
+pub struct SettingsError(pub Vec<String>);
+
+/// Returns the value, or collects the problem, so that all problems are reported at once.
+pub fn keep<T>(result: Result<T, String>, problems: &mut Vec<String>) -> Option<T> {
+    result.map_err(|problem| problems.push(problem)).ok()
+}
+
 /// clap's message without its usage and its invitation to `--help`.
 pub(super) fn first_paragraph(error: &clap::Error) -> String {
     let text = error.render().to_string();

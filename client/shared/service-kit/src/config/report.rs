@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::command::{self, Spec};
 use super::setting::{Origin, Setting};
-use super::{ConfigError, Env, Layers, USAGE_EXIT_CODE};
+use super::{ConfigError, Env, Layers, ProcessEnv, SettingsError, USAGE_EXIT_CODE};
 
 /// Subcommand `config` of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Subcommand)]
@@ -109,25 +109,24 @@ fn shown(
 }
 
 /// Ends a service's `config check` or `config show`: prints the settings if they are to be shown,
-/// and `errors`, which the settings have together.
+/// and the error that they have together.
 #[expect(clippy::print_stdout, clippy::print_stderr, reason = "the terminal is the interface")]
 pub fn finish<A: Parser>(
     prefix: &str,
     action: ConfigAction,
     args: &[OsString],
-    env: &dyn Env,
-    errors: Option<&dyn std::error::Error>,
+    error: Option<&SettingsError>,
 ) -> ExitCode {
     if action == ConfigAction::Show {
-        match SettingsReport::read::<A>(prefix, &[], args, env) {
+        match SettingsReport::read::<A>(prefix, &[], args, &ProcessEnv) {
             Ok(report) => print!("{}", report.table()),
             Err(error) => return error.report(),
         }
     }
-    match errors {
+    match error {
         None => ExitCode::SUCCESS,
-        Some(errors) => {
-            eprintln!("{errors}");
+        Some(error) => {
+            eprintln!("{error}");
             ExitCode::from(USAGE_EXIT_CODE)
         }
     }
