@@ -1,8 +1,6 @@
 //! Flags, variables (`LOCK_SERVER_…`) and configuration keys, and what they add up to.
 
 mod lock_delay;
-mod loss;
-mod replicas;
 
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
@@ -26,10 +24,10 @@ use service_kit::otlp::CollectorUrl;
 use service_kit::tls::ServerUrl;
 
 pub use self::lock_delay::LockDelay;
-pub use self::loss::LossFlags;
-pub use self::replicas::ReplicaFlags;
+use crate::engines::loss::LossOptions;
 use crate::engines::open::StoreUrl;
 use crate::engines::options::StoreOptions;
+use crate::engines::redis::ReplicaOptions;
 use crate::engines::redis::key_prefix::KeyPrefix;
 use crate::events::EventOptions;
 use crate::grants::after_grant::SealMode;
@@ -141,17 +139,14 @@ pub struct Config {
     pub liveness: Duration,
     /// Leases that may be lost or cut short.
     #[command(flatten)]
-    pub loss: LossFlags,
-    /// Flags of the replicas to wait for.
+    pub loss: LossOptions,
+    /// Replicas to wait for.
     #[command(flatten)]
-    pub replicas: ReplicaFlags,
+    pub replicas: ReplicaOptions,
 
-    /// Events remembered; 0 turns them off.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
-    pub event_history: usize,
-    /// Readers of the stream of events.
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub max_event_readers: usize,
+    /// Events remembered and read.
+    #[command(flatten)]
+    pub events: EventOptions,
 
     /// No console at /ui and no API reference at /docs.
     #[arg(long)]
@@ -312,7 +307,7 @@ impl Config {
             revoke_unsealed: self.revoke_unsealed,
             lock_delays,
             access,
-            events: self.events(),
+            events: self.events,
             has_ui: !self.no_ui,
             listener: self.listener,
             host_names: self.hosts.names(),
@@ -348,7 +343,15 @@ impl Config {
         if self.key_prefix.is_some() && !matches!(store, StoreUrl::Redis(_) | StoreUrl::Quorum(_)) {
             return Err("--key-prefix is for keys in Redis; leave it out".to_owned());
         }
-        self.replicas.fit(&store)?;
+        match (self.replicas.count, &store) {
+            (0, _) | (_, StoreUrl::Redis(_)) => {}
+            (count, _) => {
+                return Err(format!(
+                    "--wait-replicas {count} waits for replicas of Redis, and this store has \
+                     none; leave it out"
+                ));
+            }
+        }
         let login = self.login.login()?;
         Ok((store.with_login(&login)?, login))
     }
@@ -413,16 +416,8 @@ impl Config {
             guards,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
-            loss: self.loss.options(),
-            replicas: self.replicas.options(),
-        }
-    }
-
-    fn events(&self) -> EventOptions {
-        EventOptions {
-            // Larger values would exceed any memory.
-            history: self.event_history.min(1_000_000),
-            readers_max: self.max_event_readers.min(100_000),
+            loss: self.loss,
+            replicas: self.replicas,
         }
     }
 

@@ -58,18 +58,14 @@ const SHOWN: usize = 50;
 const REFUSALS_SHOWN: usize = 16;
 
 /// Limits of the event history.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct EventOptions {
-    /// Number of events remembered; 0 turns them off.
-    pub history: usize,
-    /// Largest number of readers of the stream at the same time.
-    pub readers_max: usize,
-}
-
-impl Default for EventOptions {
-    fn default() -> Self {
-        Self { history: 10_000, readers_max: 256 }
-    }
+    /// Events remembered; 0 turns them off.
+    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    pub event_history: usize,
+    /// Readers of the stream of events.
+    #[arg(long, value_name = "N", default_value_t = 256)]
+    pub max_event_readers: usize,
 }
 
 /// Events of a lock server. Cheap to clone; clones share them.
@@ -142,11 +138,11 @@ impl Events {
         kit: &Kit,
     ) -> Result<(Self, Arc<dyn LockStore>), String> {
         let shared = match url {
-            StoreUrl::Redis(target) if options.history > 0 => Some(target),
+            StoreUrl::Redis(target) if options.event_history > 0 => Some(target),
             _ => None,
         };
         let events = Self::new(options, shared.is_some(), kit);
-        if options.history == 0 {
+        if options.event_history == 0 {
             return Ok((events, store));
         }
         let reporter = store.report_to(Arc::new(events.clone()));
@@ -166,12 +162,16 @@ impl Events {
     }
 
     fn new(options: EventOptions, is_shared: bool, kit: &Kit) -> Self {
+        // Larger values would exceed any memory.
+        let event_history = options.event_history.min(1_000_000);
+        let max_event_readers = options.max_event_readers.min(100_000);
+        let options = EventOptions { event_history, max_event_readers };
         let life = EventId { ms: kit.clock.wall_ms(), seq: 0 };
         let state = EventLog {
-            ring: Ring::new(options.history, life),
+            ring: Ring::new(options.event_history, life),
             next: life,
             is_observed: false,
-            published: PublishedOnce::new(options.history.saturating_mul(2)),
+            published: PublishedOnce::new(options.event_history.saturating_mul(2)),
             deadlines: Deadlines::new(FOLLOWED_MAX),
         };
         Self {
@@ -180,7 +180,7 @@ impl Events {
                 clock: kit.clock.clone(),
                 state: Mutex::new(state),
                 news: watch::channel(()).0,
-                readers: Arc::new(Semaphore::new(options.readers_max)),
+                readers: Arc::new(Semaphore::new(options.max_event_readers)),
                 outbox: is_shared.then(Outbox::default),
                 lost: AtomicU64::new(0),
                 sooner: Notify::new(),
@@ -192,7 +192,7 @@ impl Events {
 
     /// `true` if events are kept.
     pub fn is_on(&self) -> bool {
-        self.inner.options.history > 0
+        self.inner.options.event_history > 0
     }
 
     /// Publishes an event. Never waits: an event that finds no room is counted, and a gap reports

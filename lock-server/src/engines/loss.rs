@@ -4,6 +4,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
+use fence_protocol::duration;
+
 /// The value of `--after-loss`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AfterLoss {
@@ -35,16 +37,31 @@ impl fmt::Display for AfterLoss {
     }
 }
 
-/// Options for grants after leases may have been lost or cut short.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Handling of grants after leases may have been lost or cut short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct LossOptions {
-    /// After a loss of memory.
+    /// When Redis may have lost leases, grants wait, or grant at once. wait: no lock is granted
+    /// until every lease that may be lost is over, by the times to live that are known to be in
+    /// use. grant: at once, beside a holder that may still rely on its lease.
+    #[arg(long, value_name = "WHAT", default_value_t = AfterLoss::Wait)]
     pub after_loss: AfterLoss,
-    /// Limit above which a move of the store's clock against this server's monotonic clock counts
-    /// as a jump.
+    /// Movement of Redis' clock against this server's that counts as a jump. The server's clock is
+    /// the monotonic one.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration::parse_positive)]
     pub clock_jump_limit: Duration,
-    /// Pause grants when the clock jumped forward.
+    /// on or off: grants wait after a forward jump of Redis' clock. They wait for as long as it
+    /// jumped, at most as long as a lease may live.
+    #[arg(long, value_name = "WHAT", default_value = "on", value_parser = on_or_off,
+          action = clap::ArgAction::Set)]
     pub clock_pause: bool,
+}
+
+fn on_or_off(text: &str) -> Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err(format!("{text:?} is none of on and off")),
+    }
 }
 
 impl Default for LossOptions {

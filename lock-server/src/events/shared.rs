@@ -107,7 +107,7 @@ struct Stream {
 impl Stream {
     /// Reads the entries from before this server started.
     async fn load(&mut self) -> Result<(), LinkError> {
-        let capacity = self.events.inner.options.history;
+        let capacity = self.events.inner.options.event_history;
         let mut known = Vec::new();
         let mut count = 0;
         let mut end = "+".to_owned();
@@ -142,7 +142,7 @@ impl Stream {
         let inner = self.events.inner.clone();
         let Some(outbox) = &inner.outbox else { return };
         // Of more than the stream keeps, the first would be removed before a client can read them.
-        let most = BATCH.min((inner.options.history / 4).max(1));
+        let most = BATCH.min((inner.options.event_history / 4).max(1));
         let mut pace = tokio::time::sleep(Duration::ZERO);
         for number in 1.. {
             let next = tokio::time::timeout(POLL, outbox.next(most)).await;
@@ -201,7 +201,7 @@ impl Stream {
 
     fn command(&self, (number, count): (u64, u64), text: &str) -> Cmd {
         let mut command = self.script.call_once(&self.keys.each_ref().map(String::as_str));
-        command.arg(self.last.to_string()).arg(PAGE).arg(self.events.inner.options.history);
+        command.arg(self.last.to_string()).arg(PAGE).arg(self.events.inner.options.event_history);
         command.arg(self.origin.0).arg(number).arg(count).arg(text);
         command
     }

@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use ::redis::{Cmd, Value};
+use fence_protocol::duration;
 use redis_link::{
     LinkError, LinkOptions, LinkState, RedisLink, RedisTarget, Script, Verifier, text_fields,
 };
@@ -32,18 +33,43 @@ use super::keys::Keys;
 use super::millis;
 use crate::engines::contract::Confirmed;
 
+/// Largest number of replicas to wait for.
+const COUNT_MAX: u32 = 64;
+/// Longest time to wait for them.
+const TIMEOUT_MAX: Duration = Duration::from_secs(60);
+
 /// Replicas that must have a grant before it is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::Args)]
 pub struct ReplicaOptions {
-    /// Number of replicas; 0 waits for none.
+    /// Redis replicas that must have a grant before it is acknowledged. A grant that fewer have in
+    /// time is rolled back, and replied to with 503.
+    #[arg(id = "wait_replicas", long = "wait-replicas", value_name = "N", default_value = "0",
+          value_parser = replica_count, allow_hyphen_values = true)]
     pub count: u32,
-    /// Time-out of their acknowledgement.
+    /// Time for these replicas, at most 1m.
+    #[arg(id = "wait_timeout", long = "wait-timeout", value_name = "DURATION",
+          default_value = "500ms", value_parser = at_most)]
     pub timeout: Duration,
 }
 
 impl Default for ReplicaOptions {
     fn default() -> Self {
         Self { count: 0, timeout: Duration::from_millis(500) }
+    }
+}
+
+fn replica_count(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(count @ 0..=COUNT_MAX) => Ok(count),
+        _ => Err(format!("{text:?} is out of range: 0 to {COUNT_MAX}")),
+    }
+}
+
+fn at_most(text: &str) -> Result<Duration, String> {
+    match duration::parse_positive(text) {
+        Ok(timeout) if timeout > TIMEOUT_MAX => Err(format!("{text:?} is too long: at most 1m")),
+        Ok(timeout) => Ok(timeout),
+        Err(error) => Err(error.to_string()),
     }
 }
 
