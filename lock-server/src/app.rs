@@ -1,22 +1,21 @@
 //! Puts a lock server together and serves it; the binary and `fence serve` both call this.
 
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, Fold, HttpOptions, LockRoute};
 use service_kit::listener::{
-    self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
+    self, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
-use service_kit::{Kit, http, operational_routes, otlp, process};
+use service_kit::process::{self, StartError};
+use service_kit::{Kit, http, operational_routes, otlp};
 use tokio::sync::Semaphore;
 
 use crate::api::{self, Service};
 use crate::config::Settings;
 use crate::counters::Counters;
 use crate::engines::guarantee::guarantee;
-use crate::engines::open::OpenError;
 use crate::events::Events;
 use crate::grants::Grants;
 use crate::grants::after_grant::Seals;
@@ -30,28 +29,6 @@ const FOLDS: &[Fold] = &[
     Fold { prefix: "/v1/locks/", verbs: &["acquire", "renew", "release", "revoke"] },
     Fold { prefix: "/v1/terraform/", verbs: &[] },
 ];
-
-/// Why a lock server could not start: one sentence with the value and what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The store could not be opened.
-    #[error(transparent)]
-    Store(#[from] OpenError),
-    /// The stream of events in Redis.
-    #[error("{0}")]
-    Events(String),
-    /// The client that guards are sealed with.
-    #[error("{0}")]
-    Guards(String),
-    /// The listen address.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The threads that serve HTTP.
-    #[error(
-        "the HTTP threads cannot start: {0}; check the limits of threads and open files (ulimit)"
-    )]
-    Threads(io::Error),
-}
 
 /// A lock server that is ready to be served.
 #[derive(Debug)]
@@ -83,8 +60,12 @@ pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError>
     if let Some(collector) = &settings.collector {
         otlp::export(collector, kit);
     }
-    let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await;
-    let threads = threads.map_err(StartError::Threads)?;
+    let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await.map_err(|error| {
+        format!(
+            "the HTTP threads cannot start: {error}; check the limits of threads and open files \
+             (ulimit)"
+        )
+    })?;
     let store = engines::open(&settings.store, &settings.store_options, kit).await?;
     kit.health.set("guarantee", Status::Info(guarantee(&settings.store).to_string()));
     let listen = settings.listen;
@@ -107,11 +88,9 @@ pub async fn router(
 ) -> Result<ApiRouter, StartError> {
     let url = &settings.store;
     let options = &settings.store_options;
-    let observed = Events::observe(store, url, settings.events, options, kit).await;
-    let (events, store) = observed.map_err(StartError::Events)?;
+    let (events, store) = Events::observe(store, url, settings.events, options, kit).await?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);
-    let sealer = Sealer::new(&options.guards, signer.clone(), kit);
-    let sealer = sealer.map_err(StartError::Guards)?;
+    let sealer = Sealer::new(&options.guards, signer.clone(), kit)?;
     let operational = operational_routes(kit, signer.namespace(), signer.keys());
     let service = Service {
         grants: Arc::new(Grants {
@@ -146,7 +125,7 @@ impl App {
     /// Binds the address.
     ///
     /// # Errors
-    /// [`StartError::Bind`] with the address and what to do.
+    /// [`StartError`] with the address.
     pub async fn bind(self) -> Result<Bound, StartError> {
         let listener = listener::bind(self.listen, &self.exposure).await?;
         Ok(Bound { app: self, listener })

@@ -13,7 +13,8 @@ use crate::guards::{GuardOptions, Guards};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
 use service_kit::health::Health;
-use service_kit::{Kit, config, health_check, process, telemetry};
+use service_kit::process::{self, StartError};
+use service_kit::{Kit, config, health_check, telemetry};
 
 /// Time-out for tasks to end when the server cannot start.
 const TASKS_END: Duration = Duration::from_secs(1);
@@ -52,7 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => {
             // Tasks that still try to connect log nothing behind the line that counts.
             runtime.shutdown_timeout(TASKS_END);
-            failed(&error)
+            failed(&error.to_string())
         }
     }
 }
@@ -62,16 +63,12 @@ fn check(mut config: Config, action: ConfigAction, args: &[OsString]) -> ExitCod
     report::finish::<Config>(PREFIX, action, args, config.settings().err().as_ref())
 }
 
-async fn serve(settings: Settings) -> Result<ExitCode, String> {
+async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     let kit = Kit::new("lock-server");
     if settings.keys.is_none() {
         tracing::warn!("tokens are not signed (--unsigned): anyone on this machine can make one");
     }
-    let built = match app::build(settings, &kit).await {
-        Ok(app) => app.bind().await,
-        Err(error) => Err(error),
-    };
-    let bound = built.map_err(|error| error.to_string())?;
+    let bound = app::build(settings, &kit).await?.bind().await?;
     if let Some(url) = bound.url() {
         println!("lock-server listening on {url}");
     }

@@ -9,6 +9,7 @@ use postgres_link::PostgresTarget;
 use redis_link::{ClusterTarget, RedisTarget, TargetError};
 use service_kit::Kit;
 use service_kit::login::{NO_LOGIN, StoreLogin, without_password};
+use service_kit::process::StartError;
 
 use super::contract::{RecordStore, ServerId};
 use super::embedded;
@@ -125,28 +126,22 @@ async fn retry_guards(guards: Guards, store: Weak<dyn LockStore>) {
     }
 }
 
-/// A store that could not be opened: one sentence with the value and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct OpenError(String);
-
 /// Opens the store that `url` names. Its next token is above every mark that the guards report.
 ///
 /// # Errors
-/// [`OpenError`] where it cannot be reached, used or read, and where tokens would begin at 1 and a
+/// [`StartError`] where it cannot be reached, used or read, and where tokens would begin at 1 and a
 /// guard does not say whether it has seen some.
 pub async fn open(
     url: &StoreUrl,
     options: &StoreOptions,
     kit: &Kit,
-) -> Result<Arc<dyn LockStore>, OpenError> {
-    let guards = Guards::new(&options.guards, &options.namespace, &kit.health);
-    let guards = guards.map_err(OpenError)?;
+) -> Result<Arc<dyn LockStore>, StartError> {
+    let guards = Guards::new(&options.guards, &options.namespace, &kit.health)?;
     let store = open_store(url, options, &guards, kit).await?;
     if !guards.were_asked()
         && let Some(mark) = guards.marks().await.highest
     {
-        store.lift(mark).await.map_err(|error| OpenError(error.to_string()))?;
+        store.lift(mark).await?;
     }
     follow_guards(guards, &store, kit);
     Ok(store)
@@ -157,36 +152,30 @@ async fn open_store(
     options: &StoreOptions,
     guards: &Guards,
     kit: &Kit,
-) -> Result<Arc<dyn LockStore>, OpenError> {
-    let refused = |reason: String| OpenError(reason);
+) -> Result<Arc<dyn LockStore>, StartError> {
     Ok(match url {
         StoreUrl::Memory => Arc::new(super::memory::open::start(options.limits, kit)),
         StoreUrl::Embedded(dir) => {
             // Each namespace has its own counter, so it has its own folder.
             let dir = dir.join(options.namespace.as_str());
-            let opened = embedded::open(&dir).map_err(|error| refused(error.to_string()))?;
+            let opened = embedded::open(&dir)?;
             let begins_at = begins_at(&dir, opened.is_new(), guards, kit).await?;
-            let served = opened.serve(begins_at, options.limits, kit);
-            Arc::new(served.map_err(|error| refused(error.to_string()))?)
+            Arc::new(opened.serve(begins_at, options.limits, kit)?)
         }
         StoreUrl::Redis(target) => {
-            let started = RedisRecords::start(target, options, guards.clone(), kit);
-            let records = started.await.map_err(refused)?;
+            let records = RedisRecords::start(target, options, guards.clone(), kit).await?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Etcd(target) => {
-            let started = EtcdRecords::start(target, options, guards.clone(), kit);
-            let records = started.await.map_err(refused)?;
+            let records = EtcdRecords::start(target, options, guards.clone(), kit).await?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Postgres(target) => {
-            let started = PostgresRecords::start(target, options, guards.clone(), kit);
-            let records = started.await.map_err(refused)?;
+            let records = PostgresRecords::start(target, options, guards.clone(), kit).await?;
             shared(Arc::new(records), options, kit).await?
         }
         StoreUrl::Quorum(url) => {
-            let started = QuorumStore::start(url, options.clone(), guards.clone(), kit);
-            Arc::new(started.await.map_err(refused)?)
+            Arc::new(QuorumStore::start(url, options.clone(), guards.clone(), kit).await?)
         }
     })
 }
@@ -196,24 +185,29 @@ async fn shared(
     records: Arc<dyn RecordStore>,
     options: &StoreOptions,
     kit: &Kit,
-) -> Result<Arc<dyn LockStore>, OpenError> {
+) -> Result<Arc<dyn LockStore>, StartError> {
     let server = ServerId::random();
     let liveness = options.liveness;
     let driver = Driver::shared(records, server, liveness, options.limits, kit);
-    driver.live().await.map_err(|error| OpenError(error.to_string()))?;
+    driver.live().await?;
     Ok(Arc::new(driver))
 }
 
 /// Returns the first counter of an embedded store. An empty folder may be new, or its content may
 /// be lost; if a guard has seen a token, it is the latter.
-async fn begins_at(dir: &Path, is_new: bool, guards: &Guards, kit: &Kit) -> Result<u64, OpenError> {
+async fn begins_at(
+    dir: &Path,
+    is_new: bool,
+    guards: &Guards,
+    kit: &Kit,
+) -> Result<u64, StartError> {
     if guards.is_empty() || !is_new {
         return Ok(0);
     }
     let testimony = guards.marks().await;
     testimony
         .check_complete()
-        .map_err(|reason| OpenError(format!("{} is empty, and {reason}", dir.display())))?;
+        .map_err(|reason| format!("{} is empty, and {reason}", dir.display()))?;
     if !testimony.has_marks {
         return Ok(0);
     }

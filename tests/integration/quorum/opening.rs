@@ -8,12 +8,12 @@ use fence_tests::quorum_nodes::QuorumNodes;
 use fence_tests::redis_server::Redis;
 use fence_tests::wait::{until, until_true};
 use lock_server::engines::open;
-use lock_server::engines::open::OpenError;
 use lock_server::engines::options::StoreOptions;
 use lock_server::engines::quorum::{QuorumUrl, init_fresh};
 use lock_server::engines::redis::key_prefix::KeyPrefix;
 use lock_server::store::{Acquire, Grant, Limits, StoreError};
 use service_kit::Kit;
+use service_kit::process::StartError;
 
 /// Time enough for every test, and the longest wait that a request may ask for.
 pub(super) const LONG_MS: u64 = 300_000;
@@ -32,7 +32,7 @@ pub(super) fn request(lock: &str, ttl_ms: u64, wait_ms: u64) -> Acquire {
 
 /// A store over these nodes, and its health; ended ids are soon forgotten, so that nodes that lost
 /// their memory do not wait long.
-pub(super) async fn store_at(url: &str) -> Result<(Store, Kit), OpenError> {
+pub(super) async fn store_at(url: &str) -> Result<(Store, Kit), StartError> {
     let limits = Limits { ended_retention_ms: 200, ..Limits::default() };
     let options = StoreOptions { limits, ..StoreOptions::default() };
     let kit = Kit::new("quorum");

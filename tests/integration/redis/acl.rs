@@ -9,15 +9,15 @@ use fence_tests::redis_users::User;
 use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
 use lock_server::engines::loss::{AfterLoss, LossOptions};
-use lock_server::engines::open::OpenError;
 use lock_server::engines::options::StoreOptions;
 use lock_server::store::LockStore;
 use serde_json::json;
+use service_kit::process::StartError;
 use std::sync::Arc;
 
 const USER: User<'_> = User { name: "locks", password: "s3cret", prefix: "", namespace: "default" };
 
-async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, OpenError> {
+async fn open(url: &str, namespace: &str) -> Result<Arc<dyn LockStore>, StartError> {
     let namespace: Namespace = namespace.parse().unwrap();
     // `loss.rs` tests the pause after a loss.
     let loss = LossOptions { after_loss: AfterLoss::Grant, ..LossOptions::default() };

@@ -1,5 +1,6 @@
 //! Start and end of both service processes.
 
+use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::config::{ProcessEnv, unknown_variables};
 use crate::listener::DrainReport;
 use crate::{Kit, notify, signals};
+
+/// Error that keeps a service from starting: one sentence with the value and what to do. It is
+/// shown, and nothing decides by its kind.
+pub type StartError = Box<dyn Error + Send + Sync>;
 
 /// Longest time for the rest after the listeners are done: commits, forwards, releases.
 const TASKS_DEADLINE: Duration = Duration::from_secs(10);
