@@ -1,5 +1,6 @@
 //! Puts a guard together and serves it; the binary and `fence serve` both call this.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
@@ -8,13 +9,14 @@ use fence_protocol::wire::fence::{Guarantee, Mode};
 use service_kit::health::Status;
 use service_kit::http::{ApiRouter, HttpOptions};
 use service_kit::listener::{
-    self, BindError, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
+    self, BoundListener, DrainReport, Exposure, HttpThreads, ListenOptions,
 };
+use service_kit::process::StartError;
 use service_kit::{Kit, http, operational_routes, otlp};
 
 use crate::counters::Counters;
 use crate::doors::http::handler_state::HandlerState;
-use crate::doors::http_proxy::{self, Proxy, ProxyError};
+use crate::doors::http_proxy::{self, Proxy};
 use crate::doors::objects::access::need;
 use crate::doors::objects::router::routes;
 use crate::doors::postgres;
@@ -27,35 +29,9 @@ use crate::refusals::Refusals;
 use crate::report::Reporter;
 use crate::settings::{Backend, Settings};
 use crate::stores;
-use crate::stores::carry::{CarryError, carry_marks};
+use crate::stores::carry::carry_marks;
 use crate::stores::contract::{FenceStore, Fences};
-use crate::stores::open::{Behind, OpenError};
-
-/// Failure to start a guard: one sentence with the value and the remedy.
-#[derive(Debug, thiserror::Error)]
-pub enum StartError {
-    /// The store cannot be opened or used.
-    #[error(transparent)]
-    Store(#[from] OpenError),
-    /// The marks of an earlier store cannot be carried over.
-    #[error(transparent)]
-    Carry(#[from] CarryError),
-    /// The state folder of the proxy cannot be used.
-    #[error(transparent)]
-    Proxy(#[from] ProxyError),
-    /// The Redis port cannot be opened.
-    #[error("the Redis port cannot start: {0}")]
-    RedisPort(String),
-    /// The PostgreSQL port cannot be opened.
-    #[error("the PostgreSQL port cannot start: {0}")]
-    PostgresPort(String),
-    /// An address cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// The threads that serve the proxy.
-    #[error("the proxy's threads cannot start: {0}; check the limits of threads and open files")]
-    Threads(std::io::Error),
-}
+use crate::stores::open::Behind;
 
 /// A guard that is ready to be served.
 #[derive(Debug)]
@@ -175,7 +151,7 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             if let Some(port) = &settings.postgres_port {
                 let id = opened.database_id.as_deref();
                 let checked = postgres::check_store(port, &settings.namespace, id).await;
-                checked.map_err(StartError::PostgresPort)?;
+                checked.map_err(no_postgres_port)?;
             }
             if let Some(earlier) = &settings.marks_from {
                 let store = opened.store.as_ref();
@@ -186,10 +162,10 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             (fences, Some(opened.store as Arc<dyn FenceStore>), None)
         }
         Backend::Postgres => {
-            let missing = || StartError::PostgresPort("it has no settings".to_owned());
-            let port = settings.postgres_port.as_ref().ok_or_else(missing)?;
+            let port = settings.postgres_port.as_ref();
+            let port = port.ok_or_else(|| no_postgres_port("it has no settings"))?;
             let marks = postgres::open_marks(port, &settings.namespace).await;
-            (marks.map_err(StartError::PostgresPort)?, None, None)
+            (marks.map_err(no_postgres_port)?, None, None)
         }
         Backend::Proxy(upstream) => {
             let namespace = &settings.namespace;
@@ -211,10 +187,13 @@ async fn open_port(
     guard: &Arc<Guard>,
 ) -> Result<Option<Front>, StartError> {
     let Some(settings) = settings else { return Ok(None) };
-    let no_redis = || StartError::RedisPort("it needs --store redis://…".to_owned());
-    let redis = redis.ok_or_else(no_redis)?;
+    let redis = redis.ok_or("the Redis port cannot start: it needs --store redis://…")?;
     let port = Front::open(Arc::clone(guard), redis, settings).await;
-    port.map(Some).map_err(StartError::RedisPort)
+    Ok(Some(port.map_err(|why| format!("the Redis port cannot start: {why}"))?))
+}
+
+fn no_postgres_port(why: impl fmt::Display) -> String {
+    format!("the PostgreSQL port cannot start: {why}")
 }
 
 /// Logs what the guard protects and its guarantee.
@@ -240,7 +219,7 @@ impl App {
     /// Binds the addresses.
     ///
     /// # Errors
-    /// [`StartError::Bind`] with the address and what to do.
+    /// [`StartError`] with the address.
     pub async fn bind(self) -> Result<Bound, StartError> {
         let listener = listener::bind(self.listen, &self.exposure).await?;
         let proxy = match &self.proxy {
@@ -250,7 +229,12 @@ impl App {
         let proxy_threads = match &self.proxy {
             Some(_) => {
                 let count = HttpThreads::default_count(NonZeroUsize::MIN);
-                HttpThreads::start(count, &self.kit.tasks).await.map_err(StartError::Threads)?
+                HttpThreads::start(count, &self.kit.tasks).await.map_err(|error| {
+                    format!(
+                        "the proxy's threads cannot start: {error}; check the limits of threads \
+                         and open files"
+                    )
+                })?
             }
             None => HttpThreads::default(),
         };

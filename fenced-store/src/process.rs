@@ -8,13 +8,13 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use crate::app::{self, StartError};
+use crate::app;
 use crate::config::{Command, Config, PREFIX};
 use crate::postgres_pack;
 use crate::settings::{Backend, Settings};
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
-use service_kit::process;
+use service_kit::process::{self, StartError};
 use service_kit::{Kit, config, health_check, telemetry};
 
 /// Runs a guard until a signal ends it; `args` begin with the program's name. The binary and the
