@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use crate::app;
 use crate::config::{Command, Config, PREFIX, Settings};
-use crate::engines::open::StoreUrl;
-use crate::engines::{etcd, postgres, quorum, redis};
-use crate::guards::{GuardOptions, Guards};
+use crate::engines;
+use crate::guards::Guards;
 use service_kit::config::USAGE_EXIT_CODE;
 use service_kit::config::report::{self, ConfigAction};
 use service_kit::health::Health;
@@ -42,7 +41,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         Err(error) => return failed(&format!("the runtime cannot start: {error}")),
     };
     if let Some(Command::Init { .. }) = config.command {
-        return runtime.block_on(init(&config));
+        return runtime.block_on(init(&config)).unwrap_or_else(|error| usage(&error));
     }
     let settings = match config.settings() {
         Ok(settings) => settings,
@@ -75,56 +74,28 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
 
-async fn init(config: &Config) -> ExitCode {
-    let (store, login) = match config.store_and_login() {
-        Ok(both) => both,
-        Err(error) => return usage(&error),
-    };
-    let guards = match init_guards(config) {
-        Ok(guards) => guards,
-        Err(error) => return usage(&error),
-    };
-    let (namespace, made) = match &store {
-        StoreUrl::Redis(target) => {
-            let key_prefix = config.key_prefix.clone().unwrap_or_default();
-            let made = redis::init_fresh(target, &key_prefix, &config.namespace, &guards).await;
-            (format!("{} at {target}", config.namespace), made.map(|()| 1))
+/// Prepares a namespace, and returns the exit code.
+///
+/// # Errors
+/// A sentence where the settings are wrong.
+async fn init(config: &Config) -> Result<ExitCode, String> {
+    let (store, login) = config.store_and_login()?;
+    let options = config.store_options(config.guards()?, login);
+    let guards = Guards::new(&options.guards, &options.namespace, &Health::new())?;
+    match engines::open::init_fresh(&store, &options, &guards).await {
+        Some(Ok((target, first))) => {
+            let namespace = &options.namespace;
+            println!("namespace {namespace} at {target} is ready; its tokens begin at {first}");
+            Ok(ExitCode::SUCCESS)
         }
-        StoreUrl::Etcd(target) => {
-            let options = config.store_options(GuardOptions::default(), login);
-            let made = etcd::init_fresh(target, &options, &guards).await;
-            (format!("{} at {target}", config.namespace), made)
-        }
-        StoreUrl::Postgres(target) => {
-            let made = postgres::init_fresh(target, &config.namespace, &guards).await;
-            (format!("{} at {target}", config.namespace), made.map(|()| 1))
-        }
-        StoreUrl::Quorum(url) => {
-            let key_prefix = config.key_prefix.clone().unwrap_or_default();
-            let made = quorum::init_fresh(url, &key_prefix, &config.namespace, &guards).await;
-            (format!("{} at {url}", config.namespace), made.map(|()| 1))
-        }
-        StoreUrl::Memory | StoreUrl::Embedded(_) => {
-            return usage(
-                "init --fresh prepares a Redis, a quorum, an etcd or a PostgreSQL: name it with \
-                 --store, as in --store redis://HOST:PORT",
-            );
-        }
-    };
-    match made {
-        Ok(first) => {
-            println!("namespace {namespace} is ready; its tokens begin at {first}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
+        Some(Err(error)) => {
             eprintln!("lock-server: init: {error}");
-            ExitCode::FAILURE
+            Ok(ExitCode::FAILURE)
         }
+        None => Err("init --fresh prepares a Redis, a quorum, an etcd or a PostgreSQL: name it \
+                     with --store, as in --store redis://HOST:PORT"
+            .to_owned()),
     }
-}
-
-fn init_guards(config: &Config) -> Result<Guards, String> {
-    Guards::new(&config.guards()?, &config.namespace, &Health::new())
 }
 
 fn usage(error: &str) -> ExitCode {

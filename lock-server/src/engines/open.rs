@@ -12,12 +12,12 @@ use service_kit::login::{NO_LOGIN, StoreLogin, without_password};
 use service_kit::process::StartError;
 
 use super::contract::{RecordStore, ServerId};
-use super::embedded;
 use super::etcd::{EtcdRecords, EtcdTarget};
 use super::options::StoreOptions;
 use super::postgres::PostgresRecords;
 use super::quorum::{QuorumStore, QuorumUrl};
 use super::redis::RedisRecords;
+use super::{embedded, etcd, postgres, quorum, redis};
 use crate::driver::Driver;
 use crate::guards::{Guards, RETRY_INTERVAL};
 use crate::store::LockStore;
@@ -176,6 +176,38 @@ async fn open_store(
         }
         StoreUrl::Quorum(url) => {
             Arc::new(QuorumStore::start(url, options.clone(), guards.clone(), kit).await?)
+        }
+    })
+}
+
+/// Prepares a namespace that has never issued a token. Returns its target and the lowest token that
+/// it can issue; `None` for stores that need no preparation.
+///
+/// # Errors
+/// A sentence where it is not new, or where the store cannot be used.
+pub async fn init_fresh(
+    url: &StoreUrl,
+    options: &StoreOptions,
+    guards: &Guards,
+) -> Option<Result<(String, u64), String>> {
+    let StoreOptions { key_prefix, namespace, .. } = options;
+    Some(match url {
+        StoreUrl::Memory | StoreUrl::Embedded(_) => return None,
+        StoreUrl::Redis(target) => {
+            let made = redis::init_fresh(target, key_prefix, namespace, guards).await;
+            made.map(|()| (target.to_string(), 1))
+        }
+        StoreUrl::Etcd(target) => {
+            let made = etcd::init_fresh(target, options, guards).await;
+            made.map(|first| (target.to_string(), first))
+        }
+        StoreUrl::Postgres(target) => {
+            let made = postgres::init_fresh(target, namespace, guards).await;
+            made.map(|()| (target.to_string(), 1))
+        }
+        StoreUrl::Quorum(url) => {
+            let made = quorum::init_fresh(url, key_prefix, namespace, guards).await;
+            made.map(|()| (url.to_string(), 1))
         }
     })
 }
