@@ -54,10 +54,10 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError> {
-    let connections = process::raise_open_files(settings.listener.max_connections);
-    settings.listener.max_connections = connections;
+    let connections = process::raise_open_files(settings.flags.listener.max_connections);
+    settings.flags.listener.max_connections = connections;
     settings.store_options.limits.waiting = Limits::waiting_of(connections);
-    if let Some(collector) = &settings.collector {
+    if let Some(collector) = &settings.flags.traces.otlp_endpoint {
         otlp::export(collector, kit);
     }
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await.map_err(|error| {
@@ -68,10 +68,10 @@ pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError>
     })?;
     let store = engines::open(&settings.store, &settings.store_options, kit).await?;
     kit.health.set("guarantee", Status::Info(guarantee(&settings.store).to_string()));
-    let listen = settings.listen;
+    let listen = settings.flags.listen;
     let exposure = settings.exposure.clone();
     exposure.start(kit);
-    let options = settings.listener;
+    let options = settings.flags.listener;
     let router = router(store, settings, kit).await?;
     Ok(App { router, listen, exposure, options, threads, kit: kit.clone() })
 }
@@ -86,9 +86,10 @@ pub async fn router(
     settings: Settings,
     kit: &Kit,
 ) -> Result<ApiRouter, StartError> {
+    let flags = &settings.flags;
     let url = &settings.store;
     let options = &settings.store_options;
-    let (events, store) = Events::observe(store, url, settings.events, options, kit).await?;
+    let (events, store) = Events::observe(store, url, flags.events, options, kit).await?;
     let signer = Signer::new(options.namespace.clone(), settings.keys);
     let sealer = Sealer::new(&options.guards, signer.clone(), kit)?;
     let operational = operational_routes(kit, signer.namespace(), signer.keys());
@@ -102,7 +103,7 @@ pub async fn router(
         events,
         signer,
         sealer,
-        revoke_unsealed: settings.revoke_unsealed,
+        revoke_unsealed: flags.revoke_unsealed,
         guard_reads: Semaphore::new(api::GUARD_READS_MAX),
         lock_delays: settings.lock_delays,
         ttl_range: settings.ttl_range,
@@ -115,10 +116,10 @@ pub async fn router(
     let found = found.map(|route| access_control::protect_found(route, &gate, api::need));
     let found: Vec<LockRoute> = found.collect();
     let routes = api::router(service).merge(operational);
-    let routes = if settings.has_ui { routes.merge(ui::router()) } else { routes };
+    let routes = if flags.no_ui { routes } else { routes.merge(ui::router()) };
     let routes = access_control::protect(routes, gate, api::need);
     let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
-    Ok(http::finish_with(routes, &found, kit, options, &settings.host_names))
+    Ok(http::finish_with(routes, &found, kit, options, &flags.hosts.names()))
 }
 
 impl App {

@@ -17,10 +17,8 @@ use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{
     HostFlags, KeyFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
 };
-use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
 use service_kit::login::StoreLogin;
-use service_kit::otlp::CollectorUrl;
 use service_kit::tls::ServerUrl;
 
 pub use self::lock_delay::LockDelay;
@@ -234,14 +232,14 @@ Examples:
     lock-server config show --config /etc/fencepost/lock-server.toml
 Exit codes: 0 ended by a signal, 1 could not start, 64 bad settings.";
 
-/// Checked settings.
+/// Checked settings: the flags, and what they add up to.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Address of the API.
-    pub listen: SocketAddr,
+    /// Flags that are used as they are.
+    pub flags: Config,
     /// TLS, and permission to listen beyond loopback.
     pub exposure: Exposure,
-    /// Store of the leases.
+    /// Store of the leases, with the login.
     pub store: StoreUrl,
     /// Options of the store.
     pub store_options: StoreOptions,
@@ -251,24 +249,12 @@ pub struct Settings {
     pub ttl_range: (Ttl, Ttl),
     /// Mode of sealing guards at a grant, by lock prefix.
     pub seal: Prefixes<SealMode>,
-    /// Outcome of a revocation when a guard cannot be sealed.
-    pub revoke_unsealed: Unsealed,
     /// Lock-delay by lock prefix, in milliseconds.
     pub lock_delays: Prefixes<u64>,
     /// Access control and audit log.
     pub access: Gate,
-    /// Limits of the event history.
-    pub events: EventOptions,
-    /// `true` if the console is served.
-    pub has_ui: bool,
     /// Number of threads that serve HTTP.
     pub http_threads: NonZeroUsize,
-    /// The listener's limits.
-    pub listener: ListenOptions,
-    /// Host names of the server.
-    pub host_names: HostNames,
-    /// Collector of spans.
-    pub collector: Option<CollectorUrl>,
 }
 
 impl Config {
@@ -297,21 +283,15 @@ impl Config {
         };
         Ok(Settings {
             http_threads: self.http_threads.unwrap_or_else(|| default_threads(&store)),
-            listen: self.listen,
             exposure,
             store,
             store_options: self.store_options(guards, login),
             keys,
             ttl_range,
             seal,
-            revoke_unsealed: self.revoke_unsealed,
             lock_delays,
             access,
-            events: self.events,
-            has_ui: !self.no_ui,
-            listener: self.listener,
-            host_names: self.hosts.names(),
-            collector: self.traces.otlp_endpoint.clone(),
+            flags: self,
         })
     }
 

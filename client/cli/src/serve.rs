@@ -221,7 +221,8 @@ async fn start(
     let as_locks = Introduction::new("read,write *")?;
     locks.access = locks.access.and("(guard)", &as_guard.secret, as_guard.right);
     guard.access = guard.access.and("(lock-server)", &as_locks.secret, as_locks.right);
-    let listener = listener::bind(locks.listen, &locks.exposure).await.map_err(cannot_start)?;
+    let listener =
+        listener::bind(locks.flags.listen, &locks.exposure).await.map_err(cannot_start)?;
     let addr = listener.local_addr().map_err(cannot_start)?;
     let url = tls.url(addr).parse().map_err(Failure::internal)?;
     let https = Https::new(tls.peers.clone(), tls.files.is_some()).map_err(Failure::internal)?;

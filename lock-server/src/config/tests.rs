@@ -41,7 +41,7 @@ fn seals_and_delays_go_by_prefix() {
     assert_eq!(settings.lock_delays.value_for(&lock("jobs/1")), Some(15_000));
     assert_eq!(settings.lock_delays.value_for(&lock("jobs/quick/1")), Some(0));
     assert_eq!(settings.lock_delays.value_for(&lock("pay/1")), None);
-    assert_eq!(settings.revoke_unsealed, Unsealed::Refuse);
+    assert_eq!(settings.flags.revoke_unsealed, Unsealed::Refuse);
 }
 
 #[test]
