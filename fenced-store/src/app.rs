@@ -56,10 +56,9 @@ pub struct App {
 pub struct Bound {
     app: App,
     listener: BoundListener,
-    proxy: Option<BoundListener>,
-    /// Threads of the proxy: a change of threads would cost it more than most bodies. The objects
-    /// API hashes and stores its bodies.
-    proxy_threads: HttpThreads,
+    /// The proxy, and its threads: a change of threads would cost it more than most bodies. The
+    /// objects API hashes and stores its bodies.
+    proxy: Option<(BoundListener, HttpThreads)>,
     redis_port: Option<Listening>,
     postgres_port: Option<BoundDoor<postgres::Port>>,
 }
@@ -223,42 +222,40 @@ impl App {
     pub async fn bind(self) -> Result<Bound, StartError> {
         let listener = listener::bind(self.listen, &self.exposure).await?;
         let proxy = match &self.proxy {
-            Some((addr, _)) => Some(listener::bind(*addr, &self.exposure).await?),
-            None => None,
-        };
-        let proxy_threads = match &self.proxy {
-            Some(_) => {
+            Some((addr, _)) => {
+                let bound = listener::bind(*addr, &self.exposure).await?;
                 let count = HttpThreads::default_count(NonZeroUsize::MIN);
-                HttpThreads::start(count, &self.kit.tasks).await.map_err(|error| {
+                let threads = HttpThreads::start(count, &self.kit.tasks).await;
+                let threads = threads.map_err(|error| {
                     format!(
                         "the proxy's threads cannot start: {error}; check the limits of threads \
                          and open files"
                     )
-                })?
+                })?;
+                Some((bound, threads))
             }
-            None => HttpThreads::default(),
+            None => None,
         };
         let redis_port = match &self.redis_port {
             Some(port) => Some(port.listen().await?),
             None => None,
         };
-        if let Some(addr) = redis_port.as_ref().and_then(Listening::addr) {
-            self.guard.opened("redis-port", addr);
-        }
         let postgres_port = match &self.postgres_port {
             Some(port) => Some(front::bind(Arc::clone(port)).await?),
             None => None,
         };
-        if let Some(addr) = postgres_port.as_ref().and_then(BoundDoor::addr) {
-            self.guard.opened("postgres-port", addr);
-        }
-        let opened = [("objects", Some(&listener)), ("reverse-proxy", proxy.as_ref())];
-        for (kind, listener) in opened {
-            if let Some(addr) = listener.and_then(|listener| listener.local_addr().ok()) {
+        let opened = [
+            ("redis-port", redis_port.as_ref().and_then(Listening::addr)),
+            ("postgres-port", postgres_port.as_ref().and_then(BoundDoor::addr)),
+            ("objects", listener.local_addr().ok()),
+            ("reverse-proxy", proxy.as_ref().and_then(|(proxy, _)| proxy.local_addr().ok())),
+        ];
+        for (kind, addr) in opened {
+            if let Some(addr) = addr {
                 self.guard.opened(kind, addr);
             }
         }
-        Ok(Bound { app: self, listener, proxy, proxy_threads, redis_port, postgres_port })
+        Ok(Bound { app: self, listener, proxy, redis_port, postgres_port })
     }
 }
 
@@ -268,29 +265,24 @@ impl Bound {
         self.listener.local_addr().ok()
     }
 
-    /// URL of the API, by its address.
-    pub fn url(&self) -> Option<String> {
-        self.listener.url()
-    }
-
-    /// URL of the reverse proxy, by its address.
-    pub fn proxy_url(&self) -> Option<String> {
-        self.proxy.as_ref().and_then(BoundListener::url)
-    }
-
     /// Address of the Redis port.
     pub fn redis_addr(&self) -> Option<SocketAddr> {
         self.redis_port.as_ref().and_then(Listening::addr)
     }
 
-    /// URL of the Redis port, by its address.
-    pub fn redis_url(&self) -> Option<String> {
-        self.redis_port.as_ref().and_then(Listening::url)
-    }
-
-    /// URL of the PostgreSQL port, by its address.
-    pub fn postgres_url(&self) -> Option<String> {
-        self.postgres_port.as_ref().and_then(BoundDoor::url)
+    /// Each open door: its name behind the program's (empty for the API), its title, and its URL
+    /// by its address.
+    pub fn doors(&self) -> impl Iterator<Item = (&'static str, &'static str, String)> {
+        let proxy = self.proxy.as_ref().and_then(|(proxy, _)| proxy.url());
+        let redis = self.redis_port.as_ref().and_then(Listening::url);
+        let postgres = self.postgres_port.as_ref().and_then(BoundDoor::url);
+        let doors = [
+            ("", "the API", self.listener.url()),
+            (" proxy", "the reverse proxy", proxy),
+            (" redis port", "the Redis port", redis),
+            (" postgres port", "the PostgreSQL port", postgres),
+        ];
+        doors.into_iter().filter_map(|(name, title, url)| Some((name, title, url?)))
     }
 
     /// Guarantee of the guard.
@@ -308,10 +300,11 @@ impl Bound {
             kit.tasks.spawn(port.serve(options.drain_deadline));
         }
         let api = listener::serve(self.listener, router, options, kit.tasks.clone());
-        let Some((listener, (_, router))) = self.proxy.zip(proxy) else { return api.await };
-        let threads = &self.proxy_threads;
+        let Some(((listener, threads), (_, router))) = self.proxy.zip(proxy) else {
+            return api.await;
+        };
         let options = ListenOptions { http2: true, ..options };
-        let proxy = listener::serve_on(threads, listener, router, options, kit.tasks.clone());
+        let proxy = listener::serve_on(&threads, listener, router, options, kit.tasks.clone());
         let (api, proxy) = tokio::join!(api, proxy);
         DrainReport { open: api.open + proxy.open, cut: api.cut + proxy.cut }
     }

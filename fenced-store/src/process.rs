@@ -84,21 +84,10 @@ async fn serve(settings: Settings) -> Result<ExitCode, StartError> {
     }
     let bound = app::build(settings, &kit).await?.bind().await?;
     let guarantee = bound.guarantee().as_str();
-    if let Some(url) = bound.url() {
-        println!("fenced-store listening on {url}");
-        tracing::info!(backend, guarantee, "serving the API on {url}");
-    }
-    if let Some(url) = bound.proxy_url() {
-        println!("fenced-store proxy listening on {url}");
-        tracing::info!(guarantee, "serving the reverse proxy on {url}");
-    }
-    if let Some(url) = bound.redis_url() {
-        println!("fenced-store redis port listening on {url}");
-        tracing::info!(guarantee, "serving the Redis port on {url}");
-    }
-    if let Some(url) = bound.postgres_url() {
-        println!("fenced-store postgres port listening on {url}");
-        tracing::info!(guarantee, "serving the PostgreSQL port on {url}");
+    for (name, title, url) in bound.doors() {
+        println!("fenced-store{name} listening on {url}");
+        let backend = name.is_empty().then_some(backend.as_str());
+        tracing::info!(backend, guarantee, "serving {title} on {url}");
     }
     Ok(process::serve_until_signal(&kit, bound.serve()).await)
 }
