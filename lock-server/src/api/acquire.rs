@@ -39,10 +39,8 @@ pub(super) async fn acquire(
     let acquire = check(&service, &caller, lock.clone(), request)?;
     let _waits = (acquire.wait_ms > 0).then(|| caller.wait(&lock, acquire.lease_id)).transpose()?;
     let counted_ms = acquire.ttl.ms().saturating_add(acquire.wait_ms);
-    let hold = match acquire.takeover {
-        Takeover::Never => caller.hold(&lock, acquire.lease_id, counted_ms, made_up)?,
-        _ => caller.hold_instead(&lock, acquire.lease_id, counted_ms, made_up)?,
-    };
+    let takes_over = acquire.takeover != Takeover::Never;
+    let hold = caller.hold(&lock, acquire.lease_id, counted_ms, made_up, takes_over)?;
     let mut undelivered = made_up.then(|| {
         Undelivered::new(service.grants.clone(), vec![lock.clone()], acquire.lease_id, counted_ms)
     });

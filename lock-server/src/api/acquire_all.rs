@@ -158,7 +158,7 @@ fn hold(caller: &Caller, parts: &[Acquire], made_up: bool) -> Result<Vec<Hold>, 
     let mut holds: Vec<Hold> = Vec::with_capacity(parts.len());
     for part in parts {
         let counted_ms = part.ttl.ms().saturating_add(part.wait_ms);
-        match caller.hold(&part.lock, part.lease_id, counted_ms, made_up) {
+        match caller.hold(&part.lock, part.lease_id, counted_ms, made_up, false) {
             Ok(hold) => holds.push(hold),
             Err(reject) => {
                 holds.into_iter().for_each(Hold::refused);

@@ -174,36 +174,11 @@ impl Caller {
     /// Report the result by [`Hold::granted`] or [`Hold::refused`]. Without a report the request
     /// was dropped and the lease may be held: it counts for `ttl_ms` milliseconds, or while the
     /// session of [`Caller::within`] lives, unless `rolled_back` says that such a lease is rolled
-    /// back.
+    /// back. One that `takes_over` another of the caller's on this lock needs no room in addition.
     ///
     /// # Errors
     /// 429 with `Retry-After` if the caller has reached its limit of leases.
     pub fn hold(
-        &self,
-        lock: &LockName,
-        lease: LeaseId,
-        ttl_ms: u64,
-        rolled_back: bool,
-    ) -> Result<Hold, Reject> {
-        self.reserve(lock, lease, ttl_ms, rolled_back, false)
-    }
-
-    /// As [`hold`](Self::hold), for a lease that replaces another of the caller's on this lock, and
-    /// needs no room in addition.
-    ///
-    /// # Errors
-    /// As [`hold`](Self::hold).
-    pub fn hold_instead(
-        &self,
-        lock: &LockName,
-        lease: LeaseId,
-        ttl_ms: u64,
-        rolled_back: bool,
-    ) -> Result<Hold, Reject> {
-        self.reserve(lock, lease, ttl_ms, rolled_back, true)
-    }
-
-    fn reserve(
         &self,
         lock: &LockName,
         lease: LeaseId,
@@ -349,9 +324,7 @@ impl Hold {
             reserved.known.ledger.end(&reserved.key);
         }
     }
-}
 
-impl Hold {
     /// Reports that certainly no lease of that id is live, from this request or an earlier one.
     pub fn gone(mut self) {
         if let Some(reserved) = self.0.take() {
