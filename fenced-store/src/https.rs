@@ -1,6 +1,5 @@
 //! Connections of the guard's own HTTP clients, plain or over TLS.
 
-use std::error::Error;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -34,7 +33,8 @@ pub(crate) type Connector =
 /// Certificates of one HTTP client.
 #[derive(Clone, Debug)]
 pub struct Https {
-    options: TlsOptions,
+    /// Certificates as they were read; they explain errors.
+    pub(crate) tls: TlsOptions,
     config: ClientConfig,
 }
 
@@ -43,8 +43,8 @@ impl Https {
     ///
     /// # Errors
     /// A sentence if they cannot be used.
-    pub fn new(options: TlsOptions, is_used: bool) -> Result<Self, String> {
-        Ok(Self { config: options.client_config(is_used)?, options })
+    pub fn new(tls: TlsOptions, is_used: bool) -> Result<Self, String> {
+        Ok(Self { config: tls.client_config(is_used)?, tls })
     }
 
     /// Connections that are each ready within `timeout`, with the TLS handshake, and offer these
@@ -62,10 +62,5 @@ impl Https {
             UpstreamHttp::Auto => https.enable_all_versions().wrap_connector(tcp),
         };
         BoxCloneSyncService::new(Timeout::new(https, timeout))
-    }
-
-    /// Explains an error of TLS with the server at `host`, and what to do; `None` for others.
-    pub(crate) fn explain(&self, error: &(dyn Error + 'static), host: &str) -> Option<String> {
-        self.options.explain(error, host)
     }
 }

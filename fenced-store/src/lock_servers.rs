@@ -11,7 +11,7 @@ use http::{HeaderValue, Request};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use service_kit::tls::ServerUrl;
+use service_kit::tls::{ServerUrl, reason};
 use service_kit::trace;
 
 use crate::https::{Connector, Https, UpstreamHttp};
@@ -125,8 +125,8 @@ impl Caller {
         trace: Option<&HeaderValue>,
     ) -> Result<(u16, Bytes), Failed> {
         let unreachable = |error: &(dyn std::error::Error + 'static)| {
-            let tls = self.servers.https.explain(error, url.host());
-            Failed::Unreachable(format!("{url}: {}", tls.unwrap_or_else(|| last(error))))
+            let why = reason(&self.servers.https.tls, error, url.host());
+            Failed::Unreachable(format!("{url}: {why}"))
         };
         let mut request = Request::post(format!("{}{path}", url.base()))
             .header(CONTENT_TYPE, "application/json")
@@ -169,13 +169,4 @@ fn verdict(status: u16, text: String) -> Failed {
         )),
         _ => Failed::Unreachable(text),
     }
-}
-
-/// Returns an error's root cause, which says most.
-fn last(error: &dyn std::error::Error) -> String {
-    let mut last = error;
-    while let Some(cause) = last.source() {
-        last = cause;
-    }
-    last.to_string()
 }

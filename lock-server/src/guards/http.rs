@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, header};
 use reqwest::RequestBuilder;
 use serde::de::DeserializeOwned;
-use service_kit::tls::{ServerUrl, TlsOptions};
+use service_kit::tls::{ServerUrl, TlsOptions, reason};
 
 use super::GuardOptions;
 
@@ -51,15 +51,7 @@ impl GuardClient {
 
     /// An error of a request to `url`, with what caused it last, which says most.
     pub(crate) fn causes(&self, url: &ServerUrl, error: reqwest::Error) -> String {
-        let error = error.without_url();
-        if let Some(why) = self.tls.explain(&error, url.host()) {
-            return why;
-        }
-        let mut last: &dyn std::error::Error = &error;
-        while let Some(cause) = last.source() {
-            last = cause;
-        }
-        last.to_string()
+        reason(&self.tls, &error.without_url(), url.host())
     }
 }
 

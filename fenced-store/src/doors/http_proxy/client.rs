@@ -263,7 +263,7 @@ impl Client {
         let connected = self.connector.clone().oneshot(self.origin.clone()).await;
         let stream = connected.map_err(|error| {
             let error = error.as_ref();
-            Lost::NotSent(self.https.explain(error, host).unwrap_or_else(|| chain(error)))
+            Lost::NotSent(self.https.tls.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
         let is_http2 = match &stream {
             MaybeHttpsStream::Http(_) => self.http == UpstreamHttp::H2,
