@@ -5,24 +5,24 @@
 //! are counted, and the next report states their number.
 
 mod batch;
-mod send;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use fence_protocol::wire::event::{ReportedRefusal, TEXT_BYTES_MAX, cut};
 use fence_protocol::{Code, LockName};
 use http::HeaderValue;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
 use service_kit::health::Status;
+use service_kit::tls::ServerUrl;
 use service_kit::{Kit, trace};
 use tokio::sync::mpsc;
 
 use self::batch::Batches;
-use self::send::send;
-use crate::lock_servers::{Caller, Failed, LockServers};
+use crate::lock_servers::{Caller, Failed, LockServers, TIMEOUT, judge};
 use crate::refusals::Refused;
 
 /// Maximum number of refusals to be reported; more are counted and dropped.
@@ -208,7 +208,10 @@ impl Worker {
         };
         let report = self.batches.next(dropped, self.kit.clock.monotonic_ms());
         let taken = report.refusals.len();
-        let result = send(&mut self.servers, &report, self.batches.trace()).await;
+        let body = Bytes::from(serde_json::to_vec(&report).unwrap_or_default());
+        let judge = |url: &ServerUrl, status, body: &[u8]| judge(url, status, body).map(drop);
+        let trace = self.batches.trace();
+        let result = self.servers.post("/v1/refusals", body, trace, TIMEOUT, judge).await;
         let count = taken as u64;
         match result {
             Ok(()) => {
