@@ -131,7 +131,11 @@ impl Service {
         lock: &LockName,
         result: Result<T, StoreError>,
     ) -> Result<T, Reject> {
-        let result = result.map_err(|refusal| error::reject(lock, refusal));
+        self.counted(operation, result.map_err(|refusal| error::reject(lock, refusal)))
+    }
+
+    /// Counts the operation by its outcome.
+    fn counted<T>(&self, operation: Operation, result: Result<T, Reject>) -> Result<T, Reject> {
         self.counters.count(operation, result.as_ref().err().map(Reject::code));
         result
     }

@@ -60,8 +60,7 @@ pub(super) async fn acquire(
         undelivered.is_delivered();
     }
     let result = result.map_err(|refused| refused.reject(|error| error::reject(&lock, error)));
-    service.counters.count(Operation::Acquire, result.as_ref().err().map(Reject::code));
-    let grant = result?;
+    let grant = service.counted(Operation::Acquire, result)?;
     if wait_ms > 0 {
         service.counters.waited(grant.waited_ms);
     }
@@ -180,10 +179,7 @@ fn check(
     let metadata = metadata::bounded(request.metadata.as_ref())?;
     let takeover = takeover(&request)?;
     let lock_delay_ms = service.lock_delay_ms(&lock);
-    let owner = match request.owner {
-        Some(owner) => owner,
-        None => anonymous()?,
-    };
+    let owner = request.owner.map_or_else(anonymous, Ok)?;
     Ok(Acquire {
         lock,
         lease_id: request.lease_id.unwrap_or_else(service_kit::ids::lease_id),

@@ -69,8 +69,7 @@ pub(super) async fn acquire_all(
         undelivered.is_delivered();
     }
     let result = result.map_err(|refused| refused.reject(|refusal| reject(&locks, refusal)));
-    service.counters.count(Operation::AcquireAll, result.as_ref().err().map(Reject::code));
-    let grants = result?;
+    let grants = service.counted(Operation::AcquireAll, result)?;
     if let Some(grant) = grants.first().filter(|_| wait_ms > 0) {
         service.counters.waited(grant.waited_ms);
     }
@@ -130,10 +129,7 @@ fn check(
         modes.push(acquire::mode(*mode, *size).map_err(|text| of_lock(lock, text))?);
         acquire::check_min_token(service, *min_token).map_err(|text| of_lock(lock, text))?;
     }
-    let owner = match request.owner {
-        Some(owner) => owner,
-        None => acquire::anonymous()?,
-    };
+    let owner = request.owner.map_or_else(acquire::anonymous, Ok)?;
     let parts = request.locks.into_iter().zip(modes).map(|(wish, mode)| Acquire {
         lock_delay_ms: service.lock_delay_ms(&wish.lock),
         lock: wish.lock,

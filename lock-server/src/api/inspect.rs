@@ -13,7 +13,7 @@ use service_kit::problem::{ApiPath, ApiQuery, Reject};
 use super::{Service, error};
 use crate::store::ListQuery;
 
-/// Largest number of locks on a page.
+/// Largest number of locks, or of sessions, on a page.
 const PAGE_MAX: usize = 1_000;
 
 /// The query of one lock.
@@ -54,16 +54,21 @@ pub(super) async fn list(
     State(service): State<Arc<Service>>,
     ApiQuery(page): ApiQuery<Page>,
 ) -> Result<Json<LockPage>, Reject> {
-    if page.limit == 0 || page.limit > PAGE_MAX {
-        let limit = page.limit;
-        return Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}")));
-    }
+    check_limit(page.limit)?;
     check_prefix(&page.prefix)?;
     let query = ListQuery { prefix: page.prefix, after: page.after, limit: page.limit };
     service.store.list(query).await.map(Json).map_err(|refusal| {
         let detail = refusal.to_string();
         Reject::new(fence_protocol::Code::StoreUnavailable, detail).retry_after(1)
     })
+}
+
+/// Refuses a page of no entries, or of too many.
+pub(super) fn check_limit(limit: usize) -> Result<(), Reject> {
+    match limit {
+        1..=PAGE_MAX => Ok(()),
+        _ => Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}"))),
+    }
 }
 
 /// Checks that a lock name can begin with `prefix`.

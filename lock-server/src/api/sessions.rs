@@ -17,12 +17,9 @@ use fence_protocol::{Code, SessionId};
 use serde::Deserialize;
 use service_kit::problem::{ApiJson, ApiPath, ApiQuery, Reject};
 
-use super::{Service, error, metadata};
+use super::{Service, error, inspect, metadata};
 use crate::counters::Operation;
 use crate::store::{NewSession, NoSession, SessionRefusal, StoreError};
-
-/// Largest number of sessions on a page.
-const PAGE_MAX: usize = 1_000;
 
 /// Begins a session. A retry with the same `session_id` is idempotent.
 pub(super) async fn create(
@@ -169,10 +166,7 @@ pub(super) async fn list(
     State(service): State<Arc<Service>>,
     ApiQuery(page): ApiQuery<Page>,
 ) -> Result<Json<SessionPage>, Reject> {
-    if page.limit == 0 || page.limit > PAGE_MAX {
-        let limit = page.limit;
-        return Err(error::invalid(format!("limit {limit} is out of range: 1 to {PAGE_MAX}")));
-    }
+    inspect::check_limit(page.limit)?;
     service.store.list_sessions(page.after, page.limit).await.map(Json).map_err(reject)
 }
 
@@ -181,9 +175,7 @@ fn finish<T>(
     operation: Operation,
     result: Result<T, StoreError>,
 ) -> Result<Json<T>, Reject> {
-    let result = result.map_err(reject);
-    service.counters.count(operation, result.as_ref().err().map(Reject::code));
-    result.map(Json)
+    service.counted(operation, result.map_err(reject)).map(Json)
 }
 
 /// The problem for a store's refusal.
