@@ -127,20 +127,11 @@ impl LockStore for Observed {
     }
 }
 
-fn of_session(kind: EventKind, session: SessionId) -> Event {
-    let mut event = Event::new(kind);
-    event.session_id = Some(session);
-    event
-}
-
+/// A store that has to be observed has no sessions, so they have no events.
 #[async_trait]
 impl SessionStore for Observed {
     async fn create_session(&self, new: NewSession) -> Result<SessionReply, StoreError> {
-        let reply = self.store.create_session(new).await?;
-        let mut event = of_session(EventKind::SessionBegun, reply.session_id);
-        (event.owner, event.ttl_ms) = (Some(reply.owner.clone()), Some(reply.ttl_ms));
-        self.events.publish(event);
-        Ok(reply)
+        self.store.create_session(new).await
     }
 
     async fn heartbeat(&self, session: SessionId) -> Result<SessionReply, StoreError> {
@@ -148,9 +139,7 @@ impl SessionStore for Observed {
     }
 
     async fn end_session(&self, session: SessionId) -> Result<SessionEndedReply, StoreError> {
-        let reply = self.store.end_session(session).await?;
-        self.events.publish(of_session(EventKind::SessionClosed, session));
-        Ok(reply)
+        self.store.end_session(session).await
     }
 
     async fn block_session(
@@ -158,12 +147,7 @@ impl SessionStore for Observed {
         session: SessionId,
         reason: Owner,
     ) -> Result<SessionReply, StoreError> {
-        let reply = self.store.block_session(session, reason).await?;
-        let mut event = of_session(EventKind::SessionBlocked, session);
-        event.owner = Some(reply.owner.clone());
-        let why = reply.blocked.as_ref().map(ToString::to_string).unwrap_or_default();
-        self.events.publish(event.text(why));
-        Ok(reply)
+        self.store.block_session(session, reason).await
     }
 
     async fn show_session(&self, session: SessionId) -> Result<SessionReply, StoreError> {
