@@ -9,7 +9,6 @@ mod report;
 mod store;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 
 use access_control::AccessFlags;
 use clap::{Parser, Subcommand};
@@ -17,8 +16,8 @@ use fence_protocol::Namespace;
 use fence_protocol::wire::fence::Mode;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
-use service_kit::flags::{HostFlags, KeyFlags, LogFlags, TlsFlags, TraceFlags};
-use service_kit::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
+use service_kit::flags::{KeyFlags, ServiceFlags};
+use service_kit::listener::{Exposure, ListenAddr, Safeguards};
 
 pub use self::election::ElectionFlags;
 pub use self::postgres::{DatabaseFlags, InstallFlags, PackAction};
@@ -98,24 +97,9 @@ pub struct Config {
     /// for those of at most 64 KiB.
     #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
     pub max_body_bytes_in_all: usize,
-    /// Limits of the listeners.
+    /// Listeners, names, log and spans.
     #[command(flatten)]
-    pub listener: ListenOptions,
-    /// TLS of the listeners.
-    #[command(flatten)]
-    pub tls: TlsFlags,
-    /// Host names of the guard.
-    #[command(flatten)]
-    pub hosts: HostFlags,
-    /// Log settings.
-    #[command(flatten)]
-    pub log: LogFlags,
-    /// Destination of spans.
-    #[command(flatten)]
-    pub traces: TraceFlags,
-    /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE", global = true)]
-    pub config: Option<PathBuf>,
+    pub service: ServiceFlags,
 }
 
 const EXAMPLES: &str = "\
@@ -162,7 +146,7 @@ impl Config {
         let is_proxy = self.proxy.is_given();
         let exposure = keep(self.exposure(), &mut problems);
         let store = self.store.store.as_ref();
-        let listener = self.listener;
+        let listener = self.service.listener;
         let redis_port = self.redis.settings(store, exposure.clone(), listener, self.keys.unsigned);
         let redis_port = keep(redis_port, &mut problems);
         let floor = self.store.floor;
@@ -198,8 +182,8 @@ impl Config {
                 max_object_bytes: self.max_object_bytes,
                 max_body_bytes_in_all: self.max_body_bytes_in_all,
                 listener,
-                host_names: self.hosts.names(),
-                collector: self.traces.otlp_endpoint,
+                host_names: self.service.host_names(),
+                collector: self.service.otlp_endpoint,
                 redis_port,
                 postgres_port: postgres_port.map(|port| port.with_lock_servers(report.clone())),
                 access,
@@ -261,7 +245,7 @@ impl Config {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,
         };
-        self.tls.exposure(&addresses, safeguards)
+        self.service.tls.exposure(&addresses, safeguards)
     }
 }
 

@@ -60,10 +60,10 @@ fn read_settings(
         return Err(postgres_pack::run(&config, action));
     }
     if let Some(Command::Health) = config.command {
-        return Err(health_check::run(config.listen, config.tls.tls_cert.as_deref()));
+        return Err(health_check::run(config.listen, config.service.tls.tls_cert.as_deref()));
     }
-    let format = config.log.log_format;
-    let filter = config.log.log_filter.clone();
+    let format = config.service.log_format;
+    let filter = config.service.log_filter.clone();
     let settings = config.settings().map_err(|error| {
         eprintln!("fenced-store: {error}\nSee fenced-store --help.");
         ExitCode::from(USAGE_EXIT_CODE)

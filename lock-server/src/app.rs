@@ -54,10 +54,11 @@ pub struct Bound {
 /// # Errors
 /// [`StartError`].
 pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError> {
-    let connections = process::raise_open_files(settings.flags.listener.max_connections);
-    settings.flags.listener.max_connections = connections;
+    let service = &mut settings.flags.service;
+    let connections = process::raise_open_files(service.listener.max_connections);
+    service.listener.max_connections = connections;
     settings.store_options.limits.waiting = Limits::waiting_of(connections);
-    if let Some(collector) = &settings.flags.traces.otlp_endpoint {
+    if let Some(collector) = &settings.flags.service.otlp_endpoint {
         otlp::export(collector, kit);
     }
     let threads = HttpThreads::start(settings.http_threads, &kit.tasks).await.map_err(|error| {
@@ -71,7 +72,7 @@ pub async fn build(mut settings: Settings, kit: &Kit) -> Result<App, StartError>
     let listen = settings.flags.listen;
     let exposure = settings.exposure.clone();
     exposure.start(kit);
-    let options = settings.flags.listener;
+    let options = settings.flags.service.listener;
     let router = router(store, settings, kit).await?;
     Ok(App { router, listen, exposure, options, threads, kit: kit.clone() })
 }
@@ -119,7 +120,7 @@ pub async fn router(
     let routes = if flags.no_ui { routes } else { routes.merge(ui::router()) };
     let routes = access_control::protect(routes, gate, api::need);
     let options = HttpOptions { folds: FOLDS, pages: &ui::PAGES, ..HttpOptions::default() };
-    Ok(http::finish_with(routes, &found, kit, options, &flags.hosts.names()))
+    Ok(http::finish_with(routes, &found, kit, options, &flags.service.host_names()))
 }
 
 impl App {

@@ -14,10 +14,8 @@ use fence_protocol::{Keyring, Namespace, Ttl, duration};
 use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
-use service_kit::flags::{
-    HostFlags, KeyFlags, LogFlags, PeerFlags, StoreLoginFlags, TlsFlags, TraceFlags,
-};
-use service_kit::listener::{Exposure, HttpThreads, ListenAddr, ListenOptions, Safeguards};
+use service_kit::flags::{KeyFlags, PeerFlags, ServiceFlags, StoreLoginFlags};
+use service_kit::listener::{Exposure, HttpThreads, ListenAddr, Safeguards};
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
@@ -153,24 +151,9 @@ pub struct Config {
     /// cores (with `--store memory:` for each), at most 8.
     #[arg(long, value_name = "N", value_parser = http_threads)]
     pub http_threads: Option<NonZeroUsize>,
-    /// Limits of the listener.
+    /// Listeners, names, log and spans.
     #[command(flatten)]
-    pub listener: ListenOptions,
-    /// TLS of the listener.
-    #[command(flatten)]
-    pub tls: TlsFlags,
-    /// Names.
-    #[command(flatten)]
-    pub hosts: HostFlags,
-    /// Flags of the log's form.
-    #[command(flatten)]
-    pub log: LogFlags,
-    /// Destination of spans.
-    #[command(flatten)]
-    pub traces: TraceFlags,
-    /// TOML file with any of these settings.
-    #[arg(long, value_name = "FILE", global = true)]
-    pub config: Option<PathBuf>,
+    pub service: ServiceFlags,
 }
 
 /// Subcommand in place of serving.
@@ -306,7 +289,7 @@ impl Config {
             access_file: self.access.access_file.is_some(),
             signed_tokens: !self.keys.unsigned,
         };
-        self.tls.exposure(&[listen], safeguards)
+        self.service.tls.exposure(&[listen], safeguards)
     }
 
     /// The store, with who this server is there; reads the files.
@@ -387,7 +370,7 @@ impl Config {
                 waiters_per_lock: self.max_waiters_per_lock,
                 shared_per_lock: self.max_shared_per_lock,
                 waiters: self.max_waiters,
-                waiting: Limits::waiting_of(self.listener.max_connections),
+                waiting: Limits::waiting_of(self.service.listener.max_connections),
                 locks: self.max_locks,
                 sessions: self.max_sessions,
                 session_leases: self.max_session_leases,

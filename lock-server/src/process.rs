@@ -30,9 +30,9 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
         return check(config, action, &args);
     }
     if let Some(Command::Health) = config.command {
-        return health_check::run(config.listen, config.tls.tls_cert.as_deref());
+        return health_check::run(config.listen, config.service.tls.tls_cert.as_deref());
     }
-    if let Err(error) = telemetry::init(config.log.log_format, &config.log.log_filter) {
+    if let Err(error) = telemetry::init(config.service.log_format, &config.service.log_filter) {
         return usage(&error.to_string());
     }
     process::warn_of_unknown_variables::<Config>(PREFIX);

@@ -8,7 +8,7 @@ use clap::Args;
 use fence_protocol::Keyring;
 
 use crate::http::{HostName, HostNames};
-use crate::listener::{Exposure, ListenAddr, Safeguards};
+use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
 use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
@@ -16,41 +16,40 @@ use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNa
 
 pub use peers::PeerFlags;
 
-/// The names that a server is reached by.
-#[derive(Clone, Debug, Default, Args)]
-pub struct HostFlags {
+/// The last flags of both services: listeners, names, log and spans.
+#[derive(Clone, Debug, Args)]
+pub struct ServiceFlags {
+    /// Limits of the listeners.
+    #[command(flatten)]
+    pub listener: ListenOptions,
+    /// TLS of the listeners.
+    #[command(flatten)]
+    pub tls: TlsFlags,
     /// Name in URLs of clients and front proxies, without a port; repeatable. Addresses and
     /// localhost need none. Requests for other hosts are refused, because a web page could have
     /// sent them.
     #[arg(long, value_name = "NAME")]
     pub host_name: Vec<HostName>,
-}
-
-impl HostFlags {
-    /// The names as the router takes them.
-    pub fn names(&self) -> HostNames {
-        self.host_name.iter().cloned().collect()
-    }
-}
-
-/// Flags for the log.
-#[derive(Clone, Debug, Args)]
-pub struct LogFlags {
     /// Format of log lines: text or json.
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t = LogFormat::Text)]
     pub log_format: LogFormat,
     /// Filter of log lines, as in "info,lock_server=debug".
     #[arg(long, value_name = "FILTER", default_value = "info")]
     pub log_filter: String,
-}
-
-/// Destination of spans.
-#[derive(Clone, Debug, Default, Args)]
-pub struct TraceFlags {
     /// Collector of spans, http://HOST:PORT. The requests of sampled traces are sent to it as
     /// OTLP/HTTP (JSON).
     #[arg(long, value_name = "URL")]
     pub otlp_endpoint: Option<CollectorUrl>,
+    /// TOML file with any of these settings.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
+}
+
+impl ServiceFlags {
+    /// The names of the server as the router takes them.
+    pub fn host_names(&self) -> HostNames {
+        self.host_name.iter().cloned().collect()
+    }
 }
 
 /// The keys that tokens are signed and verified with.
