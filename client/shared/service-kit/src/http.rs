@@ -106,6 +106,12 @@ where
     get(move || async move { ([(header::CONTENT_TYPE, "application/json")], document) })
 }
 
+/// `true` if the path is one of the pages, or below one.
+fn is_page(path: &str, pages: &[&str]) -> bool {
+    let is_below = |rest: &str| rest.is_empty() || rest.starts_with('/');
+    pages.iter().any(|page| path.strip_prefix(page).is_some_and(is_below))
+}
+
 async fn not_found(method: Method, uri: Uri) -> Reject {
     let detail = format!("there is nothing at {} {}", shown(method.as_str()), shown(uri.path()));
     Reject::new(Code::NotFound, detail)

@@ -14,6 +14,7 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Version, header};
 use fence_protocol::{Code, Invalid};
 
+use super::is_page;
 use crate::problem::{Reject, shown};
 use crate::tls::ClientNames;
 
@@ -132,14 +133,10 @@ fn host(request: &Request) -> Result<Option<&str>, Reject> {
 /// True if the browser opens one of `pages` in a window, where the page that has the link neither
 /// sees nor frames it.
 fn is_opened(request: &Request, pages: &[&str]) -> bool {
-    let path = request.uri().path();
-    let is_page = |page: &&str| {
-        path.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
     let has =
         |name: HeaderName, value: &str| request.headers().get(name).is_some_and(|own| own == value);
     request.method() == Method::GET
-        && pages.iter().any(is_page)
+        && is_page(request.uri().path(), pages)
         && has(SEC_FETCH_MODE, "navigate")
         && has(SEC_FETCH_DEST, "document")
 }

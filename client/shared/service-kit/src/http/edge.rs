@@ -19,7 +19,7 @@ use fence_protocol::Code;
 use http_body_util::Limited;
 use tower::{Layer, Service};
 
-use super::{HostNames, HttpOptions};
+use super::{HostNames, HttpOptions, is_page};
 use crate::metrics::{Metrics, RouteCell, method_index, method_label};
 use crate::problem::{Reject, Rendered, too_large};
 use crate::request::{BodyLimits, Id, RequestContext, X_REQUEST_ID};
@@ -130,10 +130,7 @@ where
 /// True if requests on this route need no access: those of health checks, of pages, and of paths
 /// that do not exist.
 fn is_public(route: &str, pages: &[&str]) -> bool {
-    let is_below = |page: &&str| {
-        route.strip_prefix(page).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    matches!(route, NO_ROUTE | "/livez" | "/readyz") || pages.iter().any(is_below)
+    matches!(route, NO_ROUTE | "/livez" | "/readyz") || is_page(route, pages)
 }
 
 /// Answers a request whose body stays unread: the connection cannot carry another request, and the
