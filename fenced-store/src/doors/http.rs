@@ -1,4 +1,4 @@
-//! Bodies of requests and replies, for the doors that speak HTTP.
+//! Bodies, and headers of the guard, for the doors that speak HTTP.
 
 pub(crate) mod body_budget;
 pub(crate) mod download;

@@ -1,8 +1,12 @@
-//! Headers that the doors for HTTP read alike.
+//! Headers that the doors for HTTP read and write alike.
 
-use fence_protocol::{Invalid, Owner};
-use http::{HeaderMap, HeaderName};
+use axum::response::{IntoResponse, Response};
+use fence_protocol::wire::fence::Guarantee;
+use fence_protocol::{FENCING_GUARANTEE, FENCING_MARK, Invalid, Owner, Token};
+use http::header::CONNECTION;
+use http::{HeaderMap, HeaderName, HeaderValue};
 
+use super::unread::Unread;
 use crate::etag::Condition;
 
 /// Header with the caller's name, for the list of refusals; optional.
@@ -26,7 +30,27 @@ pub(crate) fn condition(headers: &HeaderMap) -> Result<Condition, Invalid> {
 /// Parses a header that may be given in several lines, as one list.
 fn list(headers: &HeaderMap, name: &HeaderName) -> Result<Option<String>, Invalid> {
     let lines: Result<Vec<&str>, _> =
-        headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();
+        headers.get_all(name).iter().map(HeaderValue::to_str).collect();
     let lines = lines.map_err(|_| Invalid::new("condition", name.as_str(), "is not ASCII text"))?;
     Ok((!lines.is_empty()).then(|| lines.join(", ")))
+}
+
+/// Adds `Fencing-Mark` if the operation was fenced.
+pub(crate) fn fenced(mark: Option<Token>, response: impl IntoResponse) -> Response {
+    let mut response = response.into_response();
+    if let Some(mark) = mark {
+        response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
+    }
+    response
+}
+
+/// Adds `Fencing-Guarantee`, and closes the connection if the request's body was not read to its
+/// end: another request could not follow it.
+pub(crate) fn complete(mut response: Response, guarantee: Guarantee, body: &Unread) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(FENCING_GUARANTEE, HeaderValue::from_static(guarantee.as_str()));
+    if body.is_left() {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }

@@ -14,30 +14,41 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
 /// Set while the body of one request is not read to its end. Cheap to clone.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Unread(Option<Arc<AtomicBool>>);
 
 impl Unread {
-    /// Watches the request's body, if it has one.
+    /// Tracks `body`, whose reader reports its end by [`read`](Self::read).
+    pub(crate) fn new(body: &Body) -> Self {
+        Self((!body.is_end_stream()).then(|| Arc::new(AtomicBool::new(true))))
+    }
+
+    /// Tracks the request's body, which reports its own end, if it has one.
     pub(crate) fn watch(request: Request) -> (Request, Self) {
-        if request.body().is_end_stream() {
-            return (request, Self(None));
+        let unread = Self::new(request.body());
+        if unread.0.is_none() {
+            return (request, unread);
         }
-        let is_read = Arc::new(AtomicBool::new(false));
-        let watched = Arc::clone(&is_read);
-        let request = request.map(|body| Body::new(Watched { body, is_read: watched }));
-        (request, Self(Some(is_read)))
+        let watched = unread.clone();
+        (request.map(|body| Body::new(Watched { body, unread: watched })), unread)
+    }
+
+    /// The body was read to its end.
+    pub(crate) fn read(&self) {
+        if let Some(is_left) = &self.0 {
+            is_left.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Returns `true` if part of the body is unread.
     pub(crate) fn is_left(&self) -> bool {
-        self.0.as_ref().is_some_and(|is_read| !is_read.load(Ordering::Relaxed))
+        self.0.as_ref().is_some_and(|is_left| is_left.load(Ordering::Relaxed))
     }
 }
 
 struct Watched {
     body: Body,
-    is_read: Arc<AtomicBool>,
+    unread: Unread,
 }
 
 impl HttpBody for Watched {
@@ -50,7 +61,7 @@ impl HttpBody for Watched {
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         if matches!(frame, Poll::Ready(None)) || self.body.is_end_stream() {
-            self.is_read.store(true, Ordering::Relaxed);
+            self.unread.read();
         }
         frame
     }

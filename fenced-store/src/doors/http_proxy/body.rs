@@ -1,40 +1,16 @@
 //! Bodies that are streamed, in both directions.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Body as _, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use tokio::time::Sleep;
 
 use super::client::{Client, ReplyBody};
-
-/// Tracker of a request's unread body. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(super) struct Unread(Option<Arc<AtomicBool>>);
-
-impl Unread {
-    /// Tracks `body`.
-    pub(super) fn new(body: &Body) -> Self {
-        Self((!body.is_end_stream()).then(|| Arc::new(AtomicBool::new(true))))
-    }
-
-    /// The body was read to its end.
-    pub(super) fn read(&self) {
-        if let Some(is_left) = &self.0 {
-            is_left.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Returns `true` if part of the body is unread.
-    pub(super) fn is_left(&self) -> bool {
-        self.0.as_ref().is_some_and(|is_left| is_left.load(Ordering::Relaxed))
-    }
-}
+use crate::doors::http::unread::Unread;
 
 /// Body of a request whose first part was received before its lane was entered. Trailers are
 /// dropped.

@@ -13,7 +13,7 @@ use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
 use tokio::sync::oneshot;
 
-use super::body::{StreamedRequest, Unread};
+use super::body::StreamedRequest;
 use super::client::{Client, UpstreamBody};
 use super::conditions::Conditions;
 use super::conditions::attempt::{
@@ -30,6 +30,7 @@ use super::upstream::Upstream;
 use crate::counters::Counters;
 use crate::doors::http::body_budget::BodyBudget;
 use crate::doors::http::headers::condition;
+use crate::doors::http::unread::Unread;
 use crate::etag::Condition;
 use crate::stores::contract::{FenceOutcome, StoreError};
 

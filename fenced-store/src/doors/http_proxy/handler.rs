@@ -6,17 +6,17 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use fence_protocol::wire::fence::{Guarantee, Mode};
-use fence_protocol::{Code, FENCING_GUARANTEE, FENCING_MARK, Token};
-use http::header::{CONNECTION, CONTENT_LENGTH};
+use fence_protocol::{Code, Token};
+use http::header::CONTENT_LENGTH;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, Method, Uri};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
 use service_kit::problem::Reject;
 use service_kit::trace;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::{StreamedRequest, Unread};
+use super::body::StreamedRequest;
 use super::conditional::{Conditional, client_condition};
 use super::conditions::probe::PROBED_BYTES;
 use super::conditions::{Conditions, has_vendor_condition, is_signed};
@@ -32,7 +32,8 @@ use super::ticket::Ticket;
 use super::upstream::Upstream;
 use super::{headers, second_name};
 use crate::doors::http::handler_state::HandlerState;
-use crate::doors::http::headers::owner;
+use crate::doors::http::headers::{complete, fenced, owner};
+use crate::doors::http::unread::Unread;
 use crate::doors::http::upload::Upload;
 use crate::etag::Condition;
 use crate::guard::{Failure, Guard, RequestSummary};
@@ -48,7 +49,7 @@ pub struct Proxy {
     sender: Sender,
     /// Permits of operations. One continues without its client, whose connection counts no more.
     places: Arc<Semaphore>,
-    guarantee: HeaderValue,
+    guarantee: Guarantee,
 }
 
 impl Proxy {
@@ -64,7 +65,7 @@ impl Proxy {
         let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget().clone() };
         let forwarder = Forwarder::new(upstream, reply_limits);
         let sender = Sender::new(forwarder, &shared.guard().counters);
-        let guarantee = HeaderValue::from_static(shared.guard().guarantee().as_str());
+        let guarantee = shared.guard().guarantee();
         let places = Arc::new(Semaphore::new(operations_max.clamp(1, Semaphore::MAX_PERMITS)));
         Self { shared, lanes, sender, places, guarantee }
     }
@@ -99,22 +100,16 @@ impl Proxy {
 /// received whole, because it may turn out to be too large.
 const WHOLE_BYTES: usize = 1 << 20;
 
-/// Forwards a request, and adds `Fencing-Guarantee` to every reply, refusals too. Closes the
-/// connection if the request's body was not read to its end: another request could not follow it.
+/// Forwards a request, and completes every reply, refusals too.
 pub(super) async fn reply(proxy: Arc<Proxy>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let unread = Unread::new(&body);
-    let (mut response, is_atomic) = match forward(&proxy, head, body, &unread).await {
+    let (response, is_atomic) = match forward(&proxy, head, body, &unread).await {
         Ok(passed) => passed,
         Err(failure) => (failure.into_response(), false),
     };
-    let atomic = HeaderValue::from_static(Guarantee::Atomic.as_str());
-    let guarantee = if is_atomic { atomic } else { proxy.guarantee.clone() };
-    response.headers_mut().insert(FENCING_GUARANTEE, guarantee);
-    if unread.is_left() {
-        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    }
-    response
+    let guarantee = if is_atomic { Guarantee::Atomic } else { proxy.guarantee };
+    complete(response, guarantee, &unread)
 }
 
 /// Checks, receives and forwards a request. A client that disconnects can take a request out of
@@ -246,7 +241,7 @@ impl Proxy {
         if let Some(ticket) = ticket {
             settle(ticket, &forwarded);
         }
-        render(forwarded, summary.fence.as_ref().map(token))
+        fenced(summary.fence.as_ref().map(token), forwarded.response)
     }
 
     /// Sends a write under the version of its resource; without a condition, in a turn of its own,
@@ -296,7 +291,7 @@ impl Proxy {
             }
         };
         settle(ticket, &forwarded);
-        Ok((render(forwarded, summary.fence.as_ref().map(token)), is_atomic))
+        Ok((fenced(summary.fence.as_ref().map(token), forwarded.response), is_atomic))
     }
 
     /// Tries a conditional write once; the ticket knows if it lost its condition.
@@ -338,7 +333,7 @@ impl Proxy {
         if forwarded.is_unknown {
             self.guard().counters.unknown_outcomes.inc();
         }
-        render(forwarded, mark)
+        fenced(mark, forwarded.response)
     }
 
     fn refuse(
@@ -367,12 +362,4 @@ fn token(fence: &Fence) -> Token {
 
 fn no_fence() -> Reject {
     Reject::new(Code::Internal, "a conditional write has no fence")
-}
-
-fn render(forwarded: Forwarded, mark: Option<Token>) -> Response {
-    let mut response = forwarded.response;
-    if let Some(mark) = mark {
-        response.headers_mut().insert(FENCING_MARK, HeaderValue::from(mark.get()));
-    }
-    response
 }

@@ -7,7 +7,7 @@ use http::header::{CONTENT_TYPE, ETAG, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode, Uri};
 use service_kit::problem::Reject;
 
-use super::{reply, request};
+use super::request;
 use crate::doors::http::handler_state::HandlerState;
 use crate::doors::http::{download, headers};
 use crate::etag::Condition;
@@ -33,15 +33,15 @@ pub(super) async fn get(
         let detail = format!("there is no object {key}");
         let hint = "Write it with PUT, or check the key.";
         let response = Reject::new(Code::NotFound, detail).hint(hint);
-        return Ok(reply::fenced(applied.mark, response));
+        return Ok(headers::fenced(applied.mark, response));
     };
     let tag = [(ETAG, object.etag.to_string())];
     if !condition.holds(Some(&object.etag)) {
-        return Ok(reply::fenced(applied.mark, (StatusCode::NOT_MODIFIED, tag)));
+        return Ok(headers::fenced(applied.mark, (StatusCode::NOT_MODIFIED, tag)));
     }
     let content_type = [(CONTENT_TYPE, object.content_type)];
     // A browser must not run stored content.
     let no_sniff = [("x-content-type-options", "nosniff")];
     let body = download::body(object.body, &shared.reply_budget).await?;
-    Ok(reply::fenced(applied.mark, (tag, content_type, no_sniff, body)))
+    Ok(headers::fenced(applied.mark, (tag, content_type, no_sniff, body)))
 }

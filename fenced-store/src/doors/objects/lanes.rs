@@ -3,14 +3,13 @@
 use access_control::Caller;
 use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
-use fence_protocol::wire::lane::{LaneLine, QuarantineRequest};
+use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineRequest};
 use fence_protocol::{Code, Invalid, LockName};
 use http::Uri;
 use service_kit::problem::{ApiJson, ApiQuery, Reject};
 
 use super::list::{self, Query};
-use super::{reply, request};
+use super::request;
 use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
 use crate::stores::contract::{QuarantineChange, StoreError};
@@ -22,10 +21,10 @@ const EXTEND_MS_MAX: u64 = 86_400_000;
 pub(super) async fn lanes(
     State(shared): State<HandlerState>,
     ApiQuery(query): ApiQuery<Query>,
-) -> Result<Response, Failure> {
+) -> Result<Json<LanePage>, Failure> {
     let query = list::checked(query)?;
-    let page = shared.guard.fences.lanes(&query).map_err(unserved)?.ok_or_else(no_lanes)?;
-    Ok(reply::fenced(None, Json(page)))
+    let page = shared.guard.fences.lanes(&query).map_err(unserved)?;
+    Ok(Json(page.ok_or_else(no_lanes)?))
 }
 
 /// Resolves or extends the quarantine of a lane.

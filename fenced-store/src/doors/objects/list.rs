@@ -3,13 +3,11 @@
 use access_control::{Caller, Verb};
 use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
 use fence_protocol::wire::fence::{FenceLine, FencePage};
 use fence_protocol::{Code, Invalid, LockName};
 use serde::Deserialize;
 use service_kit::problem::{ApiQuery, Reject};
 
-use super::reply;
 use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
 use crate::stores::contract::FenceQuery;
@@ -32,7 +30,7 @@ pub(super) async fn list(
     State(shared): State<HandlerState>,
     caller: Caller,
     ApiQuery(query): ApiQuery<Query>,
-) -> Result<Response, Failure> {
+) -> Result<Json<FencePage>, Failure> {
     let guard = &shared.guard;
     let query = checked(query)?;
     let failed = |error| {
@@ -53,8 +51,7 @@ pub(super) async fn list(
         mark: mark.token,
         lease_id: mark.lease,
     });
-    let page = FencePage { fences: fences.collect(), next_after, highest_mark };
-    Ok(reply::fenced(None, Json(page)))
+    Ok(Json(FencePage { fences: fences.collect(), next_after, highest_mark }))
 }
 
 /// Checks the query of a page.

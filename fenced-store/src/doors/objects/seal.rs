@@ -8,7 +8,7 @@ use fence_protocol::wire::fence::SealReply;
 use http::{HeaderMap, Uri};
 use service_kit::problem::Reject;
 
-use super::{reply, request};
+use super::request;
 use crate::doors::http::handler_state::HandlerState;
 use crate::doors::http::headers;
 use crate::guard::{Failure, RequestSummary};
@@ -32,5 +32,5 @@ pub(super) async fn seal(
     let presented = fence.presented.token;
     // In observe mode the reply to a refused seal has the current mark.
     let mark = guard.seal(summary, fence).await?.mark.unwrap_or(presented);
-    Ok(reply::fenced(Some(mark), Json(SealReply { lock, mark })))
+    Ok(headers::fenced(Some(mark), Json(SealReply { lock, mark })))
 }

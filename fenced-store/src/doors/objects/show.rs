@@ -6,8 +6,9 @@ use axum::response::Response;
 use fence_protocol::wire::fence::FenceReply;
 use http::Uri;
 
-use super::{reply, request};
+use super::request;
 use crate::doors::http::handler_state::HandlerState;
+use crate::doors::http::headers::fenced;
 use crate::guard::{Failure, RequestSummary, failure};
 
 /// Shows a lock's mark and the refusals of this process. A lock without a token so far is shown
@@ -30,5 +31,5 @@ pub(super) async fn show(
         last_refusals: guard.refusals.recent(&lock, guard.kit.clock.monotonic_ms()),
         lock,
     };
-    Ok(reply::fenced(shown.mark, Json(shown)))
+    Ok(fenced(shown.mark, Json(shown)))
 }
