@@ -12,6 +12,7 @@ pub struct HandlerState {
     pub(crate) body_budget: BodyBudget,
     /// Memory for objects being sent.
     pub(crate) reply_budget: BodyBudget,
+    /// Maximum size of a body, in bytes.
     pub(crate) max_object_bytes: usize,
 }
 
@@ -22,20 +23,5 @@ impl HandlerState {
         let body_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
         let reply_budget = BodyBudget::new(max_body_bytes_in_all, max_object_bytes);
         Self { guard, body_budget, reply_budget, max_object_bytes }
-    }
-
-    /// Returns the guard.
-    pub fn guard(&self) -> &Arc<Guard> {
-        &self.guard
-    }
-
-    /// Returns the memory for bodies being sent.
-    pub(crate) fn reply_budget(&self) -> &BodyBudget {
-        &self.reply_budget
-    }
-
-    /// Returns the maximum size of a body, in bytes.
-    pub fn max_object_bytes(&self) -> usize {
-        self.max_object_bytes
     }
 }

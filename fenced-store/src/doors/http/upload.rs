@@ -1,7 +1,6 @@
 //! Body of a write, within the limit of one object and of all bodies together.
 
 use axum::body::Body;
-use axum::extract::{FromRequest, Request};
 use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_LENGTH;
@@ -51,16 +50,5 @@ impl Upload {
         }
         let rest = (pieces.len() > part_bytes).then_some(body);
         Ok((Self { body: pieces.finish(), _memory: memory }, rest))
-    }
-}
-
-impl FromRequest<HandlerState> for Upload {
-    type Rejection = Reject;
-
-    async fn from_request(request: Request, shared: &HandlerState) -> Result<Self, Reject> {
-        let (head, body) = request.into_parts();
-        let limit = shared.max_object_bytes;
-        let (upload, _) = Self::receive(&head.headers, body, shared, limit).await?;
-        Ok(upload)
     }
 }

@@ -61,17 +61,17 @@ impl Proxy {
         upstream: &Upstream,
         operations_max: usize,
     ) -> Self {
-        let bytes_max = shared.max_object_bytes();
-        let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget().clone() };
+        let bytes_max = shared.max_object_bytes;
+        let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget.clone() };
         let forwarder = Forwarder::new(upstream, reply_limits);
-        let sender = Sender::new(forwarder, &shared.guard().counters);
-        let guarantee = shared.guard().guarantee();
+        let sender = Sender::new(forwarder, &shared.guard.counters);
+        let guarantee = shared.guard.guarantee();
         let places = Arc::new(Semaphore::new(operations_max.clamp(1, Semaphore::MAX_PERMITS)));
         Self { shared, lanes, sender, places, guarantee }
     }
 
     pub(super) fn guard(&self) -> &Arc<Guard> {
-        self.shared.guard()
+        &self.shared.guard
     }
 
     /// Returns the conditions under which writes of protected paths are sent, if any.
@@ -126,7 +126,7 @@ async fn forward(
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
     let length = head.headers.get(CONTENT_LENGTH);
     let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let first_bytes = length.map_or(proxy.shared.max_object_bytes(), |_| WHOLE_BYTES);
+    let first_bytes = length.map_or(proxy.shared.max_object_bytes, |_| WHOLE_BYTES);
     let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, first_bytes).await?;
     let body = match (rest, length) {
         (Some(rest), Some(length)) => {

@@ -19,7 +19,7 @@ pub(super) async fn floor(
     caller: Caller,
     ApiJson(request): ApiJson<FloorRequest>,
 ) -> Result<Json<FloorReply>, Reject> {
-    let guard = shared.guard();
+    let guard = &shared.guard;
     let stated = match request.floor {
         Some(floor) => {
             check_credible(floor, request.force, guard.kit.clock.wall_ms())?;

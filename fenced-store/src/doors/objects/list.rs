@@ -4,9 +4,9 @@ use access_control::{Caller, Verb};
 use axum::Json;
 use axum::extract::State;
 use fence_protocol::wire::fence::{FenceLine, FencePage};
-use fence_protocol::{Code, Invalid, LockName};
+use fence_protocol::{Invalid, LockName};
 use serde::Deserialize;
-use service_kit::problem::{ApiQuery, Reject};
+use service_kit::problem::ApiQuery;
 
 use crate::doors::http::handler_state::HandlerState;
 use crate::guard::{Failure, RequestSummary, failure};
@@ -67,9 +67,4 @@ pub(super) fn checked(query: Query) -> Result<FenceQuery, Invalid> {
         return Err(Invalid::new("prefix", query.prefix, "is longer than 256 bytes"));
     }
     Ok(FenceQuery { prefix: query.prefix, after: query.after, limit })
-}
-
-/// Makes the reply to a path that names no lock.
-pub(super) fn no_lock() -> Failure {
-    Reject::new(Code::NotFound, "the path names no lock").into()
 }

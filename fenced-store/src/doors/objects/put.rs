@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequest as _, Request, State};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use bytes::Bytes;
 use fence_protocol::{Code, Invalid};
@@ -46,11 +46,12 @@ pub(super) async fn write(
     request: Request,
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
-    let headers = request.headers();
+    let (head, body) = request.into_parts();
+    let headers = &head.headers;
     let condition = headers::condition(headers)?;
     let content_type = content_type(headers)?;
     let name = request::name(headers)?;
-    let upload = Upload::from_request(request, shared).await?;
+    let (upload, _) = Upload::receive(headers, body, shared, shared.max_object_bytes).await?;
     let etag = tag(&upload.body).await?;
     let object = Object { etag: etag.clone(), content_type, body: upload.body.clone() };
     let operation = Operation::Put { key, object, condition };

@@ -3,8 +3,10 @@
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
+use fence_protocol::Code;
 use fence_protocol::wire::fence::FenceReply;
 use http::Uri;
+use service_kit::problem::Reject;
 
 use super::request;
 use crate::doors::http::handler_state::HandlerState;
@@ -18,7 +20,9 @@ pub(super) async fn show(
     uri: Uri,
 ) -> Result<Response, Failure> {
     let guard = &shared.guard;
-    let Some(lock) = request::lock(&uri, "")? else { return Err(super::list::no_lock()) };
+    let Some(lock) = request::lock(&uri, "")? else {
+        return Err(Reject::new(Code::NotFound, "the path names no lock").into());
+    };
     let mark = guard.fences.show(&lock).await.map_err(|error| {
         let text = format!("show fence {lock}");
         failure(&RequestSummary { fence: None, kind: "show", text, owner: None }, Err(error))
