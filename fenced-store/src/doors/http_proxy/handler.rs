@@ -38,7 +38,7 @@ use crate::doors::http::upload::Upload;
 use crate::etag::Condition;
 use crate::guard::{Failure, Guard, RequestSummary};
 use crate::rules::{Intent, Resource};
-use crate::stores::contract::Fences as _;
+use crate::stores::contract::{FenceOutcome, Fences as _, StoreError};
 use crate::verdict::Fence;
 
 /// State of the proxy's handler.
@@ -146,21 +146,16 @@ async fn forward(
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
     let place = proxy.place()?;
-    let ticket = match &summary.fence {
-        Some(fence) if proxy.guard().observer.mode() == Mode::Enforce => {
-            Some(proxy.enter(&term, &summary, fence, checked.resource(), in_lane).await?)
+    let tasks = proxy.guard().kit.tasks.clone();
+    let request = ProxiedRequest { proxy: Arc::clone(proxy), term, summary };
+    let ticket = match &request.summary.fence {
+        Some(fence) if request.mode() == Mode::Enforce => {
+            Some(request.enter(fence, checked.resource(), in_lane).await?)
         }
         _ => None,
     };
-    let tasks = proxy.guard().kit.tasks.clone();
-    let proxy = Arc::clone(proxy);
     let work = Box::pin(async move {
-        let passed = match ticket {
-            Some(ticket) if kind.is_conditional() => {
-                proxy.pass_conditionally(&term, &summary, checked, client, ticket).await
-            }
-            ticket => Ok((proxy.pass(&term, &summary, checked, kind, ticket).await, false)),
-        };
+        let passed = request.pass(checked, kind, client, ticket).await;
         drop((upload, place));
         passed
     });
@@ -206,140 +201,10 @@ impl Proxy {
         })
     }
 
-    /// Waits for the operation's turn in its lane.
-    async fn enter(
-        &self,
-        term: &ServedTerm,
-        summary: &RequestSummary,
-        fence: &Fence,
-        resource: Resource<'_>,
-        kind: Kind,
-    ) -> Result<Ticket, Failure> {
-        match term.lanes.enter(fence, kind).await {
-            Ok(Entry::Admitted(ticket)) => Ok(ticket),
-            Ok(Entry::Refused(outcome)) => {
-                let outcome = Ok(outcome);
-                self.guard().count_refusal(summary, resource, &outcome);
-                Err(self.refuse(summary, outcome))
-            }
-            Err(error) => Err(self.refuse(summary, Err(error))),
-        }
-    }
-
-    async fn pass(
-        &self,
-        term: &ServedTerm,
-        summary: &RequestSummary,
-        request: Checked,
-        kind: Kind,
-        ticket: Option<Ticket>,
-    ) -> Response {
-        if self.guard().observer.mode() == Mode::Observe {
-            return self.watch(term, summary, request, kind).await;
-        }
-        let forwarded = self.sender.send(term, request, kind).await;
-        if let Some(ticket) = ticket {
-            settle(ticket, &forwarded);
-        }
-        fenced(summary.fence.as_ref().map(token), forwarded.response)
-    }
-
-    /// Sends a write under the version of its resource; without a condition, in a turn of its own,
-    /// if the upstream gives no version. Returns the reply, and whether it is `atomic`.
-    async fn pass_conditionally(
-        &self,
-        term: &ServedTerm,
-        summary: &RequestSummary,
-        mut request: Checked,
-        client: Condition,
-        ticket: Ticket,
-    ) -> Result<(Response, bool), Failure> {
-        let Some(fence) = &summary.fence else { return Err(no_fence().into()) };
-        let is_repeatable = request.is_repeatable();
-        let kind = ticket.kind();
-        let was_quarantined = term.lanes.is_quarantined(&fence.lock);
-        let (mut result, mut ticket) =
-            self.try_conditionally(term, &mut request, &client, ticket).await;
-        if result.shows_a_state() {
-            // A lower write of unknown outcome may still change what this reply would show; only
-            // one that was applied stops it. So it waits as a read does.
-            ticket.ended();
-            let was_quarantined = was_quarantined || term.lanes.is_quarantined(&fence.lock);
-            let resource = request.resource();
-            ticket = self.enter(term, summary, fence, resource, Kind::Read).await?;
-            if was_quarantined && is_repeatable {
-                ticket.ended();
-                ticket = self.enter(term, summary, fence, request.resource(), kind).await?;
-                (result, ticket) =
-                    self.try_conditionally(term, &mut request, &client, ticket).await;
-            }
-        }
-        let (forwarded, is_atomic) = match result {
-            Conditional::Forwarded { forwarded, is_atomic, .. } => {
-                (forwarded, is_atomic && kind.is_conditional())
-            }
-            Conditional::NotApplied(outcome) => {
-                ticket.ended();
-                return Err(self.refuse(summary, outcome));
-            }
-            Conditional::Unconditional => {
-                ticket.ended();
-                let resource = request.resource();
-                let ticket = self.enter(term, summary, fence, resource, Kind::Write).await?;
-                let response = self.pass(term, summary, request, Kind::Write, Some(ticket)).await;
-                return Ok((response, false));
-            }
-        };
-        settle(ticket, &forwarded);
-        Ok((fenced(summary.fence.as_ref().map(token), forwarded.response), is_atomic))
-    }
-
-    /// Tries a conditional write once; the ticket knows if it lost its condition.
-    async fn try_conditionally(
-        &self,
-        term: &ServedTerm,
-        request: &mut Checked,
-        client: &Condition,
-        mut ticket: Ticket,
-    ) -> (Conditional, Ticket) {
-        let result = match self.conditions() {
-            Some(conditions) => {
-                self.sender.conditionally(term, conditions, request, client.clone()).await
-            }
-            None => Conditional::Unconditional,
-        };
-        if let Conditional::Forwarded { is_conditional: false, .. } = result {
-            ticket.lose_condition();
-        }
-        (result, ticket)
-    }
-
-    /// Records the token and forwards at once (observe mode).
-    async fn watch(
-        &self,
-        term: &ServedTerm,
-        summary: &RequestSummary,
-        request: Checked,
-        kind: Kind,
-    ) -> Response {
-        let mark = match &summary.fence {
-            None => None,
-            Some(fence) => {
-                let noted = self.lanes.record(fence.clone()).await;
-                self.guard().let_pass(summary, request.resource(), &noted)
-            }
-        };
-        let forwarded = self.sender.send(term, request, kind).await;
-        if forwarded.is_unknown {
-            self.guard().counters.unknown_outcomes.inc();
-        }
-        fenced(mark, forwarded.response)
-    }
-
     fn refuse(
         &self,
         summary: &RequestSummary,
-        outcome: Result<crate::stores::contract::FenceOutcome, crate::stores::contract::StoreError>,
+        outcome: Result<FenceOutcome, StoreError>,
     ) -> Failure {
         match self.guard().account(summary, outcome) {
             Err(failure) => failure,
@@ -348,16 +213,136 @@ impl Proxy {
     }
 }
 
-fn settle(ticket: Ticket, forwarded: &Forwarded) {
-    if forwarded.is_unknown {
-        ticket.unanswered();
-    } else {
-        ticket.ended();
-    }
+/// A request on its way through the proxy, in one term.
+struct ProxiedRequest {
+    proxy: Arc<Proxy>,
+    term: Arc<ServedTerm>,
+    summary: RequestSummary,
 }
 
-fn token(fence: &Fence) -> Token {
-    fence.presented.token
+impl ProxiedRequest {
+    fn mode(&self) -> Mode {
+        self.proxy.guard().observer.mode()
+    }
+
+    /// Waits for the operation's turn in its lane.
+    async fn enter(
+        &self,
+        fence: &Fence,
+        resource: Resource<'_>,
+        kind: Kind,
+    ) -> Result<Ticket, Failure> {
+        let outcome = match self.term.lanes.enter(fence, kind).await {
+            Ok(Entry::Admitted(ticket)) => return Ok(ticket),
+            Ok(Entry::Refused(outcome)) => {
+                let outcome = Ok(outcome);
+                self.proxy.guard().count_refusal(&self.summary, resource, &outcome);
+                outcome
+            }
+            Err(error) => Err(error),
+        };
+        Err(self.proxy.refuse(&self.summary, outcome))
+    }
+
+    /// Sends the request in its form, settles its outcome, and makes the reply. Returns the reply,
+    /// and whether it is `atomic`.
+    async fn pass(
+        &self,
+        request: Checked,
+        kind: Kind,
+        client: Condition,
+        ticket: Option<Ticket>,
+    ) -> Result<(Response, bool), Failure> {
+        let is_observed = self.mode() == Mode::Observe;
+        let mark = match &self.summary.fence {
+            Some(fence) if is_observed => self.record(fence, request.resource()).await,
+            fence => fence.as_ref().map(|fence| fence.presented.token),
+        };
+        let (forwarded, is_atomic, ticket) = match ticket {
+            Some(ticket) if kind.is_conditional() => {
+                self.send_conditionally(request, client, ticket).await?
+            }
+            ticket => (self.send(request, kind).await, false, ticket),
+        };
+        match ticket {
+            Some(ticket) if forwarded.is_unknown => ticket.unanswered(),
+            Some(ticket) => ticket.ended(),
+            None if is_observed && forwarded.is_unknown => {
+                self.proxy.guard().counters.unknown_outcomes.inc();
+            }
+            None => {}
+        }
+        Ok((fenced(mark, forwarded.response), is_atomic))
+    }
+
+    async fn send(&self, request: Checked, kind: Kind) -> Forwarded {
+        self.proxy.sender.send(&self.term, request, kind).await
+    }
+
+    /// Records the token, and returns the mark for the reply (observe mode).
+    async fn record(&self, fence: &Fence, resource: Resource<'_>) -> Option<Token> {
+        let noted = self.proxy.lanes.record(fence.clone()).await;
+        self.proxy.guard().let_pass(&self.summary, resource, &noted)
+    }
+
+    /// Sends a write under the version of its resource; without a condition, in a turn of its own,
+    /// if the upstream gives no version. Returns also whether the reply is `atomic`, and the ticket
+    /// to settle.
+    async fn send_conditionally(
+        &self,
+        mut request: Checked,
+        client: Condition,
+        mut ticket: Ticket,
+    ) -> Result<(Forwarded, bool, Option<Ticket>), Failure> {
+        let Some(fence) = &self.summary.fence else { return Err(no_fence().into()) };
+        let is_repeatable = request.is_repeatable();
+        let kind = ticket.kind();
+        let is_quarantined = || self.term.lanes.is_quarantined(&fence.lock);
+        let was_quarantined = is_quarantined();
+        let mut result = self.attempt(&mut request, &client, &mut ticket).await;
+        if result.shows_a_state() {
+            // A lower write of unknown outcome may still change what this reply would show; only
+            // one that was applied stops it. So it waits as a read does.
+            ticket.ended();
+            let was_quarantined = was_quarantined || is_quarantined();
+            ticket = self.enter(fence, request.resource(), Kind::Read).await?;
+            if was_quarantined && is_repeatable {
+                ticket.ended();
+                ticket = self.enter(fence, request.resource(), kind).await?;
+                result = self.attempt(&mut request, &client, &mut ticket).await;
+            }
+        }
+        match result {
+            Conditional::Forwarded { forwarded, is_atomic, .. } => {
+                Ok((forwarded, is_atomic && kind.is_conditional(), Some(ticket)))
+            }
+            Conditional::NotApplied(outcome) => {
+                ticket.ended();
+                Err(self.proxy.refuse(&self.summary, outcome))
+            }
+            Conditional::Unconditional => {
+                ticket.ended();
+                let ticket = self.enter(fence, request.resource(), Kind::Write).await?;
+                Ok((self.send(request, Kind::Write).await, false, Some(ticket)))
+            }
+        }
+    }
+
+    /// Tries a conditional write once; the ticket knows if it lost its condition.
+    async fn attempt(
+        &self,
+        request: &mut Checked,
+        client: &Condition,
+        ticket: &mut Ticket,
+    ) -> Conditional {
+        let Some(conditions) = self.proxy.conditions() else { return Conditional::Unconditional };
+        let sender = &self.proxy.sender;
+        let result = sender.conditionally(&self.term, conditions, request, client.clone()).await;
+        if let Conditional::Forwarded { is_conditional: false, .. } = result {
+            ticket.lose_condition();
+        }
+        result
+    }
 }
 
 fn no_fence() -> Reject {
