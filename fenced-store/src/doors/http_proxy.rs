@@ -36,7 +36,6 @@ mod leadership;
 mod path_key;
 mod received;
 mod second_name;
-mod sender;
 mod service;
 mod term;
 mod ticket;

@@ -20,11 +20,11 @@ use super::conditions::attempt::{
     Attempt, AttemptStep, End, Precondition, Seen, Written, strong_tag,
 };
 use super::conditions::probe::{self, Origin, PROBED_BYTES, Reply};
-use super::forward::{APPLIED, Checked, Forwarded, Forwarder};
+use super::forward::{APPLIED, Checked, Forwarded, Forwarder, Sender};
+use super::lane::Kind;
 use super::leadership::ServedTerm;
 use super::path_key::PathKey;
 use super::received::ReplyLimits;
-use super::sender::Sender;
 use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;
@@ -32,6 +32,7 @@ use crate::doors::http::body_budget::BodyBudget;
 use crate::doors::http::headers::condition;
 use crate::doors::http::unread::Unread;
 use crate::etag::Condition;
+use crate::rules::Intent;
 use crate::stores::contract::{FenceOutcome, StoreError};
 
 /// Largest reply to the probe, in bytes.
@@ -104,7 +105,7 @@ impl Sender {
                 AttemptStep::Send(precondition) => {
                     let mut write = request.take();
                     precondition.apply(&mut write.headers);
-                    let forwarded = self.write(term, write).await;
+                    let forwarded = self.send(term, write, Kind::Write).await;
                     attempt.replied(written(&forwarded));
                     if forwarded.is_unknown {
                         unknown.get_or_insert(forwarded);
@@ -215,7 +216,7 @@ impl ProbedOrigin {
         let what = format!("a {method} of {}", self.key);
         let request = Checked { method, key: self.key.clone(), query: None, headers, body };
         let Forwarded { is_unknown, verdict, response } =
-            self.forwarder.write(&self.client, request).await;
+            self.forwarder.send(&self.client, request, Intent::Write).await;
         let (head, body) = Response::into_parts(response);
         let body = body.collect().await.map_err(|error| error.to_string())?.to_bytes();
         if is_unknown || verdict != APPLIED {

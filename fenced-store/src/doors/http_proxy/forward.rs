@@ -17,19 +17,23 @@ use http::header::{
 use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
 use service_kit::tls::ServerUrl;
-use service_kit::trace;
-use tokio::time::error::Elapsed;
+use service_kit::{clock, trace};
 use tower::BoxError;
 
 use super::body::StreamedReply;
 use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain, is_goodbye};
 use super::conditions::probe::PROBED_BYTES;
 use super::headers;
+use super::lane::Kind;
+use super::leadership::ServedTerm;
 use super::path_key::PathKey;
 use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::{Upstream, is_unknown};
+use crate::counters::Counters;
 use crate::guard::UNKNOWN_HINT;
 use crate::rules::{Intent, Resource};
 
@@ -171,7 +175,7 @@ impl Forwarder {
     /// Sends a HEAD, whose reply is whole when its head is.
     pub(super) async fn head(&self, client: &Client, request: Checked) -> Forwarded {
         let what = What { method: Method::HEAD, key: request.key.clone() };
-        let mut forwarded = self.write(client, request).await;
+        let mut forwarded = self.send(client, request, Intent::Write).await;
         if forwarded.is_unknown {
             return self.unreachable(&what, "it has not replied");
         }
@@ -180,45 +184,64 @@ impl Forwarder {
         forwarded
     }
 
-    /// Sends a request that may change something. Its reply is received whole before the operation
-    /// ends: a slow client must not hold up the lane.
-    ///
-    /// A reply counts if the term holds after its last byte was read: the write has then taken
-    /// effect before any other guard was granted the lead. Later, a stop may have lain before the
-    /// write itself, so its outcome is unknown.
-    pub(super) async fn write(&self, client: &Client, request: Checked) -> Forwarded {
+    /// Sends a request of this effect.
+    pub(super) async fn send(
+        &self,
+        client: &Client,
+        request: Checked,
+        effect: Intent,
+    ) -> Forwarded {
         let what = What { method: request.method.clone(), key: request.key.clone() };
         let request = match self.request(request) {
             Ok(request) => request,
             Err(reject) => return not_sent(*reject),
         };
+        // Boxed: the futures around them are moved.
+        let forwarded = match effect {
+            Intent::Read => self.read(client, Box::pin(client.send(request, effect))).await,
+            Intent::Write => {
+                self.write(&what, client, Box::pin(self.exchange(client, request))).await
+            }
+        };
+        forwarded.unwrap_or_else(|lost| match lost {
+            Lost::NotLeader => not_leader(&what),
+            Lost::Unknown(why) if effect == Intent::Write => self.unknown(&what, &why),
+            Lost::NotSent(why) | Lost::Unknown(why) => self.unreachable(&what, &why),
+        })
+    }
+
+    /// Awaits the exchange of a request that may change something. Its reply is received whole
+    /// before the operation ends: a slow client must not hold up the lane.
+    ///
+    /// A reply counts if the term holds after its last byte was read: the write has then taken
+    /// effect before any other guard was granted the lead. Later, a stop may have lain before the
+    /// write itself, so its outcome is unknown.
+    async fn write(
+        &self,
+        what: &What,
+        client: &Client,
+        exchange: impl Future<Output = Result<(http::response::Parts, ReceivedReply), Lost>>,
+    ) -> Result<Forwarded, Lost> {
         let term = client.term();
         if !term.holds() {
-            return not_leader(&what);
+            return Err(Lost::NotLeader);
         }
-        // Boxed: the futures around it are moved.
-        let exchange = Box::pin(self.exchange(client, request));
-        let exchange = term.run(tokio::time::timeout(self.timeout, exchange)).await;
-        let is_unsent =
-            |replied: &_| matches!(replied, Ok(Err(Lost::NotSent(_) | Lost::NotLeader)));
-        match exchange {
-            Some(replied) if term.holds() || is_unsent(&replied) => self.replied(&what, replied),
-            _ => self.unknown(&what, "the guard's term ended before the reply was complete"),
+        let is_unsent = |replied: &_| matches!(replied, Err(Lost::NotSent(_) | Lost::NotLeader));
+        match term.run(self.in_time(exchange)).await {
+            Some(replied) if term.holds() || is_unsent(&replied) => {
+                replied.map(|(head, body)| self.answered(what, head, body))
+            }
+            _ => {
+                let why = "the guard's term ended before the reply was complete";
+                Err(Lost::Unknown(why.to_owned()))
+            }
         }
     }
 
-    fn replied(
-        &self,
-        what: &What,
-        replied: Result<Result<(http::response::Parts, ReceivedReply), Lost>, Elapsed>,
-    ) -> Forwarded {
-        match replied {
-            Err(_) => self.unknown(what, &self.silence()),
-            Ok(Err(Lost::NotLeader)) => not_leader(what),
-            Ok(Err(Lost::NotSent(why))) => self.unreachable(what, &why),
-            Ok(Err(Lost::Unknown(why))) => self.unknown(what, &why),
-            Ok(Ok((head, body))) => self.answered(what, head, body),
-        }
+    /// Awaits a reply within the time limit.
+    async fn in_time<T>(&self, reply: impl Future<Output = Result<T, Lost>>) -> Result<T, Lost> {
+        let silence = || Lost::Unknown(format!("no reply within {} ms", self.timeout.as_millis()));
+        tokio::time::timeout(self.timeout, reply).await.unwrap_or_else(|_| Err(silence()))
     }
 
     async fn exchange(
@@ -266,37 +289,23 @@ impl Forwarder {
         Forwarded { is_unknown, verdict: APPLIED, response }
     }
 
-    /// Sends a request that changes nothing, and streams the reply.
-    pub(super) async fn read(&self, client: &Client, request: Checked) -> Forwarded {
-        let what = What { method: request.method.clone(), key: request.key.clone() };
-        let request = match self.request(request) {
-            Ok(request) => request,
-            Err(reject) => return not_sent(*reject),
+    /// Awaits the reply to a request that changes nothing, and streams it.
+    async fn read(
+        &self,
+        client: &Client,
+        reply: impl Future<Output = Result<http::Response<ReplyBody>, Lost>>,
+    ) -> Result<Forwarded, Lost> {
+        let reply = client.term().run(self.in_time(reply)).await;
+        let reply = reply.filter(|_| client.term().holds()).ok_or(Lost::NotLeader)?;
+        let (head, body) = reply?.into_parts();
+        // An empty body is never polled.
+        let body = if body.is_end_stream() {
+            release(client, body).await;
+            Body::empty()
+        } else {
+            Body::new(StreamedReply::new(body, client.clone(), self.timeout))
         };
-        let reply =
-            tokio::time::timeout(self.timeout, Box::pin(client.send(request, Intent::Read)));
-        let reply = client.term().run(reply).await;
-        let Some(reply) = reply.filter(|_| client.term().holds()) else {
-            return not_leader(&what);
-        };
-        let lost = match reply {
-            Ok(Ok(response)) => {
-                let (head, body) = response.into_parts();
-                // An empty body is never polled.
-                let body = if body.is_end_stream() {
-                    release(client, body).await;
-                    Body::empty()
-                } else {
-                    Body::new(StreamedReply::new(body, client.clone(), self.timeout))
-                };
-                let response = relay(head, body);
-                return Forwarded { is_unknown: false, verdict: APPLIED, response };
-            }
-            Ok(Err(Lost::NotLeader)) => return not_leader(&what),
-            Ok(Err(Lost::NotSent(why) | Lost::Unknown(why))) => why,
-            Err(_) => self.silence(),
-        };
-        self.unreachable(&what, &lost)
+        Ok(Forwarded { is_unknown: false, verdict: APPLIED, response: relay(head, body) })
     }
 
     /// Makes the upstream's request: the canonical path, the query unchanged, the upstream's name.
@@ -319,10 +328,6 @@ impl Forwarder {
         Ok(request)
     }
 
-    fn silence(&self) -> String {
-        format!("no reply within {} ms", self.timeout.as_millis())
-    }
-
     fn unknown(&self, what: &What, why: &str) -> Forwarded {
         let detail = format!("{what} was sent to {}, and {why}", self.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
@@ -336,6 +341,40 @@ impl Forwarder {
         not_sent(
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
         )
+    }
+}
+
+/// Sender of the proxy's requests, which counts and times them.
+#[derive(Debug)]
+pub(super) struct Sender {
+    pub(super) forwarder: Forwarder,
+    pub(super) counters: Counters,
+    /// Metrics of most requests: they need no look-up by labels.
+    forward_seconds: Histogram,
+    applied: Counter,
+}
+
+impl Sender {
+    pub(super) fn new(forwarder: Forwarder, counters: &Counters) -> Self {
+        let forward_seconds = counters.times("forward");
+        let applied = counters.operation("forward", APPLIED);
+        Self { forwarder, counters: counters.clone(), forward_seconds, applied }
+    }
+
+    /// Sends a request in a term.
+    pub(super) async fn send(&self, term: &ServedTerm, request: Checked, kind: Kind) -> Forwarded {
+        let counters = &self.counters;
+        counters.in_flight.inc();
+        let begun = clock::now();
+        let effect = if kind.is_write() { Intent::Write } else { Intent::Read };
+        let forwarded = self.forwarder.send(&term.client, request, effect).await;
+        counters.in_flight.dec();
+        self.forward_seconds.observe(begun.elapsed().as_secs_f64());
+        match forwarded.verdict {
+            APPLIED => drop(self.applied.inc()),
+            verdict => counters.count("forward", verdict),
+        }
+        forwarded
     }
 }
 
