@@ -34,7 +34,6 @@ pub mod lane;
 mod lanes;
 mod leadership;
 mod path_key;
-mod received;
 mod second_name;
 mod service;
 mod term;

@@ -13,7 +13,7 @@ use service_kit::problem::Reject;
 use service_kit::{Kit, ids};
 use tokio::sync::oneshot;
 
-use super::body::StreamedRequest;
+use super::body::{ReplyLimits, StreamedRequest};
 use super::client::{Client, UpstreamBody};
 use super::conditions::Conditions;
 use super::conditions::attempt::{
@@ -24,7 +24,6 @@ use super::forward::{APPLIED, Checked, Forwarded, Forwarder, Sender};
 use super::lane::Kind;
 use super::leadership::ServedTerm;
 use super::path_key::PathKey;
-use super::received::ReplyLimits;
 use super::term::Term;
 use super::upstream::Upstream;
 use crate::counters::Counters;

@@ -24,14 +24,13 @@ use service_kit::tls::ServerUrl;
 use service_kit::{clock, trace};
 use tower::BoxError;
 
-use super::body::StreamedReply;
+use super::body::{ReceivedReply, ReplyLimits, StreamedReply};
 use super::client::{Client, Lost, ReplyBody, UpstreamBody, chain, is_goodbye};
 use super::conditions::probe::PROBED_BYTES;
 use super::headers;
 use super::lane::Kind;
 use super::leadership::ServedTerm;
 use super::path_key::PathKey;
-use super::received::{ReceivedReply, ReplyLimits};
 use super::upstream::{Upstream, is_unknown};
 use crate::counters::Counters;
 use crate::guard::UNKNOWN_HINT;

@@ -16,7 +16,7 @@ use service_kit::problem::Reject;
 use service_kit::trace;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::body::StreamedRequest;
+use super::body::{ReplyLimits, StreamedRequest};
 use super::conditional::{Conditional, client_condition};
 use super::conditions::probe::PROBED_BYTES;
 use super::conditions::{Conditions, has_vendor_condition, is_signed};
@@ -25,7 +25,6 @@ use super::lane::Kind;
 use super::lanes::Entry;
 use super::leadership::ServedTerm;
 use super::path_key::PathKey;
-use super::received::ReplyLimits;
 use super::service::LaneService;
 use super::ticket::Ticket;
 use super::upstream::Upstream;

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::doors::http::body_budget::BodyBudget;
-use crate::doors::http_proxy::received::{ReceivedReply, ReplyLimits};
+use crate::doors::http_proxy::body::{ReceivedReply, ReplyLimits};
 
 /// Gives this reply to a write of 33, which has no known outcome then.
 async fn leaves_an_unknown_outcome(reply: String) {
