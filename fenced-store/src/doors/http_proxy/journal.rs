@@ -1,21 +1,24 @@
 //! Durable state of the lanes: marks, and the lanes whose writes may be at the upstream.
 
 mod file;
-mod shared;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use fence_protocol::LockName;
 
 pub(super) use self::file::FileJournal;
-use self::shared::SharedJournal;
 use crate::stores::contract::StoreError;
-use crate::stores::redis::lanes::{LaneChange, LanesInRedis, Leader};
+use crate::stores::redis::lanes::{LaneChange, LanesInRedis, LeadError, Leader};
 use crate::verdict::Mark;
 
 use super::term::Term;
 use crate::stores::lanes::Opening;
+
+/// Pause before a commit that failed is retried.
+const RETRY: Duration = Duration::from_millis(50);
 
 /// An open lane: its lock, its mark, and the writes that may be at the upstream.
 pub(super) type OpenLane = (LockName, Option<Mark>, Opening);
@@ -39,6 +42,16 @@ enum Keeper {
     Redis(SharedJournal),
 }
 
+/// Lanes in Redis, changed in the name of a leader. All clones share it.
+#[derive(Clone, Debug)]
+struct SharedJournal {
+    lanes: LanesInRedis,
+    leader: Leader,
+    term: Term,
+    /// Number of the last batch.
+    batch: Arc<AtomicU64>,
+}
+
 /// Changes that wait for the next commit. Within a lane the last one counts.
 #[derive(Debug, Default)]
 struct Queue {
@@ -58,12 +71,6 @@ pub(super) struct Change {
     pub(super) open: Option<Opening>,
 }
 
-impl From<Change> for LaneChange {
-    fn from(Change { mark, open, .. }: Change) -> Self {
-        Self { mark, open }
-    }
-}
-
 impl Journal {
     /// Journal in a file of this guard alone.
     pub(super) fn in_file(file: FileJournal) -> Self {
@@ -72,8 +79,8 @@ impl Journal {
 
     /// Journal of the leader of a term.
     pub(super) fn of_leader(lanes: LanesInRedis, leader: Leader, term: Term) -> Self {
-        let keeper = Keeper::Redis(SharedJournal::new(lanes, leader, term));
-        Self { keeper, queue: Arc::default() }
+        let shared = SharedJournal { lanes, leader, term, batch: Arc::default() };
+        Self { keeper: Keeper::Redis(shared), queue: Arc::default() }
     }
 
     /// Fails once the journal cannot be trusted.
@@ -87,7 +94,7 @@ impl Journal {
     pub(super) async fn mark(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
         match &self.keeper {
             Keeper::File(file) => file.mark(lock).await,
-            Keeper::Redis(shared) => shared.lanes().intact_mark(lock).await,
+            Keeper::Redis(shared) => shared.lanes.intact_mark(lock).await,
         }
     }
 
@@ -123,5 +130,32 @@ impl Journal {
 
     fn locked(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl SharedJournal {
+    /// Makes changes durable; retries until the term ends. One commit at a time.
+    async fn commit(&self, changes: &Changes) -> Result<(), StoreError> {
+        let batch = self.batch.fetch_add(1, Ordering::Relaxed) + 1;
+        let over = || StoreError::Unavailable("the guard's term has ended".to_owned());
+        loop {
+            let lanes = changes
+                .iter()
+                .map(|(lock, &Change { mark, open, .. })| (lock, LaneChange { mark, open }));
+            let committed = self.term.run(self.lanes.commit(&self.leader, batch, lanes)).await;
+            match committed.ok_or_else(over)? {
+                Ok(()) => return Ok(()),
+                Err(error @ (LeadError::Deposed { .. } | LeadError::Refused(_))) => {
+                    let token = self.leader.token;
+                    tracing::error!(%token, %error, "a change of lanes was refused; the term ends");
+                    self.term.end_because(error.to_string());
+                    return Err(over());
+                }
+                Err(LeadError::Failed(why)) => {
+                    tracing::warn!("lanes wait for a commit, which is retried: {why}");
+                    self.term.run(tokio::time::sleep(RETRY)).await.ok_or_else(over)?;
+                }
+            }
+        }
     }
 }
