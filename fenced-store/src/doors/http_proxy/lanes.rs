@@ -305,10 +305,11 @@ impl Lanes {
         let was_quarantined = slot.lane.quarantine().is_some();
         let was_open = slot.lane.is_open();
         slot.lane.handle(event, actions);
+        if *is_closing {
+            slot.lane.handle(Event::Close, actions);
+        }
         let mut decision = None;
-        let mut next = 0;
-        while let Some(action) = actions.get(next).copied() {
-            next += 1;
+        for action in actions.drain(..) {
             let (op, decided) = match action {
                 Action::Persist { seq, mark, open } => {
                     self.persist(lock, Change { seq, mark, open });
@@ -322,15 +323,6 @@ impl Lanes {
             } else if let Some(answer) = slot.waiting.remove(&op) {
                 // A waiter that leaves ends an operation that was admitted meanwhile.
                 let _ = answer.send(decided);
-            }
-        }
-        actions.clear();
-        if *is_closing {
-            slot.lane.handle(Event::Close, actions);
-            for action in actions.drain(..) {
-                if let Action::Persist { seq, mark, open } = action {
-                    self.persist(lock, Change { seq, mark, open });
-                }
             }
         }
         if slot.lane.is_draining() {
