@@ -2,7 +2,6 @@
 
 mod operator;
 mod rest;
-mod waiter;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -22,7 +21,6 @@ use crate::stores::contract::{Effect, FenceOutcome, StoreError};
 use crate::verdict::Fence;
 
 use self::rest::Timer;
-use self::waiter::Waiter;
 
 /// Maximum number of lanes in memory; idle ones make room, and are loaded again from the file.
 const MAX_LANES: usize = 100_000;
@@ -80,6 +78,16 @@ struct Slot {
     /// Timer of the quarantine's end.
     timer: Option<Timer>,
     waiting: HashMap<OpId, oneshot::Sender<Result<(), Why>>>,
+}
+
+/// One waiting operation. Dropping it takes the operation out of the lane.
+struct Waiter<'a> {
+    lanes: &'a Lanes,
+    lock: LockName,
+    op: OpId,
+    kind: Kind,
+    reply: oneshot::Receiver<Result<(), Why>>,
+    is_decided: bool,
 }
 
 /// Result of waiting in a lane.
@@ -193,7 +201,8 @@ impl Lanes {
             match self.arrive(fence, kind) {
                 Some(Arrival::Decided(decided)) => break decided,
                 Some(Arrival::Waits(op, reply)) => {
-                    let waiter = Waiter::new(self, fence.lock.clone(), op, kind, reply);
+                    let lock = fence.lock.clone();
+                    let waiter = Waiter { lanes: self, lock, op, kind, reply, is_decided: false };
                     let begun_ms = self.now_ms();
                     let decided = Box::pin(waiter.wait(self.drain_wait)).await;
                     let waited_ms = self.now_ms().saturating_sub(begun_ms);
@@ -392,6 +401,37 @@ impl Lanes {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiter<'_> {
+    /// Waits for the decision, and abandons the lane after `patience`. `None` if the lane failed.
+    async fn wait(mut self, patience: Duration) -> Option<Result<(), Why>> {
+        let decided = match tokio::time::timeout(patience, &mut self.reply).await {
+            Ok(decided) => decided,
+            Err(_) => {
+                self.lanes.feed(&self.lock, Event::Abandoned { op: self.op });
+                // It left the queue just now, or was decided before.
+                (&mut self.reply).await
+            }
+        };
+        self.is_decided = true;
+        decided.ok()
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        if self.is_decided {
+            return;
+        }
+        self.lanes.feed(&self.lock, Event::Abandoned { op: self.op });
+        // Admitted in the meantime, and certainly never sent.
+        if let Ok(Ok(())) = self.reply.try_recv()
+            && self.kind != Kind::Seal
+        {
+            self.lanes.feed(&self.lock, Event::Ended { kind: self.kind });
+        }
     }
 }
 
