@@ -109,30 +109,16 @@ impl Conditions {
     /// Notes that a resource, or the upstream, does not keep what the probe has shown.
     pub(super) fn doubt(&self, resource: &str, doubt: Doubt) {
         self.counters.unconditional_writes.inc();
-        match doubt {
+        let text = match doubt {
             Doubt::Untagged => {
-                tracing::warn!(
-                    resource,
-                    "the upstream gives no strong ETag: its writes are bounded, not atomic"
-                );
+                "the upstream gives no strong ETag: its writes are bounded, not atomic"
             }
-            Doubt::Unreadable => {
-                tracing::warn!(
-                    resource,
-                    "the upstream refuses HEAD: this write is bounded, not atomic"
-                );
-            }
+            Doubt::Unreadable => "the upstream refuses HEAD: this write is bounded, not atomic",
             Doubt::Contradiction => {
-                tracing::warn!(
-                    resource,
-                    "the upstream refuses the version that it shows: this write is bounded, not atomic"
-                );
+                "the upstream refuses the version that it shows: this write is bounded, not atomic"
             }
             Doubt::Deferred => {
-                tracing::warn!(
-                    resource,
-                    "the upstream defers a write (202): its outcome is unknown, and it is bounded"
-                );
+                "the upstream defers a write (202): its outcome is unknown, and it is bounded"
             }
             Doubt::Reused => {
                 self.is_trusted.store(false, Ordering::Release);
@@ -140,8 +126,10 @@ impl Conditions {
                     resource,
                     "the upstream reused an ETag: all writes are bounded until the next start"
                 );
+                return;
             }
-        }
+        };
+        tracing::warn!(resource, "{text}");
     }
 }
 
