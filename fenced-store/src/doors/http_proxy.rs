@@ -12,14 +12,10 @@
 
 use std::sync::Arc;
 
-use fence_protocol::Namespace;
-use service_kit::Kit;
 use service_kit::http::{ApiRouter, HandlerFuture, HostNames, HttpOptions, finish_single};
 
-use crate::counters::Counters;
 use crate::stores::commit::FolderError;
 use crate::stores::contract::StoreError;
-use crate::stores::redis::RedisOptions;
 
 mod body;
 mod client;
@@ -42,7 +38,7 @@ mod upstream;
 
 pub use handler::Proxy;
 pub use path_key::PathKey;
-pub use service::LaneService;
+pub use service::{LaneService, open};
 pub use upstream::{
     ElectionOptions, LaneState, Upstream, UpstreamTlsFlags, error_status, probe_folder,
     upstream_url,
@@ -73,34 +69,6 @@ pub enum ProxyError {
         /// The check that failed, and what was seen.
         reason: String,
     },
-}
-
-/// Probes the upstream, if writes are to be conditional, and opens the lanes' state; operations in
-/// flight when the last process ended have an unknown outcome. Where guards share the state, starts
-/// to campaign.
-///
-/// # Errors
-/// [`ProxyError`] with the path and the remedy.
-pub async fn open(
-    upstream: &Upstream,
-    namespace: &Namespace,
-    redis: RedisOptions,
-    counters: &Counters,
-    kit: &Kit,
-) -> Result<Arc<LaneService>, ProxyError> {
-    let conditions = match &upstream.etag_probe {
-        None => None,
-        Some(folder) => {
-            let probed = conditional::probe(upstream, folder, counters, kit).await;
-            let failed = |reason| ProxyError::Probe {
-                url: upstream.url.to_string(),
-                folder: folder.to_string(),
-                reason,
-            };
-            Some(probed.map_err(failed)?)
-        }
-    };
-    LaneService::open(upstream, conditions, namespace, redis, counters, kit).await
 }
 
 /// Makes the routes of the proxy: every path is the upstream's.

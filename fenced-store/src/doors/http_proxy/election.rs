@@ -24,7 +24,7 @@ use super::leadership::{Leadership, ServedTerm};
 use super::term::Term;
 use super::upstream::{ElectionOptions, Upstream};
 use crate::counters::Counters;
-use crate::stores::redis::lanes::{LeadError, TakenOver};
+use crate::stores::redis::lanes::{LanesInRedis, LeadError, TakenOver};
 
 /// Name in `/readyz?verbose`.
 const CHECK: &str = "leader";
@@ -53,19 +53,30 @@ pub(super) struct Election {
 }
 
 impl Election {
-    pub(super) fn new(
-        leadership: Arc<Leadership>,
-        options: ElectionOptions,
-        upstream: Upstream,
-        counters: Counters,
-        kit: Kit,
-    ) -> Self {
-        let leases = Leases::new(&options);
-        Self { leadership, options, upstream, counters, kit, leases, min_token: None }
+    /// Starts to campaign for the lead of `lanes`.
+    pub(super) fn start(
+        lanes: LanesInRedis,
+        options: &ElectionOptions,
+        upstream: &Upstream,
+        counters: &Counters,
+        kit: &Kit,
+    ) -> Arc<Leadership> {
+        let leadership = Arc::new(Leadership::new(lanes, options.ttl.duration()));
+        let election = Self {
+            leadership: Arc::clone(&leadership),
+            options: options.clone(),
+            upstream: upstream.clone(),
+            counters: counters.clone(),
+            kit: kit.clone(),
+            leases: Leases::new(options),
+            min_token: None,
+        };
+        kit.tasks.spawn(election.run());
+        leadership
     }
 
     /// Campaigns and leads in turns, until the process ends.
-    pub(super) async fn run(mut self) {
+    async fn run(mut self) {
         let stop = self.kit.tasks.shutdown_token();
         self.stand_by("no lock server has replied yet");
         loop {

@@ -74,7 +74,7 @@ impl Proxy {
 
     /// Returns the conditions under which writes of protected paths are sent, if any.
     fn conditions(&self) -> Option<&Arc<Conditions>> {
-        let conditions = self.lanes.conditions()?;
+        let conditions = self.lanes.conditions.as_ref()?;
         (conditions.is_trusted() && self.guard().observer.mode() == Mode::Enforce)
             .then_some(conditions)
     }

@@ -10,6 +10,7 @@ use service_kit::Kit;
 
 use super::ProxyError;
 use super::client::Client;
+use super::conditional;
 use super::conditions::Conditions;
 use super::election::Election;
 use super::journal::{FileJournal, Journal};
@@ -32,7 +33,7 @@ use crate::verdict::{Fence, Mark};
 pub struct LaneService {
     leader: Leader,
     /// Conditions of writes, if the upstream checks any.
-    conditions: Option<Arc<Conditions>>,
+    pub(super) conditions: Option<Arc<Conditions>>,
     target: String,
     lifetime_ms: u64,
 }
@@ -45,50 +46,13 @@ enum Leader {
     Elected(Arc<Leadership>),
 }
 
-impl LaneService {
-    pub(super) async fn open(
-        upstream: &Upstream,
-        conditions: Option<Arc<Conditions>>,
-        namespace: &Namespace,
-        redis: RedisOptions,
-        counters: &Counters,
-        kit: &Kit,
-    ) -> Result<Arc<Self>, ProxyError> {
-        let leader = match &upstream.state {
-            LaneState::Folder(folder) => Self::alone(folder, upstream, counters, kit).await?,
-            LaneState::Shared(options) => {
-                let target = options.redis.clone();
-                let lock = &options.lock;
-                let lanes = LanesInRedis::open(target, namespace, lock, redis, kit).await;
-                let lanes = lanes.map_err(ProxyError::Redis)?;
-                let leadership = Arc::new(Leadership::new(lanes, options.ttl.duration()));
-                let election = Election::new(
-                    Arc::clone(&leadership),
-                    (**options).clone(),
-                    upstream.clone(),
-                    counters.clone(),
-                    kit.clone(),
-                );
-                kit.tasks.spawn(election.run());
-                Leader::Elected(leadership)
-            }
-        };
-        let target = upstream.url.to_string();
-        let lifetime_ms = whole_ms(upstream.max_request_lifetime);
-        Ok(Arc::new(Self { leader, conditions, target, lifetime_ms }))
-    }
-
-    /// Returns the conditions of writes, if the upstream checks any.
-    pub(super) fn conditions(&self) -> Option<&Arc<Conditions>> {
-        self.conditions.as_ref()
-    }
-
+impl Leader {
     async fn alone(
         folder: &std::path::Path,
         upstream: &Upstream,
         counters: &Counters,
         kit: &Kit,
-    ) -> Result<Leader, ProxyError> {
+    ) -> Result<Self, ProxyError> {
         let file = FileJournal::open(folder, kit)?;
         let open = file.open_lanes().await?;
         let until_ms = kit.clock.monotonic_ms() + whole_ms(upstream.max_request_lifetime);
@@ -97,9 +61,51 @@ impl LaneService {
         let journal = Journal::in_file(file.clone());
         let lanes = Lanes::start(upstream, journal, term.clone(), open, inherited, counters, kit);
         let client = Client::new(upstream, term, &kit.tasks);
-        Ok(Leader::Alone { file, term: Arc::new(ServedTerm { lanes, client }) })
+        Ok(Self::Alone { file, term: Arc::new(ServedTerm { lanes, client }) })
     }
+}
 
+/// Probes the upstream, if writes are to be conditional, and opens the lanes' state; operations in
+/// flight when the last process ended have an unknown outcome. Where guards share the state, starts
+/// to campaign.
+///
+/// # Errors
+/// [`ProxyError`] with the path and the remedy.
+pub async fn open(
+    upstream: &Upstream,
+    namespace: &Namespace,
+    redis: RedisOptions,
+    counters: &Counters,
+    kit: &Kit,
+) -> Result<Arc<LaneService>, ProxyError> {
+    let conditions = match &upstream.etag_probe {
+        None => None,
+        Some(folder) => {
+            let probed = conditional::probe(upstream, folder, counters, kit).await;
+            let failed = |reason| ProxyError::Probe {
+                url: upstream.url.to_string(),
+                folder: folder.to_string(),
+                reason,
+            };
+            Some(probed.map_err(failed)?)
+        }
+    };
+    let leader = match &upstream.state {
+        LaneState::Folder(folder) => Leader::alone(folder, upstream, counters, kit).await?,
+        LaneState::Shared(options) => {
+            let target = options.redis.clone();
+            let lock = &options.lock;
+            let lanes = LanesInRedis::open(target, namespace, lock, redis, kit).await;
+            let lanes = lanes.map_err(ProxyError::Redis)?;
+            Leader::Elected(Election::start(lanes, options, upstream, counters, kit))
+        }
+    };
+    let target = upstream.url.to_string();
+    let lifetime_ms = whole_ms(upstream.max_request_lifetime);
+    Ok(Arc::new(LaneService { leader, conditions, target, lifetime_ms }))
+}
+
+impl LaneService {
     /// Returns the lanes and connections that may be used now.
     ///
     /// # Errors
