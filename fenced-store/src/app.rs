@@ -104,9 +104,10 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let http = HttpOptions { max_body_bytes, ..HttpOptions::default() };
     let names = &settings.host_names;
     let options = settings.listener;
-    let proxy = lanes.map(|(upstream, lanes)| {
-        let proxy = Proxy::new(shared.clone(), lanes, &upstream, options.max_connections);
-        (upstream.listen, http_proxy::router(proxy, http, names))
+    let proxy = lanes.map(|lanes| {
+        let listen = lanes.upstream.listen;
+        let proxy = Proxy::new(shared.clone(), lanes, options.max_connections);
+        (listen, http_proxy::router(proxy, http, names))
     });
     let FencingPolicy { namespace, keys, .. } = &guard.fencing;
     let api = routes(shared).merge(operational_routes(kit, namespace, keys.as_ref()));
@@ -137,7 +138,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
 struct Opened {
     fences: Arc<dyn Fences>,
     objects: Option<Arc<dyn FenceStore>>,
-    lanes: Option<(http_proxy::Upstream, Arc<http_proxy::LaneService>)>,
+    lanes: Option<Arc<http_proxy::LaneService>>,
     redis: Option<Behind>,
 }
 
@@ -170,11 +171,7 @@ async fn open(settings: &Settings, counters: &Counters, kit: &Kit) -> Result<Ope
             let namespace = &settings.namespace;
             let lanes = http_proxy::open(upstream, namespace, settings.redis, counters, kit);
             let lanes = lanes.await?;
-            (
-                Arc::clone(&lanes) as Arc<dyn Fences>,
-                None,
-                Some((http_proxy::Upstream::clone(upstream), lanes)),
-            )
+            (Arc::clone(&lanes) as Arc<dyn Fences>, None, Some(lanes))
         }
     };
     Ok(Opened { fences, objects, lanes, redis })

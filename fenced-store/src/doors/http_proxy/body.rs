@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -87,17 +86,16 @@ pub(super) struct StreamedReply {
     /// Error of the source, for the next poll.
     broke_off: Option<std::io::Error>,
     client: Client,
-    pause_max: Duration,
     pause: Option<Pin<Box<Sleep>>>,
 }
 
 impl StreamedReply {
-    pub(super) fn new(body: ReplyBody, client: Client, pause_max: Duration) -> Self {
-        Self { source: Some(body), broke_off: None, client, pause_max, pause: None }
+    pub(super) fn new(body: ReplyBody, client: Client) -> Self {
+        Self { source: Some(body), broke_off: None, client, pause: None }
     }
 
     fn poll_pause(&mut self, cx: &mut Context<'_>) -> Poll<std::io::Error> {
-        let pause_max = self.pause_max;
+        let pause_max = self.client.upstream.timeout;
         let pause = self.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(pause_max)));
         ready!(pause.as_mut().poll(cx));
         Poll::Ready(std::io::ErrorKind::TimedOut.into())

@@ -16,7 +16,6 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -30,7 +29,7 @@ use tower::ServiceExt as _;
 
 use super::term::Term;
 use super::upstream::Upstream;
-use crate::https::{Connector, Https, UpstreamHttp};
+use crate::https::{Connector, UpstreamHttp};
 use crate::rules::{Intent, is_safe};
 
 use self::connection::Connection;
@@ -75,34 +74,27 @@ enum Opened {
 /// Sender of requests to the upstream, in one term. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
+    pub(super) upstream: Arc<Upstream>,
     connector: Connector,
-    https: Https,
     origin: Uri,
-    connect_timeout: Duration,
-    http: UpstreamHttp,
     /// The upstream chose HTTP/1 last, if it has the choice.
     chose_http1: Arc<AtomicBool>,
     pool: Arc<Pool>,
     term: Term,
-    unacknowledged: Option<Duration>,
 }
 
 impl Client {
     /// Makes a client. Connecting, with the TLS handshake, gets half of the time of a request, so
     /// that a failure to connect is never taken for a lost reply.
-    pub(super) fn new(upstream: &Upstream, term: Term, tasks: &Tasks) -> Self {
+    pub(super) fn new(upstream: &Arc<Upstream>, term: Term, tasks: &Tasks) -> Self {
         let pool = Arc::new(Pool::new(upstream.idle));
         Pool::start_pruning(&pool, tasks);
-        let connect_timeout = upstream.timeout / 2;
         Self {
-            connector: upstream.https.connector(connect_timeout, upstream.http),
-            connect_timeout,
-            http: upstream.http,
-            chose_http1: Arc::default(),
-            https: upstream.https.clone(),
+            connector: upstream.https.connector(upstream.timeout / 2, upstream.http),
             origin: upstream.url.base().parse().unwrap_or_default(),
+            upstream: Arc::clone(upstream),
+            chose_http1: Arc::default(),
             pool,
-            unacknowledged: term.is_limited().then(|| upstream.unacknowledged()),
             term,
         }
     }
@@ -207,7 +199,7 @@ impl Client {
 
     /// Returns `true` if the upstream may speak HTTP/2.
     fn may_share(&self) -> bool {
-        match self.http {
+        match self.upstream.http {
             UpstreamHttp::H1 => false,
             UpstreamHttp::H2 => true,
             UpstreamHttp::Auto => !self.chose_http1.load(Ordering::Relaxed),
@@ -252,7 +244,7 @@ impl Client {
 
     /// Makes a connection, ready for requests, within the time limit.
     async fn connect(&self) -> Result<Opened, Lost> {
-        let limit = self.connect_timeout;
+        let limit = self.upstream.timeout / 2;
         tokio::time::timeout(limit, self.begin()).await.unwrap_or_else(|_| {
             Err(Lost::NotSent(format!("no connection within {} ms", limit.as_millis())))
         })
@@ -263,18 +255,19 @@ impl Client {
         let connected = self.connector.clone().oneshot(self.origin.clone()).await;
         let stream = connected.map_err(|error| {
             let error = error.as_ref();
-            Lost::NotSent(self.https.tls.explain(error, host).unwrap_or_else(|| chain(error)))
+            Lost::NotSent(self.upstream.https.tls.explain(error, host).unwrap_or_else(|| chain(error)))
         })?;
         let is_http2 = match &stream {
-            MaybeHttpsStream::Http(_) => self.http == UpstreamHttp::H2,
+            MaybeHttpsStream::Http(_) => self.upstream.http == UpstreamHttp::H2,
             MaybeHttpsStream::Https(tls) => tls.inner().get_ref().1.alpn_protocol() == Some(b"h2"),
         };
-        if !is_http2 && self.http == UpstreamHttp::H2 {
+        if !is_http2 && self.upstream.http == UpstreamHttp::H2 {
             let text = "it does not speak HTTP/2 over TLS (ALPN); set --upstream-http auto";
             return Err(Lost::NotSent(text.to_owned()));
         }
         self.chose_http1.store(!is_http2, Ordering::Relaxed);
-        let (io, flags) = ProbedIo::new(stream, self.term.clone(), self.unacknowledged)
+        let unacknowledged = self.term.is_limited().then(|| self.upstream.unacknowledged());
+        let (io, flags) = ProbedIo::new(stream, self.term.clone(), unacknowledged)
             .map_err(|error| Lost::NotSent(error.to_string()))?;
         if is_http2 {
             let lease = SharedConnection::begin(io, flags, self.term.clone()).await;

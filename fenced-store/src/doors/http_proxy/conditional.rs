@@ -86,7 +86,9 @@ impl Sender {
     ) -> Conditional {
         let is_delete = request.method == Method::DELETE;
         let slot = conditions.versions.slot(&request.target());
-        let Ok(mut known) = tokio::time::timeout(self.forwarder.timeout, slot.lock()).await else {
+        let Ok(mut known) =
+            tokio::time::timeout(self.forwarder.upstream.timeout, slot.lock()).await
+        else {
             let text = "earlier writes of the same resource are under way".to_owned();
             return Conditional::NotApplied(Err(StoreError::Unavailable(text)));
         };
@@ -174,7 +176,7 @@ fn written(forwarded: &Forwarded) -> Written {
 /// # Errors
 /// A sentence: the check that failed, and what was seen.
 pub(super) async fn probe(
-    upstream: &Upstream,
+    upstream: &Arc<Upstream>,
     folder: &PathKey,
     counters: &Counters,
     kit: &Kit,

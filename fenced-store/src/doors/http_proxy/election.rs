@@ -44,7 +44,7 @@ const ENDS: &str = "the process ends";
 pub(super) struct Election {
     leadership: Arc<Leadership>,
     options: ElectionOptions,
-    upstream: Upstream,
+    upstream: Arc<Upstream>,
     counters: Counters,
     kit: Kit,
     leases: Leases,
@@ -57,7 +57,7 @@ impl Election {
     pub(super) fn start(
         lanes: LanesInRedis,
         options: &ElectionOptions,
-        upstream: &Upstream,
+        upstream: &Arc<Upstream>,
         counters: &Counters,
         kit: &Kit,
     ) -> Arc<Leadership> {
@@ -65,7 +65,7 @@ impl Election {
         let election = Self {
             leadership: Arc::clone(&leadership),
             options: options.clone(),
-            upstream: upstream.clone(),
+            upstream: Arc::clone(upstream),
             counters: counters.clone(),
             kit: kit.clone(),
             leases: Leases::new(options),

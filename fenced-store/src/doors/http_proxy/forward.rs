@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
@@ -20,7 +20,6 @@ use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::Histogram;
 use service_kit::problem::Reject;
-use service_kit::tls::ServerUrl;
 use service_kit::{clock, trace};
 use tower::BoxError;
 
@@ -137,12 +136,10 @@ impl fmt::Display for What {
 /// Sender of requests to the upstream.
 #[derive(Clone, Debug)]
 pub(super) struct Forwarder {
-    pub(super) url: ServerUrl,
+    pub(super) upstream: Arc<Upstream>,
     /// Name of the upstream, for its Host header.
-    pub(super) host: HeaderValue,
-    pub(super) timeout: Duration,
-    unknown_statuses: Vec<StatusCode>,
-    pub(super) reply_limits: ReplyLimits,
+    host: HeaderValue,
+    reply_limits: ReplyLimits,
 }
 
 /// Verdict of a request that has a reply, for the metrics.
@@ -160,15 +157,10 @@ pub(super) struct Forwarded {
 }
 
 impl Forwarder {
-    pub(super) fn new(upstream: &Upstream, reply_limits: ReplyLimits) -> Self {
-        Self {
-            host: HeaderValue::try_from(upstream.url.authority().as_str())
-                .unwrap_or(HeaderValue::from_static("upstream")),
-            url: upstream.url.clone(),
-            timeout: upstream.timeout,
-            unknown_statuses: upstream.unknown_statuses.clone(),
-            reply_limits,
-        }
+    pub(super) fn new(upstream: &Arc<Upstream>, reply_limits: ReplyLimits) -> Self {
+        let host = HeaderValue::try_from(upstream.url.authority().as_str())
+            .unwrap_or(HeaderValue::from_static("upstream"));
+        Self { upstream: Arc::clone(upstream), host, reply_limits }
     }
 
     /// Sends a HEAD, whose reply is whole when its head is.
@@ -239,8 +231,9 @@ impl Forwarder {
 
     /// Awaits a reply within the time limit.
     async fn in_time<T>(&self, reply: impl Future<Output = Result<T, Lost>>) -> Result<T, Lost> {
-        let silence = || Lost::Unknown(format!("no reply within {} ms", self.timeout.as_millis()));
-        tokio::time::timeout(self.timeout, reply).await.unwrap_or_else(|_| Err(silence()))
+        let silence =
+            || Lost::Unknown(format!("no reply within {} ms", self.upstream.timeout.as_millis()));
+        tokio::time::timeout(self.upstream.timeout, reply).await.unwrap_or_else(|_| Err(silence()))
     }
 
     async fn exchange(
@@ -273,7 +266,7 @@ impl Forwarder {
         head: http::response::Parts,
         received: ReceivedReply,
     ) -> Forwarded {
-        if is_unknown(head.status) || self.unknown_statuses.contains(&head.status) {
+        if is_unknown(head.status) || self.upstream.unknown_statuses.contains(&head.status) {
             return self.unknown(what, &format!("it replied {}", head.status));
         }
         // 202: accepted, and not yet applied.
@@ -302,7 +295,7 @@ impl Forwarder {
             release(client, body).await;
             Body::empty()
         } else {
-            Body::new(StreamedReply::new(body, client.clone(), self.timeout))
+            Body::new(StreamedReply::new(body, client.clone()))
         };
         Ok(Forwarded { is_unknown: false, verdict: APPLIED, response: relay(head, body) })
     }
@@ -328,7 +321,7 @@ impl Forwarder {
     }
 
     fn unknown(&self, what: &What, why: &str) -> Forwarded {
-        let detail = format!("{what} was sent to {}, and {why}", self.url);
+        let detail = format!("{what} was sent to {}, and {why}", self.upstream.url);
         let reject = Reject::new(Code::OutcomeUnknown, detail)
             .with("outcome", WireOutcome::Unknown)
             .hint(UNKNOWN_HINT);
@@ -336,7 +329,7 @@ impl Forwarder {
     }
 
     fn unreachable(&self, what: &What, why: &str) -> Forwarded {
-        let detail = format!("{what} could not be forwarded to {}: {why}", self.url);
+        let detail = format!("{what} could not be forwarded to {}: {why}", self.upstream.url);
         not_sent(
             Reject::new(Code::UpstreamUnavailable, detail).with("outcome", WireOutcome::NotApplied),
         )

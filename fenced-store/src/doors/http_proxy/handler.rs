@@ -27,7 +27,6 @@ use super::leadership::ServedTerm;
 use super::path_key::PathKey;
 use super::service::LaneService;
 use super::ticket::Ticket;
-use super::upstream::Upstream;
 use super::{headers, second_name};
 use crate::doors::http::handler_state::HandlerState;
 use crate::doors::http::headers::{complete, fenced, owner};
@@ -53,15 +52,10 @@ pub struct Proxy {
 impl Proxy {
     /// Makes a handler. At most `operations_max` operations are in its lanes and at the upstream,
     /// those of clients that have left included.
-    pub fn new(
-        shared: HandlerState,
-        lanes: Arc<LaneService>,
-        upstream: &Upstream,
-        operations_max: usize,
-    ) -> Self {
+    pub fn new(shared: HandlerState, lanes: Arc<LaneService>, operations_max: usize) -> Self {
         let bytes_max = shared.max_object_bytes;
         let reply_limits = ReplyLimits { bytes_max, budget: shared.reply_budget.clone() };
-        let forwarder = Forwarder::new(upstream, reply_limits);
+        let forwarder = Forwarder::new(&lanes.upstream, reply_limits);
         let sender = Sender::new(forwarder, &shared.guard.counters);
         let guarantee = shared.guard.guarantee();
         let places = Arc::new(Semaphore::new(operations_max.clamp(1, Semaphore::MAX_PERMITS)));

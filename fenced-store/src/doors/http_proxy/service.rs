@@ -34,8 +34,7 @@ pub struct LaneService {
     leader: Leader,
     /// Conditions of writes, if the upstream checks any.
     pub(super) conditions: Option<Arc<Conditions>>,
-    target: String,
-    lifetime_ms: u64,
+    pub(crate) upstream: Arc<Upstream>,
 }
 
 #[derive(Debug)]
@@ -49,7 +48,7 @@ enum Leader {
 impl Leader {
     async fn alone(
         folder: &std::path::Path,
-        upstream: &Upstream,
+        upstream: &Arc<Upstream>,
         counters: &Counters,
         kit: &Kit,
     ) -> Result<Self, ProxyError> {
@@ -78,6 +77,7 @@ pub async fn open(
     counters: &Counters,
     kit: &Kit,
 ) -> Result<Arc<LaneService>, ProxyError> {
+    let upstream = &Arc::new(upstream.clone());
     let conditions = match &upstream.etag_probe {
         None => None,
         Some(folder) => {
@@ -100,9 +100,7 @@ pub async fn open(
             Leader::Elected(Election::start(lanes, options, upstream, counters, kit))
         }
     };
-    let target = upstream.url.to_string();
-    let lifetime_ms = whole_ms(upstream.max_request_lifetime);
-    Ok(Arc::new(LaneService { leader, conditions, target, lifetime_ms }))
+    Ok(Arc::new(LaneService { leader, conditions, upstream: Arc::clone(upstream) }))
 }
 
 impl LaneService {
@@ -125,7 +123,7 @@ impl Fences for LaneService {
     }
 
     fn report(&self) -> StoreReport {
-        let lifetime = self.lifetime_ms;
+        let lifetime = whole_ms(self.upstream.max_request_lifetime);
         let mut gaps = vec![format!(
             "Effects of the datastore later than {lifetime} ms (--max-request-lifetime) after a \
              connection broke are not fenced."
@@ -160,7 +158,7 @@ impl Fences for LaneService {
         };
         StoreReport {
             kind: "http",
-            target: self.target.clone(),
+            target: self.upstream.url.to_string(),
             guarantee: Guarantee::Bounded,
             probe: format!("marks and open lanes are durable in {place}; {shown}"),
             gaps,
