@@ -25,8 +25,8 @@ mod events;
 
 use std::collections::VecDeque;
 
-use fence_protocol::Token;
-use fence_protocol::wire::lane::QuarantineCause;
+use fence_protocol::wire::lane::{LaneLine, Quarantine, QuarantineCause};
+use fence_protocol::{LockName, Token};
 
 pub use self::events::{Action, Event, Kind, OpId, Why};
 use crate::stores::lanes::Opening;
@@ -98,21 +98,6 @@ impl Inherited {
     }
 }
 
-/// Summary of a lane, for operators.
-#[derive(Clone, Copy, Debug)]
-pub struct LaneState {
-    /// Highest token admitted.
-    pub mark: Option<Mark>,
-    /// Lowest token whose writes may be at the upstream.
-    pub open: Option<Token>,
-    /// Writes at the upstream.
-    pub writes: u32,
-    /// Reads at the upstream.
-    pub reads: u32,
-    /// Operations that wait.
-    pub waiting: usize,
-}
-
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     op: OpId,
@@ -159,16 +144,17 @@ impl Lane {
         self.active.is_some_and(|active| Some(active.token) < mark)
     }
 
-    /// Returns a summary.
-    pub fn state(&self) -> LaneState {
+    /// Returns a summary for operators, with their view of the [`quarantine`](Self::quarantine).
+    pub fn line(&self, lock: LockName, quarantine: Option<Quarantine>) -> LaneLine {
         let (writes, reads) = self.active.map_or((0, 0), |active| (active.writes, active.reads));
-        let waiting = self.waiting.len();
-        LaneState {
-            mark: self.mark,
-            open: self.open.map(|open| open.token),
-            writes,
-            reads,
-            waiting,
+        LaneLine {
+            lock,
+            mark: self.mark.map(|mark| mark.token),
+            open_token: self.open.map(|open| open.token),
+            writes_in_flight: writes,
+            reads_in_flight: reads,
+            waiting: self.waiting.len(),
+            quarantine,
         }
     }
 

@@ -66,22 +66,14 @@ impl Lanes {
     }
 
     fn line(&self, lock: &LockName, slot: &Slot, now_ms: u64) -> LaneLine {
-        let state = slot.lane.state();
-        LaneLine {
-            lock: lock.clone(),
-            mark: state.mark.map(|mark| mark.token),
-            open_token: state.open,
-            writes_in_flight: state.writes,
-            reads_in_flight: state.reads,
-            waiting: state.waiting,
-            quarantine: slot.lane.quarantine().map(|quarantine| Quarantine {
-                id: self.id(slot),
-                token: quarantine.token,
-                cause: quarantine.cause,
-                unknown_outcomes: quarantine.unknown_outcomes,
-                ms_left: quarantine.until_ms.saturating_sub(now_ms),
-                unresolvable_ms: quarantine.unresolvable_until_ms.saturating_sub(now_ms),
-            }),
-        }
+        let quarantine = slot.lane.quarantine().map(|quarantine| Quarantine {
+            id: self.id(slot),
+            token: quarantine.token,
+            cause: quarantine.cause,
+            unknown_outcomes: quarantine.unknown_outcomes,
+            ms_left: quarantine.until_ms.saturating_sub(now_ms),
+            unresolvable_ms: quarantine.unresolvable_until_ms.saturating_sub(now_ms),
+        });
+        slot.lane.line(lock.clone(), quarantine)
     }
 }
