@@ -7,7 +7,6 @@
 
 mod connection;
 mod exchange;
-mod io;
 mod pool;
 mod reply;
 mod shared;
@@ -32,9 +31,8 @@ use super::upstream::Upstream;
 use crate::https::{Connector, UpstreamHttp};
 use crate::rules::{Intent, is_safe};
 
-use self::connection::Connection;
+use self::connection::{Connection, ProbedIo};
 use self::exchange::Unanswered;
-use self::io::ProbedIo;
 use self::pool::Pool;
 pub(super) use self::reply::ReplyBody;
 use self::shared::{Lease, SharedConnection};

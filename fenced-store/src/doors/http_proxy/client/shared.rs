@@ -13,7 +13,7 @@ use service_kit::clock;
 
 use super::super::term::Term;
 use super::chain;
-use super::io::{ProbedIo, SocketFlags};
+use super::connection::{ProbedIo, SocketFlags};
 
 /// Requests in flight of one connection, if the upstream allows as many.
 const MAX_STREAMS: usize = 100;
