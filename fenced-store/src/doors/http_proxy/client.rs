@@ -8,7 +8,6 @@
 mod connection;
 mod exchange;
 mod pool;
-mod reply;
 mod shared;
 
 use std::future::poll_fn;
@@ -18,13 +17,15 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, Uri};
+use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING};
+use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Uri};
+use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_rustls::MaybeHttpsStream;
 use service_kit::tasks::Tasks;
-use tower::ServiceExt as _;
+use tower::{BoxError, ServiceExt as _};
 
 use super::term::Term;
 use super::upstream::Upstream;
@@ -32,9 +33,8 @@ use crate::https::{Connector, UpstreamHttp};
 use crate::rules::{Intent, is_safe};
 
 use self::connection::{Connection, ProbedIo};
-use self::exchange::Unanswered;
+use self::exchange::{Exchange, Unanswered};
 use self::pool::Pool;
-pub(super) use self::reply::ReplyBody;
 use self::shared::{Lease, SharedConnection};
 
 /// Times that a request is sent at most, as long as it is certainly not processed.
@@ -52,6 +52,16 @@ pub(super) enum Lost {
     NotLeader,
     /// It was sent, in whole or in part.
     Unknown(String),
+}
+
+/// Body of a reply, with the connection or stream that it comes from. Dropping it before its end
+/// closes the one or resets the other.
+#[derive(Debug)]
+pub(super) enum ReplyBody {
+    /// HTTP/1.
+    Connection(Box<Connection>, Incoming),
+    /// HTTP/2.
+    Stream(Box<Exchange>),
 }
 
 /// Attempt to send a request.
@@ -136,7 +146,7 @@ impl Client {
             };
             match exchange::send(lease, &self.origin, request).await {
                 Ok((head, exchange)) => {
-                    return reply::checked(head.map(|()| ReplyBody::Stream(Box::new(exchange))));
+                    return checked(head.map(|()| ReplyBody::Stream(Box::new(exchange))));
                 }
                 Err(Unanswered::Unknown(error)) => return Err(Lost::Unknown(chain(&error))),
                 Err(Unanswered::NotProcessed(error, unsent)) => {
@@ -226,6 +236,7 @@ impl Client {
         }
         opened
     }
+
     fn lost(&self, connection: &Connection, error: &hyper::Error) -> Lost {
         match connection.has_sent() || self.term.holds() {
             true => Lost::Unknown(chain(error)),
@@ -278,6 +289,52 @@ impl Client {
     }
 }
 
+impl ReplyBody {
+    /// Returns `true` if the reply may belong to no request: a server sends one before it closes a
+    /// connection at rest.
+    pub(super) fn may_be_unasked(&self) -> bool {
+        matches!(self, Self::Connection(connection, _) if connection.is_reused())
+    }
+
+    /// Polls the next frame.
+    pub(super) fn poll_frame(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        match self {
+            Self::Connection(connection, body) => {
+                connection.poll_frame(body, cx).map(|frame| frame.map(|frame| Ok(frame?)))
+            }
+            Self::Stream(exchange) => {
+                exchange.poll_frame(cx).map(|frame| frame.map(|frame| Ok(frame?)))
+            }
+        }
+    }
+
+    /// Returns `true` if there is no further byte.
+    pub(super) fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Connection(_, body) => body.is_end_stream(),
+            Self::Stream(exchange) => exchange.is_end_stream(),
+        }
+    }
+
+    /// Bytes that are left.
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Connection(_, body) => body.size_hint(),
+            Self::Stream(_) => SizeHint::default(),
+        }
+    }
+
+    /// Keeps the connection, after the last byte.
+    pub(super) fn release(self, client: &Client, cx: &mut Context<'_>) {
+        if let Self::Connection(connection, _) = self {
+            client.release(connection, cx);
+        }
+    }
+}
+
 /// Returns a copy of a GET, HEAD or OPTIONS whose body is here whole.
 fn copy_of_a_read(request: &Request<UpstreamBody>) -> Option<Request<UpstreamBody>> {
     let Either::Left(body) = request.body() else { return None };
@@ -301,7 +358,51 @@ fn replied(
     connection: Box<Connection>,
     response: Response<Incoming>,
 ) -> Result<Response<ReplyBody>, Lost> {
-    reply::checked(response.map(|body| ReplyBody::Connection(connection, body)))
+    checked(response.map(|body| ReplyBody::Connection(connection, body)))
+}
+
+/// Checks the head of a reply, and leaves one length in it at most. The HTTP library does not check
+/// the length in a reply to HEAD, and hands over a 101, which no request asks for.
+///
+/// # Errors
+/// [`Lost::Unknown`] if it is no reply.
+fn checked<B>(mut response: Response<B>) -> Result<Response<B>, Lost> {
+    if response.status().is_informational() {
+        return Err(Lost::Unknown(format!("it replied {}", response.status())));
+    }
+    let headers = response.headers_mut();
+    if headers.contains_key(TRANSFER_ENCODING) {
+        // It overrides the length (RFC 9112 section 6.3).
+        headers.remove(CONTENT_LENGTH);
+    }
+    if let Some(length) = stated_length(headers)? {
+        let mut stated = headers.get_all(CONTENT_LENGTH).iter();
+        let is_listed = stated.next().is_some_and(|value| value.as_bytes().contains(&b','));
+        if is_listed || stated.next().is_some() {
+            headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+    }
+    Ok(response)
+}
+
+/// Returns the length that a head states, in bytes; one that is repeated is one (RFC 9110 section
+/// 8.6).
+///
+/// # Errors
+/// [`Lost::Unknown`] if there are two, or one is no number.
+fn stated_length(headers: &HeaderMap) -> Result<Option<u64>, Lost> {
+    let mut length = None;
+    for value in headers.get_all(CONTENT_LENGTH) {
+        for text in value.to_str().unwrap_or_default().split(',').map(str::trim) {
+            let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+            let stated = text.parse::<u64>().ok().filter(|_| is_number);
+            if stated.is_none() || length.or(stated) != stated {
+                return Err(Lost::Unknown("its reply has an invalid Content-Length".to_owned()));
+            }
+            length = stated;
+        }
+    }
+    Ok(length)
 }
 
 /// Formats an error with its causes, in one line.
