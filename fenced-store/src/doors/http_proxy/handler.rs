@@ -7,7 +7,6 @@ use axum::extract::Request;
 use axum::response::{IntoResponse as _, Response};
 use fence_protocol::wire::fence::{Guarantee, Mode};
 use fence_protocol::{Code, Token};
-use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use http_body::Body as _;
@@ -88,8 +87,7 @@ impl Proxy {
 }
 
 /// Largest body that is received before its lane is entered: until then its sender holds up no
-/// other request, and a sender that leaves has changed nothing. A body without a stated length is
-/// received whole, because it may turn out to be too large.
+/// other request, and a sender that leaves has changed nothing.
 const WHOLE_BYTES: usize = 1 << 20;
 
 /// Forwards a request, and completes every reply, refusals too.
@@ -116,13 +114,11 @@ async fn forward(
     let client =
         if kind.is_conditional() { client_condition(&head.headers)? } else { Condition::None };
     let term = proxy.lanes.term().map_err(|error| proxy.refuse(&summary, Err(error)))?;
-    let length = head.headers.get(CONTENT_LENGTH);
-    let length: Option<u64> = length.and_then(|length| length.to_str().ok()?.parse().ok());
-    let first_bytes = length.map_or(proxy.shared.max_object_bytes, |_| WHOLE_BYTES);
-    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, first_bytes).await?;
-    let body = match (rest, length) {
+    let (upload, rest) = Upload::receive(&head.headers, body, &proxy.shared, WHOLE_BYTES).await?;
+    let body = match (rest, upload.stated_bytes) {
         (Some(rest), Some(length)) => {
-            let body = StreamedRequest::new(upload.body.clone(), rest, length, unread.clone());
+            let first = upload.body.clone();
+            let body = StreamedRequest::new(first, rest, length as u64, unread.clone());
             Either::Right(Body::new(body))
         }
         _ => {
@@ -132,8 +128,7 @@ async fn forward(
     };
     // The probe has shown nothing of a larger one: it is sent under its condition all the same, and
     // its lane does not rely on that.
-    let bytes = length.unwrap_or(upload.body.len() as u64);
-    let is_probed = bytes <= PROBED_BYTES as u64;
+    let is_probed = upload.stated_bytes.unwrap_or(upload.body.len()) <= PROBED_BYTES;
     let in_lane = if kind == Kind::ConditionalPut && !is_probed { Kind::Write } else { kind };
     let query = head.uri.query().map(ToOwned::to_owned);
     let checked = Checked { method: head.method, key, query, headers: head.headers, body };
