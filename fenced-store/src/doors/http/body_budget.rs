@@ -109,44 +109,41 @@ impl Memory {
     /// # Errors
     /// 429 if there is none within the time limit.
     pub(crate) async fn cover(&mut self, bytes: usize) -> Result<(), Reject> {
-        if !self.is_large && bytes > SMALL_BYTES {
-            let is_begun = self.held.is_some();
-            let moved = self.budget.large.take(units(bytes), is_begun).await?;
-            self.release();
-            self.held = Some(moved);
-            self.is_large = true;
-            return Ok(());
+        let (pool, missing) = self.missing(bytes);
+        if missing > 0 {
+            let more = pool.take(missing, self.held.is_some()).await?;
+            self.add(more, bytes);
         }
-        let missing = self.missing(bytes);
-        if missing == 0 {
-            return Ok(());
-        }
-        let more = self.pool().take(missing, self.held.is_some()).await?;
-        self.add(more);
         Ok(())
     }
 
     /// Takes memory as [`cover`](Self::cover) does, if there is some now; `false` otherwise.
     pub(crate) fn try_cover(&mut self, bytes: usize) -> bool {
-        let moves = !self.is_large && bytes > SMALL_BYTES;
-        let wanted = if moves { units(bytes) } else { self.missing(bytes) };
-        let pool = if moves { &self.budget.large } else { self.pool() };
-        let Ok(more) = Arc::clone(&pool.units).try_acquire_many_owned(wanted) else { return false };
-        if moves {
+        let (pool, missing) = self.missing(bytes);
+        let more = Arc::clone(&pool.units).try_acquire_many_owned(missing);
+        more.map(|more| self.add(more, bytes)).is_ok()
+    }
+
+    /// Returns `true` if a body of this size has outgrown the share of small ones.
+    fn moves(&self, bytes: usize) -> bool {
+        !self.is_large && bytes > SMALL_BYTES
+    }
+
+    /// Returns the missing units for a body of this size, and their pool.
+    fn missing(&self, bytes: usize) -> (&Pool, u32) {
+        if self.moves(bytes) {
+            return (&self.budget.large, units(bytes));
+        }
+        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        (self.pool(), units(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX)))
+    }
+
+    /// Adds the missing units for a body of this size.
+    fn add(&mut self, more: OwnedSemaphorePermit, bytes: usize) {
+        if self.moves(bytes) {
             self.release();
             self.is_large = true;
         }
-        self.add(more);
-        true
-    }
-
-    /// Returns the missing units for a body of this size.
-    fn missing(&self, bytes: usize) -> u32 {
-        let held = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        units(bytes).saturating_sub(u32::try_from(held).unwrap_or(u32::MAX))
-    }
-
-    fn add(&mut self, more: OwnedSemaphorePermit) {
         match &mut self.held {
             Some(held) => held.merge(more),
             None => self.held = Some(more),
