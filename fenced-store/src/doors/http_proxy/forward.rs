@@ -14,7 +14,7 @@ use http::header::{
     CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH,
     IF_RANGE, IF_UNMODIFIED_SINCE, PRAGMA, RANGE, TRANSFER_ENCODING,
 };
-use http::{HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::Body as _;
 use http_body_util::{Either, Full};
 use prometheus_client::metrics::counter::Counter;
@@ -41,7 +41,7 @@ pub(super) struct Checked {
     pub(super) method: Method,
     pub(super) key: PathKey,
     pub(super) query: Option<String>,
-    pub(super) headers: http::HeaderMap,
+    pub(super) headers: HeaderMap,
     pub(super) body: UpstreamBody,
 }
 
@@ -67,14 +67,7 @@ impl Checked {
             Either::Left(whole) => Either::Left(whole.clone()),
             Either::Right(_) => std::mem::replace(&mut self.body, Either::Left(Full::default())),
         };
-        let Self { method, key, query, headers, .. } = self;
-        Self {
-            method: method.clone(),
-            key: key.clone(),
-            query: query.clone(),
-            headers: headers.clone(),
-            body,
-        }
+        self.with(self.method.clone(), self.headers.clone(), body)
     }
 
     /// Makes the HEAD of the same resource, with the credentials of this request.
@@ -84,9 +77,12 @@ impl Checked {
             headers.remove(name);
         }
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-        let body = Either::Left(Full::default());
-        let key = self.key.clone();
-        Self { method: Method::HEAD, key, query: self.query.clone(), headers, body }
+        self.with(Method::HEAD, headers, Either::Left(Full::default()))
+    }
+
+    /// Makes another request for the same resource.
+    fn with(&self, method: Method, headers: HeaderMap, body: UpstreamBody) -> Self {
+        Self { method, key: self.key.clone(), query: self.query.clone(), headers, body }
     }
 
     /// Returns the resource, as rules see it.
