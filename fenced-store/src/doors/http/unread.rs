@@ -74,3 +74,35 @@ impl HttpBody for Watched {
         self.body.size_hint()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::response::IntoResponse as _;
+    use fence_protocol::wire::fence::Guarantee;
+    use http::StatusCode;
+    use http::header::CONNECTION;
+    use http_body_util::BodyExt as _;
+
+    use super::*;
+    use crate::doors::http::headers::complete;
+
+    fn closes(unread: &Unread) -> bool {
+        let reply = complete(StatusCode::OK.into_response(), Guarantee::Atomic, unread);
+        assert_eq!(reply.headers()["fencing-guarantee"], "atomic");
+        reply.headers().get(CONNECTION).is_some_and(|value| value == "close")
+    }
+
+    #[tokio::test]
+    async fn a_reply_closes_the_connection_unless_the_body_was_read() {
+        let (request, unread) = Unread::watch(Request::new(Body::from("hi")));
+        assert!(closes(&unread));
+        request.into_body().collect().await.unwrap();
+        assert!(!closes(&unread));
+        let (_, nothing) = Unread::watch(Request::new(Body::empty()));
+        assert!(!closes(&nothing));
+        let unread = Unread::new(&Body::from("hi"));
+        assert!(closes(&unread));
+        unread.read();
+        assert!(!closes(&unread));
+    }
+}
