@@ -21,14 +21,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
 use crate::doors::tcp::front::FrontSettings;
 use crate::guard::{Guard, RequestSummary};
-use crate::stores::contract::FenceOutcome;
 use crate::stores::redis::Shared;
 use crate::verdict::Fence;
 
@@ -186,15 +184,7 @@ impl Port {
 
     /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
-        let (code, fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => {
-                (Code::StaleToken, fence, FenceOutcome::Stale { mark: *mark })
-            }
-            Refusal::Collision { fence, mark } => {
-                (Code::TokenCollision, fence, FenceOutcome::Collision { mark: *mark })
-            }
-            Refusal::Unavailable(_) | Refusal::Line(_) => return,
-        };
+        let Some((code, fence, outcome)) = refusal.by_fence() else { return };
         self.guard.observer.passes(code, session::CONNECTION, &refusal.not_applied());
         // The client gets the refusal in Redis' form.
         let _ = self.guard.account(&summary_of(fence), Ok(outcome));

@@ -1,8 +1,9 @@
 //! Error replies of the port, in Redis' form: a code word, the event with its values, and the next
 //! step for the client.
 
-use fence_protocol::{LockName, Token};
+use fence_protocol::{Code, LockName, Token};
 
+use crate::stores::contract::FenceOutcome;
 use crate::verdict::{Fence, Mark};
 
 /// Refusal by the fence, or reason why a connection cannot be used.
@@ -29,6 +30,30 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
+    /// Returns the refusal of a token by the fence; `None` if the outcome refuses none.
+    pub(crate) fn from_outcome(fence: &Fence, outcome: &FenceOutcome) -> Option<Self> {
+        match *outcome {
+            FenceOutcome::Stale { mark } => Some(Self::Stale { fence: fence.clone(), mark }),
+            FenceOutcome::Collision { mark } => {
+                Some(Self::Collision { fence: fence.clone(), mark })
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns code, token and outcome of a refusal by the fence; `None` for any other refusal.
+    pub(crate) fn by_fence(&self) -> Option<(Code, &Fence, FenceOutcome)> {
+        match self {
+            Self::Stale { fence, mark } => {
+                Some((Code::StaleToken, fence, FenceOutcome::Stale { mark: *mark }))
+            }
+            Self::Collision { fence, mark } => {
+                Some((Code::TokenCollision, fence, FenceOutcome::Collision { mark: *mark }))
+            }
+            Self::Unavailable(_) | Self::Line(_) => None,
+        }
+    }
+
     /// Returns `true` if the token was refused: marks never fall, so a retry is refused too.
     pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::Stale { .. } | Self::Collision { .. })
@@ -117,6 +142,7 @@ pub(crate) fn denied_key(key: &[u8], reason: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stores::contract::Effect;
     use crate::verdict::tests::mark;
 
     #[test]
@@ -126,6 +152,25 @@ mod tests {
         let line = refusal.not_applied();
         assert!(line.starts_with("FENCED token 33 is below mark 34 of lock orders/42; nothing"));
         assert!(refusal.unknown().contains("unknown outcome"));
+    }
+
+    #[test]
+    fn an_outcome_of_the_fence_becomes_a_refusal_and_back() {
+        let fence = Fence { lock: LockName::new("orders/42").unwrap(), presented: mark(33, 1) };
+        let mark = mark(34, 2);
+        for (outcome, code) in [
+            (FenceOutcome::Stale { mark }, Code::StaleToken),
+            (FenceOutcome::Collision { mark }, Code::TokenCollision),
+        ] {
+            let refusal = Refusal::from_outcome(&fence, &outcome).unwrap();
+            assert!(refusal.is_final());
+            assert_eq!(refusal.by_fence(), Some((code, &fence, outcome)));
+        }
+        let applied = FenceOutcome::Applied { effect: Effect::Sealed, mark: None };
+        assert_eq!(Refusal::from_outcome(&fence, &applied), None);
+        for other in [Refusal::Unavailable(String::new()), Refusal::Line(String::new())] {
+            assert_eq!(other.by_fence(), None);
+        }
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! them and none is ended: they fence nothing. A command's token is compared with the marks that
 //! this guard remembers, without a round trip to Redis.
 
-use fence_protocol::Code;
 use fence_protocol::wire::fence::Mode;
 
 use super::super::authorize::{self, Denied};
@@ -13,7 +12,7 @@ use super::super::resp::request::Command;
 use super::super::session::CONNECTION;
 use super::super::tokens::HeldTokens;
 use super::Client;
-use crate::stores::contract::{FenceOutcome, StoreError};
+use crate::stores::contract::StoreError;
 
 impl Client {
     /// `true` if the guard is in observe mode, in which nothing is refused.
@@ -39,14 +38,7 @@ impl Client {
     pub(super) async fn observe_tokens(&self, tokens: &HeldTokens) -> Result<(), Refusal> {
         for fence in tokens.fences() {
             match self.hub.port.redis.seal(fence).await {
-                Ok(FenceOutcome::Stale { mark }) => {
-                    self.observe(Code::StaleToken, Refusal::Stale { fence: fence.clone(), mark });
-                }
-                Ok(FenceOutcome::Collision { mark }) => {
-                    let refusal = Refusal::Collision { fence: fence.clone(), mark };
-                    self.observe(Code::TokenCollision, refusal);
-                }
-                Ok(_) => {}
+                Ok(outcome) => self.observe(Refusal::from_outcome(fence, &outcome)),
                 Err(StoreError::Unavailable(reason) | StoreError::Unknown(reason)) => {
                     return Err(Refusal::Unavailable(reason));
                 }
@@ -65,12 +57,17 @@ impl Client {
             if let Some(mark) = self.hub.port.redis.state.remembered(&fence.lock)
                 && mark.token > fence.presented.token
             {
-                self.observe(Code::StaleToken, Refusal::Stale { fence: fence.clone(), mark });
+                self.observe(Some(Refusal::Stale { fence: fence.clone(), mark }));
             }
         }
     }
 
-    fn observe(&self, code: Code, refusal: Refusal) {
-        self.hub.port.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
+    /// Counts a refusal by the fence, which passes.
+    fn observe(&self, refusal: Option<Refusal>) {
+        if let Some(refusal) = refusal
+            && let Some((code, ..)) = refusal.by_fence()
+        {
+            self.hub.port.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
+        }
     }
 }

@@ -15,7 +15,6 @@ use super::super::{PortSettings, look_ups};
 use super::Client;
 use super::command::OwnedCommand;
 use crate::guard::Guard;
-use crate::stores::contract::FenceOutcome;
 
 impl Session for Client {
     fn identity(&self) -> &Identity {
@@ -255,13 +254,10 @@ impl Client {
         }
         for fence in self.identity.tokens.clone().fences() {
             let refusal = match self.hub.port.redis.seal(fence).await {
-                Ok(FenceOutcome::Stale { mark }) => Refusal::Stale { fence: fence.clone(), mark },
-                Ok(FenceOutcome::Collision { mark }) => {
-                    Refusal::Collision { fence: fence.clone(), mark }
-                }
-                Ok(_) => continue,
-                Err(error) => Refusal::Unavailable(error.to_string()),
+                Ok(outcome) => Refusal::from_outcome(fence, &outcome),
+                Err(error) => Some(Refusal::Unavailable(error.to_string())),
             };
+            let Some(refusal) = refusal else { continue };
             self.record_refusal(&refusal);
             return Err(refusal);
         }

@@ -203,15 +203,10 @@ async fn register(
                 redis.state.remember(fence);
                 return Ok(());
             }
-            ScriptReply::Done(FenceOutcome::Stale { mark }) => {
-                return Err(Refusal::Stale { fence: fence.clone(), mark });
-            }
-            ScriptReply::Done(FenceOutcome::Collision { mark }) => {
-                return Err(Refusal::Collision { fence: fence.clone(), mark });
-            }
-            ScriptReply::Done(_) => {
-                let reason = "Redis sent a reply that is none of our scripts'".to_owned();
-                return Err(Refusal::Unavailable(reason));
+            ScriptReply::Done(outcome) => {
+                let foreign = "Redis sent a reply that is none of our scripts'".to_owned();
+                let refused = Refusal::from_outcome(fence, &outcome);
+                return Err(refused.unwrap_or(Refusal::Unavailable(foreign)));
             }
             ScriptReply::Sealing => {
                 let scripts = &redis.scripts;

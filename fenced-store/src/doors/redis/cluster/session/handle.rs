@@ -1,7 +1,5 @@
 //! One command of a client: planned, checked against its tokens, and run.
 
-use fence_protocol::Code;
-
 use super::super::Answer;
 use super::ClusterSession;
 use crate::doors::redis::authorize::{authorize, passes};
@@ -13,7 +11,6 @@ use crate::doors::redis::session::{self, Flow, Session};
 use crate::doors::redis::tokens::HeldTokens;
 use crate::guard::RequestSummary;
 use crate::rules::{Protects, Rules};
-use crate::stores::contract::FenceOutcome;
 use crate::verdict::Fence;
 
 impl ClusterSession {
@@ -78,17 +75,9 @@ impl ClusterSession {
         let line = refusal.not_applied();
         let guard = &self.port.guard;
         let rule = guard.fencing.rules.label(key);
-        let (code, fence, outcome) = match refusal {
-            Refusal::Stale { fence, mark } => {
-                (Code::StaleToken, fence, FenceOutcome::Stale { mark })
-            }
-            Refusal::Collision { fence, mark } => {
-                (Code::TokenCollision, fence, FenceOutcome::Collision { mark })
-            }
-            Refusal::Unavailable(_) | Refusal::Line(_) => {
-                self.out.extend_from_slice(&reply);
-                return None;
-            }
+        let Some((code, fence, outcome)) = refusal.by_fence() else {
+            self.out.extend_from_slice(&reply);
+            return None;
         };
         if guard.observer.passes(code, rule, &line) {
             let Answer { reply, .. } = cluster.run(command, &self.keys, &[], self.protocol).await;
@@ -97,7 +86,7 @@ impl ClusterSession {
         }
         let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
         let text = format!("{name} {}", key.escape_ascii());
-        let request = RequestSummary { fence: Some(fence), kind: KIND, text, owner: None };
+        let request = RequestSummary { fence: Some(fence.clone()), kind: KIND, text, owner: None };
         // The reply is made already; this counts and reports the refusal.
         let _ = guard.account(&request, Ok(outcome));
         self.out.extend_from_slice(&reply);
