@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use fence_protocol::Namespace;
 use redis::{Cmd, Value};
 use redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
@@ -62,15 +62,6 @@ struct ClusterParts {
     tags: Tags,
 }
 
-/// Result of a command.
-#[derive(Debug)]
-pub(crate) struct Answer {
-    /// The reply, encoded.
-    pub(crate) reply: Bytes,
-    /// The refusal, where a fence refused it.
-    pub(crate) refused: Option<Refusal>,
-}
-
 impl Cluster {
     /// Finds the nodes through the seeds, checks each master, and probes on each that the script is
     /// atomic.
@@ -100,6 +91,7 @@ impl Cluster {
     }
 
     /// Runs a command under these fences: those that its keys need, all checked in the same step.
+    /// Writes the reply to `out`, and returns the refusal if a fence refused the command.
     ///
     /// # Cancel safety
     /// Dropping the future does not cancel a command that was sent.
@@ -109,7 +101,8 @@ impl Cluster {
         keys: &[KeyUse],
         fences: &[Fence],
         protocol: Protocol,
-    ) -> Answer {
+        out: &mut BytesMut,
+    ) -> Option<Refusal> {
         let shape = Shape::from_command(command, protocol);
         let outcome = match limits::check(command, fences.len()) {
             Err(line) => Err(Refusal::Line(line)),
@@ -125,18 +118,16 @@ impl Cluster {
                 }
             },
         };
-        let mut out = BytesMut::new();
-        let refused = match outcome {
+        match outcome {
             Ok(value) => {
-                reply::encode(&mut out, value, shape, protocol);
+                reply::encode(out, value, shape, protocol);
                 None
             }
             Err(refusal) => {
-                encode::error(&mut out, &refusal.not_applied());
+                encode::error(out, &refusal.not_applied());
                 refusal.is_final().then_some(refusal)
             }
-        };
-        Answer { reply: out.freeze(), refused }
+        }
     }
 
     /// Runs a command without keys on any node.

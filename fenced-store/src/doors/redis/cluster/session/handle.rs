@@ -1,6 +1,5 @@
 //! One command of a client: planned, checked against its tokens, and run.
 
-use super::super::Answer;
 use super::ClusterSession;
 use crate::doors::redis::authorize::{authorize, passes};
 use crate::doors::redis::commands::{Handling, KeyUse, Plan, Touches};
@@ -63,25 +62,20 @@ impl ClusterSession {
 
     /// Runs a command and replies. Returns the refusal of its tokens.
     pub(super) async fn run(&mut self, command: Command<'_>, fences: &[Fence]) -> Option<String> {
-        let cluster = &self.port.cluster;
-        let Answer { reply, refused } =
-            cluster.run(command, &self.keys, fences, self.protocol).await;
-        let Some(refusal) = refused else {
-            self.port.guard.counters.count(KIND, "answered");
-            self.out.extend_from_slice(&reply);
+        let Self { port, keys, protocol, out, .. } = self;
+        let begin = out.len();
+        let Some(refusal) = port.cluster.run(command, keys, fences, *protocol, out).await else {
+            port.guard.counters.count(KIND, "answered");
             return None;
         };
-        let key = self.keys.first().map_or(&b""[..], |key| command.arg(key.arg));
+        let key = keys.first().map_or(&b""[..], |key| command.arg(key.arg));
         let line = refusal.not_applied();
-        let guard = &self.port.guard;
+        let guard = &port.guard;
         let rule = guard.fencing.rules.label(key);
-        let Some((code, fence, outcome)) = refusal.by_fence() else {
-            self.out.extend_from_slice(&reply);
-            return None;
-        };
+        let (code, fence, outcome) = refusal.by_fence()?;
         if guard.observer.passes(code, rule, &line) {
-            let Answer { reply, .. } = cluster.run(command, &self.keys, &[], self.protocol).await;
-            self.out.extend_from_slice(&reply);
+            out.truncate(begin);
+            port.cluster.run(command, keys, &[], *protocol, out).await;
             return None;
         }
         let name = String::from_utf8_lossy(command.arg(0)).to_uppercase();
@@ -89,7 +83,6 @@ impl ClusterSession {
         let request = RequestSummary { fence: Some(fence.clone()), kind: KIND, text, owner: None };
         // The reply is made already; this counts and reports the refusal.
         let _ = guard.account(&request, Ok(outcome));
-        self.out.extend_from_slice(&reply);
         Some(line)
     }
 }
