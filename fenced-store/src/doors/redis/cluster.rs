@@ -12,15 +12,13 @@
 //! While a slot is on its way, Redis runs a script only where all of its keys are (TRYAGAIN
 //! otherwise), so that no script can miss a mark that is on the other side.
 
-use std::sync::Arc;
-
 use bytes::BytesMut;
 use fence_protocol::Namespace;
 use redis::{Cmd, Value};
 use redis_link::{ClusterTarget, LinkError, RedisLink, slot_of};
 use service_kit::Kit;
 
-use super::commands::{CommandTable, KeyUse};
+use super::commands::KeyUse;
 use super::refusal::{self, Refusal};
 use super::resp::request::Command;
 use super::resp::{Protocol, encode};
@@ -49,14 +47,9 @@ const FIRST_PAUSE_MS: u64 = 4;
 /// The longest of these pauses: all of them together are about a second.
 const LONGEST_PAUSE_MS: u64 = 200;
 
-/// A Redis Cluster. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(crate) struct Cluster {
-    inner: Arc<ClusterParts>,
-}
-
+/// A Redis Cluster.
 #[derive(Debug)]
-struct ClusterParts {
+pub(crate) struct Cluster {
     nodes: Nodes,
     step: StepScript,
     tags: Tags,
@@ -77,17 +70,7 @@ impl Cluster {
         let tags = Tags::new(namespace);
         let nodes = Nodes::open(target, step.script().clone(), kit).await?;
         probe::probe(&nodes, &step, &tags).await?;
-        Ok(Self { inner: Arc::new(ClusterParts { nodes, step, tags }) })
-    }
-
-    /// Table of commands, from the node that was verified last.
-    pub(crate) fn command_table(&self) -> Option<Arc<CommandTable>> {
-        self.inner.nodes.command_table()
-    }
-
-    /// The version of the node that was verified last.
-    pub(crate) fn version(&self) -> String {
-        self.inner.nodes.version()
+        Ok(Self { nodes, step, tags })
     }
 
     /// Runs a command under these fences: those that its keys need, all checked in the same step.
@@ -136,8 +119,7 @@ impl Cluster {
         for arg in command.iter() {
             packed.arg(arg);
         }
-        let nodes = &self.inner.nodes;
-        match nodes.any().await.map_err(Refusal::Unavailable)?.call(&packed).await {
+        match self.nodes.any().await.map_err(Refusal::Unavailable)?.call(&packed).await {
             Ok(value) => Ok(value),
             Err(error) => Err(line(error)),
         }
@@ -151,19 +133,17 @@ impl Cluster {
         fences: &[Fence],
         shape: Shape,
     ) -> Result<Value, Refusal> {
-        let tags = &self.inner.tags;
-        let each = fences.iter().map(|fence| tags.mark(slot, fence.lock.as_str())).collect();
-        let marks = Marks { each, all: tags.marks(slot) };
+        let each = fences.iter().map(|fence| self.tags.mark(slot, fence.lock.as_str())).collect();
+        let marks = Marks { each, all: self.tags.marks(slot) };
         let names = keys.iter().map(|key| command.arg(key.arg));
-        let step = &self.inner.step;
         let words = command.iter();
-        let packed = step.pack(&marks, fences, names, words, shape.is_native);
+        let packed = self.step.pack(&marks, fences, names, words, shape.is_native);
         self.directed(slot, &packed, fences).await
     }
 
     /// Sends a script to the node that owns `slot`, and follows redirections.
     async fn directed(&self, slot: u16, packed: &Cmd, fences: &[Fence]) -> Result<Value, Refusal> {
-        let nodes = &self.inner.nodes;
+        let nodes = &self.nodes;
         let mut to = To::Owner;
         let mut last = String::new();
         for attempt in 0..TRIES {

@@ -107,7 +107,7 @@ impl Nodes {
         &self.inner.target
     }
 
-    /// Table of commands; `None` before the first node is verified.
+    /// Table of commands, from the node that was verified last; `None` before the first one is.
     pub(super) fn command_table(&self) -> Option<Arc<CommandTable>> {
         self.inner.verifier.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

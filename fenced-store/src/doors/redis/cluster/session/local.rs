@@ -33,7 +33,7 @@ impl Session for ClusterSession {
     }
 
     fn redis_version(&self) -> String {
-        self.port.cluster.version()
+        self.port.cluster.nodes.version()
     }
 
     fn protocol(&self) -> Protocol {
@@ -54,7 +54,7 @@ impl Session for ClusterSession {
     }
 
     fn plan(&mut self, command: Command<'_>) -> Result<Plan, Refusal> {
-        let Some(table) = self.port.cluster.command_table() else {
+        let Some(table) = self.port.cluster.nodes.command_table() else {
             let reason = "no node of the cluster was reached yet".to_owned();
             return Err(Refusal::Unavailable(reason));
         };
