@@ -13,30 +13,40 @@ use crate::rules::Protects;
 #[derive(Debug)]
 pub(super) struct Denied {
     /// Code of the refusal.
-    pub(super) code: Code,
+    code: Code,
     /// Index of the refused key's argument.
-    pub(super) arg: Option<usize>,
+    arg: Option<usize>,
     /// Error line for the client.
-    pub(super) line: String,
+    line: String,
 }
 
-impl From<Denied> for Refusal {
-    fn from(denied: Denied) -> Self {
-        Self::Line(denied.line)
+/// Checks that a connection with `tokens` may send `command`. One that may not is counted, and
+/// passes in observe mode.
+///
+/// # Errors
+/// The refusal.
+pub(super) fn authorize(
+    guard: &Guard,
+    tokens: &HeldTokens,
+    command: Command<'_>,
+    plan: Plan,
+    keys: &[KeyUse],
+    scratch: &mut String,
+) -> Result<(), Refusal> {
+    let checked = check(guard, tokens, command, plan, keys, scratch);
+    let Err(Denied { code, arg, line }) = checked else { return Ok(()) };
+    let key = arg.map_or(&b""[..], |arg| command.arg(arg));
+    match guard.observer.passes(code, guard.fencing.rules.label(key), &line) {
+        true => Ok(()),
+        false => Err(Refusal::Line(line)),
     }
 }
 
-/// Counts a denied command in observe mode, and returns `true` if it passes.
-pub(super) fn passes(guard: &Guard, command: Command<'_>, denied: &Denied) -> bool {
-    let key = denied.arg.map_or(&b""[..], |arg| command.arg(arg));
-    guard.observer.passes(denied.code, guard.fencing.rules.label(key), &denied.line)
-}
-
-/// Checks that a connection with `tokens` may send `command`.
+/// Checks a command as [`authorize`] does, and counts nothing.
 ///
 /// # Errors
 /// [`Denied`].
-pub(super) fn authorize(
+pub(super) fn check(
     guard: &Guard,
     tokens: &HeldTokens,
     command: Command<'_>,

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use bytes::{Buf, BytesMut};
 use tokio_util::sync::CancellationToken;
 
-use super::authorize::authorize;
+use super::authorize;
 use super::backlog::REPLIES_FULL;
 use super::budget::{Charge, FREE};
 use super::commands::names::Listing;
@@ -281,10 +281,9 @@ impl Client {
             _ => false,
         };
         let guard = &self.hub.port.guard;
-        if !fits
-            || authorize(guard, &self.identity.tokens, command, plan, &self.keys, &mut self.scratch)
-                .is_err()
-        {
+        let tokens = &self.identity.tokens;
+        let scratch = &mut self.scratch;
+        if !fits || authorize::check(guard, tokens, command, plan, &self.keys, scratch).is_err() {
             return false;
         }
         if let Some(user) = self.own.as_ref().and_then(|own| own.user.as_ref())

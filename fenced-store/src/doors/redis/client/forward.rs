@@ -1,6 +1,6 @@
 //! Commands beyond the fast path: connections of their own, transactions, scripts, subscriptions.
 
-use super::super::authorize::{Denied, authorize};
+use super::super::authorize::authorize;
 use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan, flush};
 use super::super::confine::Wanted;
@@ -82,10 +82,8 @@ impl Client {
         if plan.is_denied {
             self.observe_command(command.command());
         }
-        if let Err(denied) = self.authorized(command, plan)
-            && !self.passes(command.command(), &denied)
-        {
-            return self.refuse(&denied.into());
+        if let Err(refusal) = self.authorized(command, plan) {
+            return self.refuse(&refusal);
         }
         let is_script = plan.handling == Handling::Script || loads_script(command.command());
         if is_script && self.identity.is_stranger() {
@@ -112,7 +110,7 @@ impl Client {
         }
     }
 
-    pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Denied> {
+    pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Refusal> {
         let guard = &self.hub.port.guard;
         let tokens = &self.identity.tokens;
         authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
@@ -369,11 +367,8 @@ impl Client {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
         if changes_channels || name.eq_ignore_ascii_case(b"ping") {
-            if changes_channels
-                && let Err(denied) = self.authorized(command, plan)
-                && !self.passes(command.command(), &denied)
-            {
-                return Some(self.refuse(&denied.into()));
+            if changes_channels && let Err(refusal) = self.authorized(command, plan) {
+                return Some(self.refuse(&refusal));
             }
             let Ok(upstream) = self.with_room().await else {
                 return Some(self.lost().await);

@@ -6,7 +6,6 @@
 
 use fence_protocol::wire::fence::Mode;
 
-use super::super::authorize::{self, Denied};
 use super::super::refusal::Refusal;
 use super::super::resp::request::Command;
 use super::super::session::CONNECTION;
@@ -18,11 +17,6 @@ impl Client {
     /// `true` if the guard is in observe mode, in which nothing is refused.
     pub(super) fn observes(&self) -> bool {
         self.hub.port.guard.observer.mode() == Mode::Observe
-    }
-
-    /// Counts a denied command in observe mode, and returns whether it passes all the same.
-    pub(super) fn passes(&self, command: Command<'_>, denied: &Denied) -> bool {
-        authorize::passes(&self.hub.port.guard, command, denied)
     }
 
     /// Counts a command that passes in observe mode alone.

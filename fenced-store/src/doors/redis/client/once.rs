@@ -41,8 +41,8 @@ impl Client {
             (self.group.take(), self.ends),
         );
         let sent = match self.authorized(inner, plan) {
-            Err(denied) if !self.passes(inner.command(), &denied) => Err(denied.into()),
-            _ => self.send(inner).await,
+            Ok(()) => self.send(inner).await,
+            refused => refused,
         };
         let settled = self.settled().await;
         (self.identity.tokens, self.profile, self.upstream, self.own, (self.group, self.ends)) =

@@ -1,7 +1,7 @@
 //! One command of a client: planned, checked against its tokens, and run.
 
 use super::ClusterSession;
-use crate::doors::redis::authorize::{authorize, passes};
+use crate::doors::redis::authorize::authorize;
 use crate::doors::redis::commands::{Handling, KeyUse, Plan, Touches};
 use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::encode;
@@ -53,10 +53,7 @@ impl ClusterSession {
         scratch: &mut String,
     ) -> Result<Vec<Fence>, Refusal> {
         let guard = &self.port.guard;
-        match authorize(guard, tokens, command, plan, &self.keys, scratch) {
-            Err(denied) if !passes(guard, command, &denied) => return Err(denied.into()),
-            _ => {}
-        }
+        authorize(guard, tokens, command, plan, &self.keys, scratch)?;
         Ok(needed(&guard.fencing.rules, tokens, command, &self.keys, scratch))
     }
 
