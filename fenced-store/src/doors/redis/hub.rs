@@ -22,7 +22,7 @@ use super::spares::{Prepared, Spares};
 use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
-use super::upstream::connect::{Wanted, connect};
+use super::upstream::connect::connect;
 use super::{Port, stranger};
 use crate::rules::KeyPatterns;
 
@@ -247,12 +247,13 @@ impl Hub {
         profile: &ConnectionProfile,
         user: Option<AclUser>,
     ) -> Result<Prepared, Refusal> {
+        let redis = &self.port.redis;
         let name = user.as_ref().map(|user| user.name().to_owned());
         let mut ended = Ended { registration: None, user: name };
-        let made = match self.try_connect(profile, user.as_ref(), &mut ended).await {
+        let made = match connect(redis, profile, user.as_ref(), &mut ended.registration).await {
             Err(Refusal::Unavailable(_)) if ended.registration.is_some() => {
                 self.port.retire(Ended { registration: ended.registration.take(), user: None });
-                self.try_connect(profile, user.as_ref(), &mut ended).await
+                connect(redis, profile, user.as_ref(), &mut ended.registration).await
             }
             made => made,
         };
@@ -280,17 +281,6 @@ impl Hub {
             })
             .unzip();
         Upstream::start(stream, (owner, denials), &self.budget, on_end)
-    }
-
-    async fn try_connect(
-        &self,
-        profile: &ConnectionProfile,
-        user: Option<&AclUser>,
-        ended: &mut Ended,
-    ) -> Result<(TcpStream, Option<String>), Refusal> {
-        let ConnectionProfile { tokens, db, protocol } = profile;
-        let wanted = Wanted { fences: tokens.fences(), db: *db, protocol: *protocol, user };
-        connect(&self.port.redis, &wanted, &mut ended.registration).await
     }
 
     /// Probes every shared connection for a reply of Redis, and closes the prepared ones.

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::doors::redis::confine::AclUser;
+use crate::doors::redis::profile::ConnectionProfile;
 use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::Protocol;
 use crate::doors::redis::resp::reply::ReplyScanner;
@@ -35,27 +36,20 @@ const REPLY_BYTES: usize = 1 << 20;
 /// state.
 const TRIES: usize = 8;
 
-/// Profile of a connection to make.
-#[derive(Debug)]
-pub(crate) struct Wanted<'a> {
-    pub(crate) fences: &'a [Fence],
-    pub(crate) db: i64,
-    pub(crate) protocol: Protocol,
-    /// User to log in as in the end, if not as the guard.
-    pub(crate) user: Option<&'a AclUser>,
-}
-
-/// Makes the connection. `registered` is set before the first registration is sent: from then on it
-/// has to be retired, whatever happens to it.
+/// Makes the connection, which is logged in as `user` in the end, if not as the guard. `registered`
+/// is set before the first registration is sent: from then on it has to be retired, whatever
+/// happens to it.
 ///
 /// # Errors
 /// A stale or colliding token, or the reason why Redis cannot be used.
 pub(crate) async fn connect(
     redis: &Shared,
-    wanted: &Wanted<'_>,
+    profile: &ConnectionProfile,
+    user: Option<&AclUser>,
     registered: &mut Option<Registration>,
 ) -> Result<(TcpStream, Option<String>), Refusal> {
-    tokio::time::timeout(SETUP, set_up(redis, wanted, registered)).await.unwrap_or_else(|_| {
+    let set_up = set_up(redis, profile, user, registered);
+    tokio::time::timeout(SETUP, set_up).await.unwrap_or_else(|_| {
         Err(Refusal::Unavailable(format!(
             "a connection to Redis at {} was not ready within {} s",
             redis.link.target(),
@@ -66,31 +60,33 @@ pub(crate) async fn connect(
 
 async fn set_up(
     redis: &Shared,
-    wanted: &Wanted<'_>,
+    profile: &ConnectionProfile,
+    user: Option<&AclUser>,
     registered: &mut Option<Registration>,
 ) -> Result<(TcpStream, Option<String>), Refusal> {
+    let fences = profile.tokens.fences();
     let home = redis.link.target().db();
-    let (mut wire, mut client_id) = log_in(redis, wanted.protocol).await?;
+    let (mut wire, mut client_id) = log_in(redis, profile.protocol).await?;
     let mut process = None;
     // A user is changed in the verified process, so its connection must be to the same one.
-    if !wanted.fences.is_empty() || wanted.user.is_some() {
+    if !fences.is_empty() || user.is_some() {
         let mut run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
         if redis.state.run_id() != run_id {
-            (wire, client_id, run_id) = log_in_verified(redis, wanted.protocol).await?;
+            (wire, client_id, run_id) = log_in_verified(redis, profile.protocol).await?;
         }
         process = Some(run_id);
     }
-    if let Some(run_id) = process.clone().filter(|_| !wanted.fences.is_empty()) {
-        let locks = wanted.fences.iter().map(|fence| fence.lock.clone()).collect();
+    if let Some(run_id) = process.clone().filter(|_| !fences.is_empty()) {
+        let locks = fences.iter().map(|fence| fence.lock.clone()).collect();
         *registered = Some(Registration { run_id, client_id, locks });
-        for fence in wanted.fences {
+        for fence in fences {
             register(&mut wire, redis, fence, client_id).await?;
         }
     }
-    if wanted.db != home {
-        select(&mut wire, wanted.db).await?;
+    if profile.db != home {
+        select(&mut wire, profile.db).await?;
     }
-    if let Some(user) = wanted.user {
+    if let Some(user) = user {
         wire.call(&user.auth()).await.map_err(Refusal::Unavailable)?;
         user.redis_id.set(client_id);
     }
