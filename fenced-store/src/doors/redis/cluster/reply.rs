@@ -170,7 +170,7 @@ fn verbatim(out: &mut BytesMut, format: &VerbatimFormat, text: &str) {
         VerbatimFormat::Unknown(format) if format.len() == 3 => format,
         _ => "txt",
     };
-    out.put_slice(format!("={}\r\n{format}:{text}\r\n", text.len() + 4).as_bytes());
+    encode::verbatim(out, format, text);
 }
 
 #[cfg(test)]

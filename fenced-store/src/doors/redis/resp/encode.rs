@@ -23,6 +23,11 @@ pub(crate) fn bulk(out: &mut BytesMut, bytes: &[u8]) {
     out.put_slice(b"\r\n");
 }
 
+/// Writes a text with its format of three letters, in RESP3.
+pub(crate) fn verbatim(out: &mut BytesMut, format: &str, text: &str) {
+    out.put_slice(format!("={}\r\n{format}:{text}\r\n", text.len() + 4).as_bytes());
+}
+
 /// Writes an integer.
 pub(crate) fn integer(out: &mut BytesMut, number: i64) {
     out.put_u8(b':');
@@ -124,6 +129,7 @@ mod tests {
         assert_eq!(written(|out| map(out, 3, Protocol::Resp3)), "%3\r\n");
         assert_eq!(written(|out| null(out, Protocol::Resp2)), "$-1\r\n");
         assert_eq!(written(|out| null(out, Protocol::Resp3)), "_\r\n");
+        assert_eq!(written(|out| verbatim(out, "txt", "hi")), "=6\r\ntxt:hi\r\n");
         let command = written(|out| request(out, [&b"GET"[..], b"key"]));
         assert_eq!(command, "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n");
     }

@@ -1,11 +1,14 @@
 //! Look-ups: the client itself, and the few settings of Redis that drivers read.
 
 use super::super::commands::Local;
-use super::super::look_ups::{self, ClientInfo, USER};
-use super::super::refusal::Refusal;
-use super::super::resp::encode;
+use super::super::look_ups;
+use super::super::refusal::{Refusal, quoted};
 use super::super::resp::request::Command;
-use super::Session;
+use super::super::resp::{Protocol, encode};
+use super::{Identity, Session, line};
+
+/// User name shown to every client.
+const USER: &str = "default";
 
 /// The reply to a look-up.
 #[derive(Debug)]
@@ -28,23 +31,57 @@ pub(crate) fn look_up(
     command: Command<'_>,
 ) -> Result<Option<LookUp>, Refusal> {
     let identity = session.identity();
-    let client = ClientInfo {
-        id: identity.id,
-        name: &identity.name,
-        addresses: identity.addresses,
-        db: session.db(),
-        protocol: session.protocol(),
-    };
     Ok(Some(match local {
         Local::ClientGetName if identity.name.is_empty() => LookUp::Null,
         Local::ClientGetName => LookUp::Word(identity.name.to_vec()),
         Local::ClientId => LookUp::Number(identity.id),
-        Local::ClientInfo => LookUp::Text(client.info()),
-        Local::ClientList => LookUp::Text(client.list(command)?),
+        Local::ClientInfo => LookUp::Text(info(session, "client|info")),
+        Local::ClientList => LookUp::Text(list(session, command)?),
         Local::AclWhoAmI => LookUp::Word(USER.as_bytes().to_vec()),
         Local::ModuleList => LookUp::NoItems,
         _ => return Ok(None),
     }))
+}
+
+/// Formats a client as Redis does. Figures known only to Redis are 0.
+fn info(session: &impl Session, command: &str) -> String {
+    let Identity { id, name, addresses, .. } = session.identity();
+    let [addr, laddr] = addresses.map(|addr| addr.map_or(String::new(), |a| a.to_string()));
+    let name = name.escape_ascii();
+    let db = session.db();
+    let resp = if session.protocol() == Protocol::Resp3 { 3 } else { 2 };
+    format!(
+        "id={id} addr={addr} laddr={laddr} fd=0 name={name} age=0 idle=0 flags=N db={db} sub=0 \
+         psub=0 ssub=0 multi=-1 qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+         omem=0 tot-mem=0 events=r cmd={command} user={USER} redir=-1 resp={resp}\n"
+    )
+}
+
+/// Returns the text of CLIENT LIST: this client, unless the options exclude it.
+fn list(session: &impl Session, command: Command<'_>) -> Result<String, Refusal> {
+    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+    let own = || info(session, "client|list");
+    match command.len() {
+        2 => Ok(own()),
+        4 if is(2, b"type") => match command.arg(3).to_ascii_lowercase().as_slice() {
+            b"normal" => Ok(own()),
+            b"pubsub" | b"master" | b"replica" | b"slave" => Ok(String::new()),
+            _ => {
+                let kind = quoted(command.arg(3));
+                Err(Refusal::Line(format!("ERR Unknown client type '{kind}'")))
+            }
+        },
+        4.. if is(2, b"id") => {
+            let mut lists_own = false;
+            for id in command.iter().skip(3) {
+                let id = std::str::from_utf8(id).ok().and_then(|id| id.parse::<u64>().ok());
+                let id = id.ok_or_else(|| line("ERR Invalid client ID"))?;
+                lists_own |= id == session.identity().id;
+            }
+            Ok(if lists_own { own() } else { String::new() })
+        }
+        _ => Err(line("ERR syntax error")),
+    }
 }
 
 /// Replies to a look-up.
@@ -61,7 +98,10 @@ pub(super) fn reply(
             encode::integer(out, i64::try_from(*number).unwrap_or(i64::MAX));
         }
         Some(LookUp::Word(word)) => encode::bulk(out, word),
-        Some(LookUp::Text(text)) => look_ups::text(out, text, protocol),
+        Some(LookUp::Text(text)) => match protocol {
+            Protocol::Resp2 => encode::bulk(out, text.as_bytes()),
+            Protocol::Resp3 => encode::verbatim(out, "txt", text),
+        },
         Some(LookUp::NoItems) => encode::array(out, 0),
     });
     Ok(())
@@ -72,10 +112,33 @@ pub(super) async fn unblock<S: Session>(
     session: &mut S,
     command: Command<'_>,
 ) -> Result<(), Refusal> {
-    let (id, reason) = look_ups::unblock(command)?;
+    let (id, reason) = unblock_arguments(command)?;
     let unblocked = session.unblock(id, reason).await?;
     session.reply(|out| encode::integer(out, i64::from(unblocked)));
     Ok(())
+}
+
+/// Parses the id and the reason of a CLIENT UNBLOCK.
+///
+/// # Errors
+/// Redis' error for invalid arguments.
+fn unblock_arguments(command: Command<'_>) -> Result<(u64, &'static str), Refusal> {
+    let is = |word: &[u8]| command.arg(3).eq_ignore_ascii_case(word);
+    let reason = match command.len() {
+        3 => "TIMEOUT",
+        4 if is(b"timeout") => "TIMEOUT",
+        4 if is(b"error") => "ERROR",
+        4 => return Err(line("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+        _ => {
+            return Err(line(
+                "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT \
+                 HELP.",
+            ));
+        }
+    };
+    let id: Option<i64> = std::str::from_utf8(command.arg(2)).ok().and_then(|id| id.parse().ok());
+    let id = id.ok_or_else(|| line("ERR value is not an integer or out of range"))?;
+    Ok((u64::try_from(id).unwrap_or(0), reason))
 }
 
 /// `CONFIG GET` of settings that drivers ask for.
