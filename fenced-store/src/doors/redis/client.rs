@@ -2,6 +2,7 @@
 //! them.
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -82,7 +83,7 @@ pub(super) struct Client {
 }
 
 /// State of an own connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Own {
     user: Option<AclUser>,
     run_id: Option<String>,
@@ -189,9 +190,7 @@ impl Client {
         } else {
             self.outbox.say_end();
         }
-        if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
-            own.close();
-        }
+        self.drop_upstream();
     }
 
     /// Serves the commands that were read whole.
@@ -350,22 +349,24 @@ impl Client {
             }
             // The next wait checks whether the client is idle.
             () = ending::refusal(self.group.as_deref()) => Flow::Continue,
-            read = self.reader.read_buf(&mut self.buf), if reads => match read {
-                Ok(0) | Err(_) => {
-                    self.has_left = true;
-                    Flow::Close
-                }
-                Ok(bytes) => self.charged(bytes),
-            },
-            () = self.outbox.disconnected(), if !reads => {
-                self.has_left = true;
-                Flow::Close
-            }
+            read = self.reader.read_buf(&mut self.buf), if reads => self.received(read),
+            () = self.outbox.disconnected(), if !reads => self.received(Ok(0)),
             () = stop.cancelled() => {
                 self.settled().await;
                 Flow::Close
             }
             reason = self.patience.ends(awaited) => self.overdue(awaited, &reason),
+        }
+    }
+
+    /// Charges the bytes of a read; without any, the client has left.
+    fn received(&mut self, read: io::Result<usize>) -> Flow {
+        match read {
+            Ok(0) | Err(_) => {
+                self.has_left = true;
+                Flow::Close
+            }
+            Ok(bytes) => self.charged(bytes),
         }
     }
 
@@ -423,21 +424,11 @@ impl Client {
                 }
                 () = self.outbox.writable(), if unread => self.outbox.flush(),
                 read = self.reader.read_buf(&mut self.buf), if reads => {
-                    let next = match read {
-                        Ok(0) | Err(_) => {
-                            self.has_left = true;
-                            Flow::Close
-                        }
-                        Ok(bytes) => self.charged(bytes),
-                    };
-                    if next == Flow::Close {
+                    if self.received(read) == Flow::Close {
                         return Flow::Close;
                     }
                 }
-                () = self.outbox.disconnected(), if !reads => {
-                    self.has_left = true;
-                    return Flow::Close;
-                }
+                () = self.outbox.disconnected(), if !reads => return self.received(Ok(0)),
                 reason = self.patience.ends(awaited) => return self.overdue(awaited, &reason),
             }
         }

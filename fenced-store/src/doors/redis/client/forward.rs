@@ -245,15 +245,7 @@ impl Client {
             self.hub.port.own_clients.add(self.identity.id, client)
         });
         self.upstream = Some(upstream);
-        self.own = Some(Own {
-            user,
-            run_id,
-            watches: false,
-            subscribes: false,
-            has_channels: false,
-            is_tuned: false,
-            _entry: entry,
-        });
+        self.own = Some(Own { user, run_id, _entry: entry, ..Own::default() });
         Ok(())
     }
 
@@ -321,7 +313,7 @@ impl Client {
                 let instead = Some(Instead::Reply(reply));
                 upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
             }
-            (Some(upstream), None) if transaction.has_script() => {
+            (Some(upstream), None) if transaction.has_script => {
                 upstream.send(&self.outbox, Raw::Copy(&command.raw()), Some(Instead::Exec));
                 self.hub.port.counters.forwarded.inc();
             }
@@ -401,12 +393,15 @@ impl Client {
     /// Drops the connection, shared or own, so that the next command gets another.
     pub(super) async fn detached(&mut self) -> Result<(), Refusal> {
         self.settle_or_fail().await?;
-        if let Some(upstream) = self.upstream.take()
-            && upstream.is_own()
-        {
-            upstream.close();
+        self.drop_upstream();
+        Ok(())
+    }
+
+    /// Drops the connection at once, and closes it if it is the client's own.
+    pub(super) fn drop_upstream(&mut self) {
+        if let Some(own) = self.upstream.take().filter(|upstream| upstream.is_own()) {
+            own.close();
         }
         self.own = None;
-        Ok(())
     }
 }

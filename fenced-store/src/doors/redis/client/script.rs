@@ -36,7 +36,7 @@ impl Client {
                     .to_owned(),
             ));
         };
-        if self.transaction.as_ref().is_some_and(|transaction| transaction.exceeds_scripts()) {
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.exceeds_scripts) {
             return Err(Refusal::Line(MIXED.to_owned()));
         }
         if own.has_channels && self.profile.protocol == Protocol::Resp3 {
@@ -46,7 +46,7 @@ impl Client {
                     .to_owned(),
             ));
         }
-        let queued = self.transaction.as_ref().map(|transaction| transaction.keys().clone());
+        let queued = self.transaction.as_ref().map(|transaction| transaction.keys.clone());
         let declared = keys_of(&self.keys, command.command());
         let more = user.beyond(queued.unwrap_or_default(), declared);
         if user.is_confined_to(&more) {
@@ -86,7 +86,7 @@ impl Client {
         if user.covers(plan.in_scripts, keys_of(&self.keys, command.command())) {
             return Ok(());
         }
-        if self.transaction.as_ref().is_some_and(|transaction| transaction.has_script()) {
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.has_script) {
             if !plan.in_scripts {
                 return Err(Refusal::Line(MIXED.to_owned()));
             }

@@ -147,12 +147,7 @@ impl Session for Client {
         }
         self.transaction = None;
         self.lost_watch = false;
-        if let Some(upstream) = self.upstream.take()
-            && upstream.is_own()
-        {
-            upstream.close();
-        }
-        self.own = None;
+        self.drop_upstream();
         self.refused = None;
         self.group = None;
         self.profile = ConnectionProfile {

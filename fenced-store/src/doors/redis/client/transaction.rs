@@ -13,11 +13,11 @@ pub(super) struct Transaction {
     pub(super) is_spoilt: bool,
     /// The keys of the commands that are queued, but for those that patterns of the connection's
     /// user cover. Redis checks them once more when it runs them.
-    keys: CheckedKeys,
-    /// A script is queued.
-    has_script: bool,
+    pub(super) keys: CheckedKeys,
+    /// A script is queued, so that all of it has to stay confined.
+    pub(super) has_script: bool,
     /// A command is queued that the user of a script may not run.
-    exceeds_scripts: bool,
+    pub(super) exceeds_scripts: bool,
 }
 
 impl Transaction {
@@ -42,20 +42,5 @@ impl Transaction {
         self.has_script |= plan.handling == Handling::Script;
         self.exceeds_scripts |= !plan.in_scripts;
         keys.for_each(|wanted| self.keys.add(wanted));
-    }
-
-    /// `true` if a script is queued, so that all of it has to stay confined.
-    pub(super) fn has_script(&self) -> bool {
-        self.has_script
-    }
-
-    /// `true` if a command is queued that the user of a script may not run.
-    pub(super) fn exceeds_scripts(&self) -> bool {
-        self.exceeds_scripts
-    }
-
-    /// The keys of its commands that no pattern covers.
-    pub(super) fn keys(&self) -> &CheckedKeys {
-        &self.keys
     }
 }
