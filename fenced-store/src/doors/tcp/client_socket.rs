@@ -212,29 +212,27 @@ impl ClientWriter {
     /// # Errors
     /// The socket's.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Plain(writer) => writer.writable().await,
-            Self::Tls(writer) => writer.writable().await,
-        }
+        self.tcp().writable().await
     }
 
     /// Registers for the socket to take more, and returns `Ready` if it may take some now.
     pub(crate) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self {
-            Self::Plain(writer) => writer.as_ref().poll_write_ready(cx),
-            Self::Tls(writer) => writer.poll_writable(cx),
-        }
+        self.tcp().poll_write_ready(cx)
     }
 
     /// Waits until the connection is broken: reset by its client, or given up by the kernel. It
     /// takes no read to notice that, and a client that only sends no more has not broken it.
     pub(crate) async fn disconnected(&self) {
-        let tcp: &TcpStream = match self {
+        // Without its event queue the thread is ending.
+        let _ = self.tcp().ready(Interest::ERROR).await;
+    }
+
+    /// The connection under it.
+    fn tcp(&self) -> &TcpStream {
+        match self {
             Self::Plain(writer) => writer.as_ref(),
             Self::Tls(writer) => writer.tcp(),
-        };
-        // Without its event queue the thread is ending.
-        let _ = tcp.ready(Interest::ERROR).await;
+        }
     }
 
     /// Announces the end as far as the socket takes it now; for a connection that is dropped.

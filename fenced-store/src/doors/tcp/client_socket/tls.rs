@@ -174,16 +174,6 @@ impl TlsWriter {
         self.tcp.as_ref()
     }
 
-    /// Waits until the socket takes more.
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        self.tcp.writable().await
-    }
-
-    /// As [`super::ClientWriter::poll_writable`].
-    pub(super) fn poll_writable(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.tcp.as_ref().poll_write_ready(cx)
-    }
-
     /// Encrypts bytes and writes them. They count as written once the socket has them all; until
     /// then the same bytes must come first in each call.
     ///
@@ -212,7 +202,7 @@ impl TlsWriter {
     pub(super) async fn finish(&self) {
         while let Err(error) = self.try_end()
             && error.kind() == io::ErrorKind::WouldBlock
-            && self.writable().await.is_ok()
+            && self.tcp.writable().await.is_ok()
         {}
         socket::finish_sending(self.tcp.as_ref());
     }
