@@ -13,7 +13,7 @@ use super::login::{Admitted, Client, Early, READY, packet_len, within, write_all
 use super::refusal::{Refusal, sqlstate};
 use super::relay::{Relay, RelayEnd};
 use super::startup::{FirstPacket, Startup};
-use super::{PortThread, admission, late_token};
+use super::{PortThread, admission, frames, late_token};
 use crate::doors::tcp::client_socket::{ClientSocket, ClientWriter};
 
 /// Serves a client until it ends. What only its first and last steps need is boxed: an idle client
@@ -184,8 +184,5 @@ fn negotiate(unknown: &[String]) -> BytesMut {
         body.extend_from_slice(name.as_bytes());
         body.put_u8(0);
     }
-    let mut frame = BytesMut::from(&b"v"[..]);
-    frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
-    frame.extend_from_slice(&body);
-    frame
+    frames::frame(b'v', &body)
 }

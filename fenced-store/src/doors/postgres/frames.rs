@@ -1,6 +1,8 @@
 //! Frames of the wire protocol: one byte of tag, four of length, and the body. Only tag and length
 //! are read here.
 
+use bytes::{BufMut as _, BytesMut};
+
 /// Bytes of tag and length.
 pub(super) const HEADER: usize = 5;
 
@@ -24,6 +26,15 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<(u8, usize)>, BadLength> {
         Ok(body) if body >= 4 => Ok(Some((*tag, body + 1))),
         _ => Err(BadLength { tag: *tag, len }),
     }
+}
+
+/// Makes a frame. Its body is bounded by the limits of what a client may send.
+pub(super) fn frame(tag: u8, body: &[u8]) -> BytesMut {
+    let mut frame = BytesMut::with_capacity(HEADER + body.len());
+    frame.put_u8(tag);
+    frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
+    frame.extend_from_slice(body);
+    frame
 }
 
 /// Position in a stream of frames whose bytes arrive in pieces of any size.

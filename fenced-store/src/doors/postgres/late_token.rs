@@ -6,7 +6,7 @@
 
 use std::borrow::Cow;
 
-use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use tokio_util::sync::CancellationToken;
 
 use super::frames::{self, HEADER};
@@ -107,10 +107,7 @@ fn may_present(bytes: &[u8]) -> bool {
 fn without_credential(parse: &[u8]) -> BytesMut {
     let name = parse[HEADER..].split_inclusive(|byte| *byte == 0).next().unwrap_or_default();
     let body = [name, b"SET fence.token = ''\0\0\0"].concat();
-    let mut frame = BytesMut::from(&b"P"[..]);
-    frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
-    frame.extend_from_slice(&body);
-    frame
+    frames::frame(b'P', &body)
 }
 
 /// Reads `SET [SESSION] fence.token {=|TO} 'credential'`; `None` for any other statement.

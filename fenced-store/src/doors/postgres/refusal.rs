@@ -4,6 +4,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use fence_protocol::{Code, Token};
 use service_kit::problem::Reject;
 
+use super::frames;
 use super::server::ServerError;
 use crate::verdict::{Fence, Mark};
 
@@ -168,12 +169,7 @@ impl Refusal {
             body.put_u8(0);
         }
         body.put_u8(0);
-        let mut frame = BytesMut::with_capacity(body.len() + 5);
-        frame.put_u8(b'E');
-        // The parts are bounded by the limits of what a client may send.
-        frame.put_i32(i32::try_from(body.len() + 4).unwrap_or(i32::MAX));
-        frame.extend_from_slice(&body);
-        frame.freeze()
+        frames::frame(b'E', &body).freeze()
     }
 }
 
