@@ -40,6 +40,18 @@ pub(super) mod sqlstate {
     pub(crate) const NOT_NOW: &str = "57P03";
 }
 
+/// Advice to the holder of a token below the mark.
+const STALE_HINT: &str = "Stop the work that the lock protected. Acquire the lock again and \
+                          connect with the new token.";
+
+/// Outcome of the statement that was under way at the end of a session.
+pub(super) fn outcome(is_unknown: bool) -> &'static str {
+    match is_unknown {
+        true => "the outcome of the statement under way is unknown",
+        false => "no statement was under way; an open transaction was rolled back",
+    }
+}
+
 /// A fatal error: the connection ends behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
@@ -100,9 +112,7 @@ impl Refusal {
 
     pub(super) fn stale(fence: &Fence, mark: Mark) -> Self {
         let message = format!("token {} of lock {} is stale", fence.presented.token, fence.lock);
-        let hint = "Stop the work that the lock protected. Acquire the lock again and connect with \
-                    the new token.";
-        Self::new(sqlstate::STALE, message, detail_of(fence, mark.token), hint)
+        Self::new(sqlstate::STALE, message, detail_of(fence, mark.token), STALE_HINT)
     }
 
     pub(super) fn collision(fence: &Fence, mark: Mark) -> Self {
@@ -117,14 +127,8 @@ impl Refusal {
     /// The error of a session that a higher token ended.
     pub(super) fn preempted(fence: &Fence, mark: Token, is_unknown: bool) -> Self {
         let message = format!("a newer holder of lock {} ended this session", fence.lock);
-        let outcome = match is_unknown {
-            true => "the outcome of the statement under way is unknown",
-            false => "no statement was under way; an open transaction was rolled back",
-        };
-        let detail = format!("{}; {outcome}", detail_of(fence, mark));
-        let hint = "Stop the work that the lock protected. Acquire the lock again and connect with \
-                    the new token.";
-        Self::new(sqlstate::STALE, message, detail, hint)
+        let detail = format!("{}; {}", detail_of(fence, mark), outcome(is_unknown));
+        Self::new(sqlstate::STALE, message, detail, STALE_HINT)
     }
 
     pub(super) fn unreachable(error: &ServerError) -> Self {

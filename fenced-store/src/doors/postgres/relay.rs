@@ -17,7 +17,7 @@ use super::PortThread;
 use super::cancel::CancelKey;
 use super::frames::BadLength;
 use super::login::{Admitted, Client};
-use super::refusal::{Refusal, sqlstate};
+use super::refusal::{self, Refusal, sqlstate};
 use super::server::ServerError;
 use super::traffic::Traffic;
 use crate::doors::tcp::client_socket::{ClientReader, ClientWriter, Sink};
@@ -141,10 +141,7 @@ impl Relay {
     }
 
     fn lost(&self, message: &str) -> Refusal {
-        let outcome = match self.traffic.is_unknown() {
-            true => "the outcome of the statement under way is unknown",
-            false => "no statement was under way; an open transaction was rolled back",
-        };
+        let outcome = refusal::outcome(self.traffic.is_unknown());
         let hint = "Connect again, and read what a statement with an unknown outcome has done.";
         Refusal::new(sqlstate::CONNECTION, message, outcome, hint)
     }
