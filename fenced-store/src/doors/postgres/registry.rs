@@ -39,16 +39,12 @@ pub(super) struct Registry {
     idle: Mutex<Vec<ServerSession>>,
 }
 
-/// Result of a registration.
+/// Result of a registration that was not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Registered {
     Admitted,
-    Stale(Mark),
-    Collision(Mark),
     /// Lower sessions have to end first.
     Sealing,
-    /// This is not the server of the session.
-    OtherServer,
 }
 
 /// Failure of a hand-over.
@@ -182,22 +178,20 @@ impl Registry {
         let mut is_fresh = false;
         for _ in 0..ROUNDS {
             self.fail_points.reached(FailPoint::BeforeRegister);
-            match self.register(fence, pid, server_start).await? {
-                Registered::Admitted => {
+            match self.register(fence, pid, server_start).await {
+                Ok(Registered::Admitted) => {
                     self.upstream.remember(fence);
                     self.fail_points.reached(FailPoint::AfterRegister);
                     return Ok(());
                 }
-                Registered::Stale(mark) => return Err(NotAdmitted::Stale(mark)),
-                Registered::Collision(mark) => return Err(NotAdmitted::Collision(mark)),
-                Registered::Sealing => {}
+                Ok(Registered::Sealing) => {}
                 // An idle connection may be one to a former primary.
-                Registered::OtherServer if !is_fresh => {
+                Err(NotAdmitted::OtherServer) if !is_fresh => {
                     self.lock().clear();
                     is_fresh = true;
                     continue;
                 }
-                Registered::OtherServer => return Err(NotAdmitted::OtherServer),
+                Err(refused) => return Err(refused),
             }
             self.fail_points.reached(FailPoint::AfterRaise);
             let lock = &fence.lock;
@@ -239,12 +233,12 @@ impl Registry {
             self.namespace, fence.lock, fence.presented.token, fence.presented.lease,
         );
         let rows = self.query(&sql).await?;
-        let Some(row) = rows.first() else { return Ok(Registered::OtherServer) };
+        let Some(row) = rows.first() else { return Err(NotAdmitted::OtherServer) };
         match (row.first().and_then(Option::as_deref), mark_of(row.get(1..).unwrap_or_default())) {
             (Some("admitted"), _) => Ok(Registered::Admitted),
             (Some("sealing"), _) => Ok(Registered::Sealing),
-            (Some("stale"), Some(mark)) => Ok(Registered::Stale(mark)),
-            (Some("collision"), Some(mark)) => Ok(Registered::Collision(mark)),
+            (Some("stale"), Some(mark)) => Err(NotAdmitted::Stale(mark)),
+            (Some("collision"), Some(mark)) => Err(NotAdmitted::Collision(mark)),
             _ => Err(foreign("a verdict that this guard does not know")),
         }
     }
