@@ -14,11 +14,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use fence_protocol::LockName;
 use redis::{Cmd, Value};
-use redis_link::{Pinned, info_field};
+use redis_link::{LinkState, Pinned, info_field};
 
+use super::reply::ScriptReply;
 use super::scripts::Scripts;
-use super::{Keys, reply};
+use super::{Keys, Shared, TRIES, reply};
 use crate::fail_points::{FailPoint, FailPoints};
+use crate::stores::contract::FenceOutcome;
+use crate::verdict::Fence;
 
 /// Maximum number of rounds in which a lock may be found with new lower connections.
 const ROUNDS: usize = 16;
@@ -27,6 +30,10 @@ const IDS_AT_ONCE: usize = 512;
 /// Time that killed connections may stay listed.
 const GONE_WITHIN: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
+/// Error for an unknown reply.
+const FOREIGN: &str = "Redis sent a reply that is none of our scripts'";
+/// Time limit for the return of the guard's own connection.
+const LINK: Duration = Duration::from_secs(2);
 
 /// Failure of a step on a connection: a sentence. All steps here can be retried, so errors have no
 /// kinds.
@@ -59,6 +66,70 @@ impl Wire for Pinned {
         let replies = self.pipeline(commands).await.map_err(|error| error.to_string())?;
         let extracted = replies.into_iter().map(Value::extract_error).collect::<Result<_, _>>();
         extracted.map_err(|error| error.to_string())
+    }
+}
+
+impl Shared {
+    /// Registers the connection of `wire` under a token, after every connection with a lower one
+    /// has ended. Nothing else may be under way on it.
+    ///
+    /// # Errors
+    /// A sentence. The connection may be registered, and has to be retired.
+    pub(crate) async fn register(
+        &self,
+        wire: &mut dyn Wire,
+        fence: &Fence,
+        client_id: u64,
+    ) -> Result<FenceOutcome, Failed> {
+        let Self { scripts, keys, fail_points, .. } = self;
+        let mut passed = FailPoint::AfterRegister;
+        for _ in 0..TRIES {
+            fail_points.reached(FailPoint::BeforeRegister);
+            let generation = self.link.generation();
+            let command = scripts.register(keys, &self.state.id(), fence, client_id);
+            let value = match wire.call(&command).await {
+                Ok(value) => value,
+                Err(reason) if reason.contains("NOSCRIPT") || reason.contains("NoScript") => {
+                    self.verified_again(generation).await?;
+                    continue;
+                }
+                Err(reason) => return Err(reason),
+            };
+            match reply::parse(value, Some(fence)).map_err(|error| error.to_string())? {
+                ScriptReply::Done(outcome @ FenceOutcome::Applied { .. }) => {
+                    fail_points.reached(passed);
+                    self.state.remember(fence);
+                    return Ok(outcome);
+                }
+                ScriptReply::Done(
+                    outcome @ (FenceOutcome::Stale { .. } | FenceOutcome::Collision { .. }),
+                ) => return Ok(outcome),
+                ScriptReply::Done(_) => return Err(FOREIGN.to_owned()),
+                ScriptReply::Sealing => {
+                    settle(wire, scripts, keys, &fence.lock, fail_points).await?;
+                    // Registered again: only the reply shows that the mark is still this one.
+                    passed = FailPoint::AfterSealed;
+                }
+                ScriptReply::Unverified => self.verified_again(generation).await?,
+            }
+        }
+        Err(format!("the registration under lock {} did not settle", fence.lock))
+    }
+
+    /// Has the process verified. If the link is down, because Redis was just restarted, its return
+    /// is awaited.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub(crate) async fn verified_again(&self, generation: u64) -> Result<(), Failed> {
+        let verified = self.link.verify_again(generation).await;
+        let Err(error) = verified else { return Ok(()) };
+        let mut states = self.link.watch();
+        let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
+        match tokio::time::timeout(LINK, up).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(error.to_string()),
+        }
     }
 }
 
@@ -208,7 +279,7 @@ fn client_id(field: &str) -> Result<u64, Failed> {
 
 async fn call_strings(wire: &mut dyn Wire, command: &Cmd) -> Result<Vec<String>, Failed> {
     let strings = reply::strings(wire.call(command).await?);
-    let strings = strings.ok_or("Redis sent a reply that is none of our scripts'")?;
+    let strings = strings.ok_or(FOREIGN)?;
     strings
         .into_iter()
         .map(|bytes| String::from_utf8(bytes).map_err(|error| error.to_string()))

@@ -1,12 +1,12 @@
-//! Set-up of a connection to Redis: log in, register under every token, end lower connections, and
-//! only then allow commands.
+//! Set-up of a connection to Redis: log in, have it registered under every token, and only then
+//! allow commands.
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::BytesMut;
 use redis::{Cmd, Value};
-use redis_link::{LinkState, info_field};
+use redis_link::info_field;
 use service_kit::socket;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,25 +16,16 @@ use crate::doors::redis::profile::ConnectionProfile;
 use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::Protocol;
 use crate::doors::redis::resp::reply::ReplyScanner;
-use crate::fail_points::FailPoint;
-use crate::stores::contract::FenceOutcome;
+use crate::stores::redis::Shared;
 use crate::stores::redis::preempt::{Failed, Registration, Wire};
-use crate::stores::redis::reply::ScriptReply;
-use crate::stores::redis::{Shared, preempt, reply};
-use crate::verdict::Fence;
 
 /// Time limit of the whole set-up.
 const SETUP: Duration = Duration::from_secs(10);
 const CONNECT: Duration = Duration::from_secs(2);
 /// Time limit of Redis for one step.
 const REPLY: Duration = Duration::from_secs(5);
-/// Time limit for the return of the guard's own connection.
-const LINK: Duration = Duration::from_secs(2);
 /// Maximum size of a reply during the set-up; `INFO server` is the largest.
 const REPLY_BYTES: usize = 1 << 20;
-/// Maximum number of attempts of a registration that meets lower connections or an unverified
-/// state.
-const TRIES: usize = 8;
 
 /// Makes the connection, which is logged in as `user` in the end, if not as the guard. `registered`
 /// is set before the first registration is sent: from then on it has to be retired, whatever
@@ -80,7 +71,9 @@ async fn set_up(
         let locks = fences.iter().map(|fence| fence.lock.clone()).collect();
         *registered = Some(Registration { run_id, client_id, locks });
         for fence in fences {
-            register(&mut wire, redis, fence, client_id).await?;
+            let outcome = redis.register(&mut wire, fence, client_id).await;
+            let outcome = outcome.map_err(Refusal::Unavailable)?;
+            Refusal::from_outcome(fence, &outcome).map_or(Ok(()), Err)?;
         }
     }
     if profile.db != home {
@@ -110,7 +103,8 @@ async fn log_in_verified(
     redis: &Shared,
     protocol: Protocol,
 ) -> Result<(RawWire, u64, String), Refusal> {
-    verify_again(redis, redis.link.generation()).await?;
+    let generation = redis.link.generation();
+    redis.verified_again(generation).await.map_err(Refusal::Unavailable)?;
     let (mut wire, client_id) = log_in(redis, protocol).await?;
     let run_id = run_id(&mut wire).await.map_err(Refusal::Unavailable)?;
     if redis.state.run_id() == run_id {
@@ -168,68 +162,6 @@ async fn select(wire: &mut RawWire, db: i64) -> Result<(), Refusal> {
     select.arg(db);
     let answered = wire.call(&select).await.map(drop);
     answered.map_err(|_| Refusal::Line("ERR DB index is out of range".to_owned()))
-}
-
-/// Registers the connection under one token, and ends those registered below it.
-async fn register(
-    wire: &mut RawWire,
-    redis: &Shared,
-    fence: &Fence,
-    client_id: u64,
-) -> Result<(), Refusal> {
-    let mut sealed = false;
-    for _ in 0..TRIES {
-        redis.fail_points.reached(FailPoint::BeforeRegister);
-        let generation = redis.link.generation();
-        let command = redis.scripts.register(&redis.keys, &redis.state.id(), fence, client_id);
-        let value = match wire.call(&command).await {
-            Ok(value) => value,
-            Err(reason) if reason.contains("NOSCRIPT") || reason.contains("NoScript") => {
-                verify_again(redis, generation).await?;
-                continue;
-            }
-            Err(reason) => return Err(Refusal::Unavailable(reason)),
-        };
-        let step = reply::parse(value, Some(fence))
-            .map_err(|error| Refusal::Unavailable(error.to_string()))?;
-        match step {
-            ScriptReply::Done(FenceOutcome::Applied { .. }) => {
-                let passed = if sealed { FailPoint::AfterSealed } else { FailPoint::AfterRegister };
-                redis.fail_points.reached(passed);
-                redis.state.remember(fence);
-                return Ok(());
-            }
-            ScriptReply::Done(outcome) => {
-                let foreign = "Redis sent a reply that is none of our scripts'".to_owned();
-                let refused = Refusal::from_outcome(fence, &outcome);
-                return Err(refused.unwrap_or(Refusal::Unavailable(foreign)));
-            }
-            ScriptReply::Sealing => {
-                let scripts = &redis.scripts;
-                let keys = &redis.keys;
-                preempt::settle(wire, scripts, keys, &fence.lock, &redis.fail_points)
-                    .await
-                    .map_err(Refusal::Unavailable)?;
-                // Registered again: only the reply shows that the mark is still this one.
-                sealed = true;
-            }
-            ScriptReply::Unverified => verify_again(redis, generation).await?,
-        }
-    }
-    Err(Refusal::Unavailable(format!("the registration under lock {} did not settle", fence.lock)))
-}
-
-/// Has the process verified. If the link is down, because Redis was just restarted, its return is
-/// awaited.
-async fn verify_again(redis: &Shared, generation: u64) -> Result<(), Refusal> {
-    let verified = redis.link.verify_again(generation).await;
-    let Err(error) = verified else { return Ok(()) };
-    let mut states = redis.link.watch();
-    let up = states.wait_for(|state| matches!(state, LinkState::Up(_)));
-    match tokio::time::timeout(LINK, up).await {
-        Ok(Ok(_)) => Ok(()),
-        _ => Err(Refusal::Unavailable(error.to_string())),
-    }
 }
 
 /// A connection with one command at a time.
