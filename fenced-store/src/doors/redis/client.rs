@@ -108,9 +108,8 @@ fn keys_of<'k>(
 }
 
 /// `true` if a command changes, or depends on, the state of an own connection in [`Own`].
-fn is_special(name: &[u8]) -> bool {
-    let names: [&[u8]; 3] = [b"client", b"wait", b"waitaof"];
-    names.iter().any(|special| name.eq_ignore_ascii_case(special))
+fn is_special(command: Command<'_>) -> bool {
+    command.begins(&["client"]) || wait::is_wait(command)
 }
 
 /// Runs `command`, and flushes the connection to Redis as soon as the command has to wait. Not
@@ -275,7 +274,7 @@ impl Client {
                 Touches::Everything => false,
                 _ => Listing::from_command(command).is_none(),
             },
-            Handling::Own => upstream.is_own() && !is_special(command.arg(0)),
+            Handling::Own => upstream.is_own() && !is_special(command),
             Handling::Script => upstream.is_own() && self.is_confined_for(command),
             _ => false,
         };

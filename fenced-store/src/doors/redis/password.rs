@@ -175,10 +175,9 @@ fn no_credential(has_password: bool) -> &'static str {
 /// Returns the refusal of a command from a client that has not logged in; `None` if it may be sent.
 /// AUTH, HELLO and FENCE bring credentials, or are refused later.
 pub(super) fn before_login(command: Command<'_>) -> Option<&'static str> {
-    let is = |at: usize, word: &str| command.arg(at).eq_ignore_ascii_case(word.as_bytes());
-    let may_be_sent = match is(0, "fence") {
-        true => !["clear", "show", "help"].iter().any(|word| is(1, word)),
-        false => ["auth", "hello", "quit", "reset"].iter().any(|word| is(0, word)),
+    let may_be_sent = match command.begins(&["fence"]) {
+        true => !["clear", "show", "help"].iter().any(|word| command.tail(1).begins(&[word])),
+        false => ["auth", "hello", "quit", "reset"].iter().any(|word| command.begins(&[word])),
     };
     (!may_be_sent).then_some(NOAUTH)
 }

@@ -29,7 +29,7 @@ pub(super) fn check(
         return Ok(());
     }
     let command = begun.command;
-    let may_be_fence = command.len() == 0 || command.arg(0).eq_ignore_ascii_case(b"fence");
+    let may_be_fence = command.len() == 0 || command.begins(&["fence"]);
     let is_admitted = match command.len() {
         0 | 1 => may_be_fence && begun.longest_bytes <= ARG_BYTES_MAX,
         _ => may_be_fence && is_genuine(command.arg(1)),

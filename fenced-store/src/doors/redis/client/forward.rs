@@ -10,7 +10,6 @@ use super::super::outbox::End;
 use super::super::own_clients::OwnClient;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
-use super::super::resp::request::Command;
 use super::super::session::{self, Flow, Session as _};
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
@@ -25,18 +24,6 @@ const SCRIPT_OF_STRANGER: &str = "DENIED a script needs a token, to be loaded to
 /// Refusal of a list of channels whose reply would be part of EXEC's.
 const CHANNELS_IN_MULTI: &str = "DENIED PUBSUB CHANNELS is not passed on inside MULTI, for the guard leaves \
                                  Fencepost's own channels out of its reply; send it before";
-
-/// `true` if the command is SCRIPT LOAD.
-fn loads_script(command: Command<'_>) -> bool {
-    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
-    is(0, b"script") && is(1, b"load")
-}
-
-/// `true` if the command is `CLIENT feature ON`.
-fn turns_on(command: Command<'_>, feature: &[u8]) -> bool {
-    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
-    is(0, b"client") && is(1, feature) && is(2, b"on")
-}
 
 impl Client {
     /// Carries out a command, or replies with its refusal.
@@ -85,8 +72,8 @@ impl Client {
         if let Err(refusal) = self.authorized(command, plan) {
             return self.refuse(&refusal);
         }
-        let is_script = plan.handling == Handling::Script || loads_script(command.command());
-        if is_script && self.identity.is_stranger() {
+        let loads_script = command.command().begins(&["script", "load"]);
+        if (plan.handling == Handling::Script || loads_script) && self.identity.is_stranger() {
             return self.refuse(&Refusal::Line(SCRIPT_OF_STRANGER.to_owned()));
         }
         self.observe_stale();
@@ -132,8 +119,8 @@ impl Client {
                     self.write_before_wait().await?;
                 }
                 if let Some(own) = &mut self.own {
-                    own.subscribes |= turns_on(command.command(), b"tracking");
-                    own.is_tuned |= turns_on(command.command(), b"no-touch");
+                    own.subscribes |= command.command().begins(&["client", "tracking", "on"]);
+                    own.is_tuned |= command.command().begins(&["client", "no-touch", "on"]);
                 }
             }
             Handling::Script => {
@@ -358,7 +345,7 @@ impl Client {
     async fn while_subscribed(&mut self, command: &OwnedCommand, plan: Plan) -> Option<Flow> {
         let name = command.command().arg(0);
         let changes_channels = matches!(plan.handling, Handling::Subscribe | Handling::Unsubscribe);
-        if changes_channels || name.eq_ignore_ascii_case(b"ping") {
+        if changes_channels || command.command().begins(&["ping"]) {
             if changes_channels && let Err(refusal) = self.authorized(command, plan) {
                 return Some(self.refuse(&refusal));
             }

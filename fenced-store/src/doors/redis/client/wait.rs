@@ -12,7 +12,7 @@ const WAIT_IN_MULTI: &str = "DENIED WAIT is not passed on inside MULTI, where it
                              nothing of the transaction; send it behind EXEC";
 
 pub(super) fn is_wait(command: Command<'_>) -> bool {
-    [&b"wait"[..], b"waitaof"].iter().any(|name| command.arg(0).eq_ignore_ascii_case(name))
+    command.begins(&["wait"]) || command.begins(&["waitaof"])
 }
 
 impl Client {

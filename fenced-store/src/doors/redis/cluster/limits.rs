@@ -19,9 +19,7 @@ pub(super) fn check(command: Command<'_>, fences: usize) -> Result<(), String> {
             command.len()
         ));
     }
-    let name = command.arg(0);
-    let is_bitfield =
-        name.eq_ignore_ascii_case(b"bitfield") || name.eq_ignore_ascii_case(b"bitfield_ro");
+    let is_bitfield = command.begins(&["bitfield"]) || command.begins(&["bitfield_ro"]);
     if is_bitfield && command.iter().skip(2).any(is_wide) {
         return Err(format!(
             "DENIED before a cluster BITFIELD has integers of at most {BITFIELD_WIDTH_MAX} bits, \

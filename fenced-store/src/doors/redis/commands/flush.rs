@@ -7,8 +7,7 @@ use crate::doors::redis::resp::request::Command;
 
 /// Returns the script for FLUSHDB or FLUSHALL; `None` for any other command.
 pub(crate) fn instead_of(command: Command<'_>) -> Option<Bytes> {
-    let is = |word: &[u8]| command.arg(0).eq_ignore_ascii_case(word);
-    let databases: &[u8] = match (is(b"flushdb"), is(b"flushall")) {
+    let databases: &[u8] = match (command.begins(&["flushdb"]), command.begins(&["flushall"])) {
         (true, _) => b"one",
         (_, true) => b"all",
         _ => return None,

@@ -31,11 +31,10 @@ pub(crate) enum Listing {
 impl Listing {
     /// Returns the kind of listing in the reply to `command`, if any.
     pub(crate) fn from_command(command: Command<'_>) -> Option<Self> {
-        let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
-        if is(0, b"keys") || is(0, b"scan") || is_of_channels(command) {
+        if command.begins(&["keys"]) || command.begins(&["scan"]) || is_of_channels(command) {
             return Some(Self::All);
         }
-        is(0, b"randomkey").then_some(Self::Random)
+        command.begins(&["randomkey"]).then_some(Self::Random)
     }
 
     /// Returns the number of times that the command is sent, and so of replies.
@@ -58,8 +57,7 @@ impl Listing {
 
 /// Returns `true` for PUBSUB CHANNELS and PUBSUB SHARDCHANNELS.
 pub(crate) fn is_of_channels(command: Command<'_>) -> bool {
-    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
-    is(0, b"pubsub") && (is(1, b"channels") || is(1, b"shardchannels"))
+    command.begins(&["pubsub", "channels"]) || command.begins(&["pubsub", "shardchannels"])
 }
 
 /// A value of a reply: its end, and its text if it is a string.

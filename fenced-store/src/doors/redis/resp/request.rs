@@ -344,6 +344,13 @@ impl<'b> Command<'b> {
         Self { buf: self.buf, args: self.args.get(first..).unwrap_or_default() }
     }
 
+    /// Returns `true` if its first arguments are these words, in any case.
+    #[inline]
+    pub(crate) fn begins(self, words: &[&str]) -> bool {
+        let is = |(at, word): (usize, &&str)| self.arg(at).eq_ignore_ascii_case(word.as_bytes());
+        words.iter().enumerate().all(is)
+    }
+
     /// Returns the ranges of the arguments in the buffer.
     pub(crate) fn ranges(self) -> impl ExactSizeIterator<Item = Range<usize>> {
         self.args.iter().cloned()

@@ -59,11 +59,11 @@ fn info(session: &impl Session, command: &str) -> String {
 
 /// Returns the text of CLIENT LIST: this client, unless the options exclude it.
 fn list(session: &impl Session, command: Command<'_>) -> Result<String, Refusal> {
-    let is = |at: usize, word: &[u8]| command.arg(at).eq_ignore_ascii_case(word);
+    let options = command.tail(2);
     let own = || info(session, "client|list");
     match command.len() {
         2 => Ok(own()),
-        4 if is(2, b"type") => match command.arg(3).to_ascii_lowercase().as_slice() {
+        4 if options.begins(&["type"]) => match command.arg(3).to_ascii_lowercase().as_slice() {
             b"normal" => Ok(own()),
             b"pubsub" | b"master" | b"replica" | b"slave" => Ok(String::new()),
             _ => {
@@ -71,7 +71,7 @@ fn list(session: &impl Session, command: Command<'_>) -> Result<String, Refusal>
                 Err(Refusal::Line(format!("ERR Unknown client type '{kind}'")))
             }
         },
-        4.. if is(2, b"id") => {
+        4.. if options.begins(&["id"]) => {
             let mut lists_own = false;
             for id in command.iter().skip(3) {
                 let id = std::str::from_utf8(id).ok().and_then(|id| id.parse::<u64>().ok());
@@ -123,11 +123,11 @@ pub(super) async fn unblock<S: Session>(
 /// # Errors
 /// Redis' error for invalid arguments.
 fn unblock_arguments(command: Command<'_>) -> Result<(u64, &'static str), Refusal> {
-    let is = |word: &[u8]| command.arg(3).eq_ignore_ascii_case(word);
+    let option = command.tail(3);
     let reason = match command.len() {
         3 => "TIMEOUT",
-        4 if is(b"timeout") => "TIMEOUT",
-        4 if is(b"error") => "ERROR",
+        4 if option.begins(&["timeout"]) => "TIMEOUT",
+        4 if option.begins(&["error"]) => "ERROR",
         4 => return Err(line("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
         _ => {
             return Err(line(

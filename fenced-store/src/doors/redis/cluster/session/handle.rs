@@ -113,7 +113,6 @@ pub(super) fn not_before_a_cluster(
     touches: Touches,
     command: Command<'_>,
 ) -> Option<&'static str> {
-    let is = |name: &str| command.arg(0).eq_ignore_ascii_case(name.as_bytes());
     match handling {
         _ if matches!(touches, Touches::Keyspace | Touches::Everything) => {
             Some("before a cluster no node has all keys; ask each node itself")
@@ -121,10 +120,10 @@ pub(super) fn not_before_a_cluster(
         _ if touches == Touches::NamedByData => Some(
             "before a cluster BY and GET with a * reach keys of other nodes; sort in the client",
         ),
-        Handling::Shared if is("script") || is("function") => {
+        Handling::Shared if command.begins(&["script"]) || command.begins(&["function"]) => {
             Some("before a cluster scripts and functions of clients are not run")
         }
-        Handling::Shared if is("spublish") => {
+        Handling::Shared if command.begins(&["spublish"]) => {
             Some("before a cluster sharded channels are not served; use PUBLISH")
         }
         Handling::Shared | Handling::Local(_) => None,

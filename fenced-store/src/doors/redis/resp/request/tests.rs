@@ -297,3 +297,18 @@ proptest! {
         prop_assert_eq!(whole(&rebuilt).commands, typed.commands);
     }
 }
+
+#[test]
+fn a_command_begins_with_its_words_in_any_case() {
+    let mut parser = RequestParser::new(LIMITS);
+    let line = b"Client TRACKING on\r\n";
+    parser.parse(line).unwrap();
+    let command = parser.command(line);
+    for words in [&[][..], &["client"], &["client", "tracking"], &["CLIENT", "tracking", "ON"]] {
+        assert!(command.begins(words), "{words:?}");
+    }
+    for words in [&["clien"][..], &["clients"], &["tracking"], &["client", "tracking", "on", "x"]] {
+        assert!(!command.begins(words), "{words:?}");
+    }
+    assert!(command.tail(1).begins(&["tracking"]));
+}
