@@ -23,7 +23,7 @@ use service_kit::tasks::Tasks;
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
-use crate::doors::tcp::front::{BoundDoor, FrontSettings, ThreadedDoor};
+use crate::doors::tcp::front::{BoundDoor, CONNECTION, FrontSettings, ThreadedDoor};
 use crate::fail_points::FailPoints;
 use crate::guard::{Guard, RequestSummary};
 use crate::lock_servers::LockServers;
@@ -56,11 +56,6 @@ use refusal::Refusal;
 use registry::{NotAdmitted, Registry};
 pub use server::ServerLogin;
 pub use upstream::Upstream;
-
-/// Time that a client may take to read its last error.
-const LINGER: Duration = Duration::from_secs(2);
-/// Label in observe mode's counts where a whole connection is meant, and no rule.
-const CONNECTION: &str = "connection";
 
 /// State of one thread of the port.
 #[derive(Debug)]

@@ -19,16 +19,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Duration;
 
 use fence_protocol::wire::fence::Mode;
 use redis_link::{LinkState, RedisLink, info_field};
 use tokio::sync::{mpsc, watch};
 
-use crate::doors::tcp::front::FrontSettings;
+use crate::doors::tcp::front::{CONNECTION, FrontSettings};
 use crate::guard::{Guard, RequestSummary};
 use crate::stores::redis::Shared;
-use crate::verdict::Fence;
 
 mod authorize;
 mod backlog;
@@ -98,10 +96,6 @@ pub enum AfterFenced {
     /// It stays open, so that its client can present a newer token on it.
     Keep,
 }
-
-/// Time that a client may keep its connection open after the last reply. Closing a socket with
-/// unread bytes resets it, and the client could lose the last reply.
-const LINGER: Duration = Duration::from_secs(2);
 
 impl PortSettings {
     /// Returns `true` if a connection is closed once its tokens were refused.
@@ -185,15 +179,13 @@ impl Port {
     /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
         let Some((code, fence, outcome)) = refusal.by_fence() else { return };
-        self.guard.observer.passes(code, session::CONNECTION, &refusal.not_applied());
+        self.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
+        let text = "a connection of the Redis port".to_owned();
+        let fence = Some(fence.clone());
+        let summary = RequestSummary { fence, kind: "redis", text, owner: None };
         // The client gets the refusal in Redis' form.
-        let _ = self.guard.account(&summary_of(fence), Ok(outcome));
+        let _ = self.guard.account(&summary, Ok(outcome));
     }
-}
-
-fn summary_of(fence: &Fence) -> RequestSummary {
-    let text = "a connection of the Redis port".to_owned();
-    RequestSummary { fence: Some(fence.clone()), kind: "redis", text, owner: None }
 }
 
 /// Reads the commands again whenever another Redis may be behind the link.

@@ -15,6 +15,7 @@ use super::relay::{Relay, RelayEnd};
 use super::startup::{FirstPacket, Startup};
 use super::{PortThread, admission, frames, late_token};
 use crate::doors::tcp::client_socket::{ClientSocket, ClientWriter};
+use crate::doors::tcp::front::LINGER;
 
 /// Serves a client until it ends. What only its first and last steps need is boxed: an idle client
 /// keeps little more than its relay.
@@ -62,7 +63,7 @@ async fn finish(writer: ClientWriter, end: RelayEnd) {
             io::Result::Ok(())
         };
         // A client that does not read gets no more.
-        let _ = tokio::time::timeout(super::LINGER, sending).await;
+        let _ = tokio::time::timeout(LINGER, sending).await;
     } else {
         writer.say_end();
     }

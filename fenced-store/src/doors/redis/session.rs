@@ -24,7 +24,6 @@ mod hello;
 mod login;
 mod look_up;
 
-pub(super) use login::CONNECTION;
 pub(super) use look_up::{LookUp, look_up};
 
 /// `true` if the connection of a client is served further.

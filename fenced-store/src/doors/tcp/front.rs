@@ -19,6 +19,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::client_socket;
 
+/// Time that a client may take to read its last reply, and to close its connection. Closing a
+/// socket with unread bytes resets it, and the client could lose that reply.
+pub(crate) const LINGER: Duration = Duration::from_secs(2);
+
+/// Label in observe mode's counts where a whole connection is meant, and no rule.
+pub(crate) const CONNECTION: &str = "connection";
+
 /// Settings of a front.
 #[derive(Clone, Debug)]
 pub struct FrontSettings {

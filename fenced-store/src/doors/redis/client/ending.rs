@@ -8,11 +8,11 @@ use std::rc::Rc;
 
 use tokio_util::sync::CancellationToken;
 
-use super::super::LINGER;
 use super::super::refusal::{Refusal, unknown};
 use super::super::session::Flow;
 use super::super::token_group::TokenGroup;
 use super::{Client, READ};
+use crate::doors::tcp::front::LINGER;
 
 /// Waits until another client of the group received `FENCED`; without a group, for ever.
 pub(super) async fn refusal(group: Option<&TokenGroup>) {

@@ -8,9 +8,9 @@ use fence_protocol::wire::fence::Mode;
 
 use super::super::refusal::Refusal;
 use super::super::resp::request::Command;
-use super::super::session::CONNECTION;
 use super::super::tokens::HeldTokens;
 use super::Client;
+use crate::doors::tcp::front::CONNECTION;
 use crate::stores::contract::StoreError;
 
 impl Client {

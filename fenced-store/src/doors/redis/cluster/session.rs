@@ -25,8 +25,9 @@ use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
 use super::super::resp::{Protocol, encode};
 use super::super::session::{Flow, Identity};
-use super::super::{LINGER, PortSettings, stranger};
+use super::super::{PortSettings, stranger};
 use super::Cluster;
+use crate::doors::tcp::front::LINGER;
 use crate::guard::Guard;
 
 mod handle;

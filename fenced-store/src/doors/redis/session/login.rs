@@ -8,10 +8,8 @@ use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::tokens::HeldTokens;
 use super::{Session, line, ok};
+use crate::doors::tcp::front::CONNECTION;
 use crate::verdict::Fence;
-
-/// Label in observe mode's counts where a whole connection is meant, and no rule.
-pub(crate) const CONNECTION: &str = "connection";
 
 /// `AUTH [user] credential`. The tokens replace those that were held; the user's name has no
 /// effect.
