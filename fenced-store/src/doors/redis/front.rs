@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use service_kit::listener::{self, BindError, Exposure};
+use service_kit::listener::{self, BindError};
 use tokio::net::TcpListener;
 
 use super::cluster::Cluster;
@@ -20,7 +20,7 @@ pub(crate) enum Front {
     /// Before one Redis: preempt and abort.
     One(Arc<Port>),
     /// Before a cluster: one step a command.
-    Cluster(SocketAddr, Exposure, Arc<ClusterPort>),
+    Cluster(Arc<ClusterPort>),
 }
 
 /// A port whose socket is bound.
@@ -55,8 +55,7 @@ impl Front {
             Behind::One(redis) => Port::open(guard, redis, settings).await.map(Self::One),
             Behind::Cluster(target) => {
                 let cluster = Cluster::open(target, &guard.fencing.namespace, &guard.kit).await?;
-                let FrontSettings { listen, exposure, .. } = settings.front.clone();
-                Ok(Self::Cluster(listen, exposure, ClusterPort::new(cluster, guard, settings)))
+                Ok(Self::Cluster(ClusterPort::new(cluster, guard, settings)))
             }
         }
     }
@@ -68,8 +67,9 @@ impl Front {
     pub(crate) async fn listen(&self) -> Result<Listening, BindError> {
         Ok(match self {
             Self::One(port) => Listening::One(bind(Arc::clone(port)).await?),
-            Self::Cluster(address, exposure, port) => {
-                let (listener, _) = listener::bind(*address, exposure).await?.into_parts();
+            Self::Cluster(port) => {
+                let FrontSettings { listen, exposure, .. } = &port.settings().front;
+                let (listener, _) = listener::bind(*listen, exposure).await?.into_parts();
                 Listening::Cluster(listener, Arc::clone(port))
             }
         })
