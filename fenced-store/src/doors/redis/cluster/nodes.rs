@@ -32,6 +32,7 @@ pub(super) struct Nodes {
     inner: Arc<NodesParts>,
 }
 
+#[derive(Debug)]
 struct NodesParts {
     target: ClusterTarget,
     verifier: Arc<NodeVerifier>,
@@ -49,12 +50,6 @@ struct Node {
     link: OnceCell<RedisLink>,
     /// Time and reason of the last failed connection attempt.
     failed: Mutex<Option<(u64, String)>>,
-}
-
-impl std::fmt::Debug for NodesParts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Nodes").field("target", &self.target).finish_non_exhaustive()
-    }
 }
 
 impl Nodes {
@@ -296,6 +291,7 @@ async fn follow(nodes: Nodes) {
 }
 
 /// Checks the process behind each connection to a node.
+#[derive(Debug)]
 struct NodeVerifier {
     script: Script,
     table: RwLock<Option<Arc<CommandTable>>>,
