@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
-use service_kit::socket;
 use service_kit::tls::ServerTlsStream;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -27,6 +26,7 @@ use super::super::resp::{Protocol, encode};
 use super::super::session::{Flow, Identity};
 use super::super::{PortSettings, stranger};
 use super::Cluster;
+use crate::doors::tcp::client_socket;
 use crate::doors::tcp::front::LINGER;
 use crate::guard::Guard;
 
@@ -73,14 +73,7 @@ impl ClusterPort {
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
-                accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "the Redis port cannot accept a connection");
-                        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-                        continue;
-                    }
-                },
+                stream = client_socket::accept(&listener) => stream,
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
                 if self.settings.front.tls.is_none() {
@@ -92,7 +85,6 @@ impl ClusterPort {
             let port = Arc::clone(&self);
             let stop = stop.clone();
             tasks.spawn(async move {
-                socket::tune_accepted(&stream);
                 tokio::select! {
                     stream = port.prepared(stream) => match stream {
                         Ok(stream) => ClusterSession::new(port, stream).serve(&stop).await,
