@@ -105,9 +105,7 @@ impl Identity {
         if !self.is_stranger() {
             return Ok(());
         }
-        stranger::check(parser.begun(buf), |credential| {
-            HeldTokens::genuine(credential, policy).is_ok()
-        })
+        stranger::check(parser.begun(buf), |credential| policy.credential(credential).is_ok())
     }
 }
 

@@ -21,14 +21,6 @@ impl HeldTokens {
     /// Parses and verifies a credential: one or several tokens.
     ///
     /// # Errors
-    /// The error line.
-    pub(crate) fn genuine(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, Refusal> {
-        Self::read(text, policy).map_err(|(_, refusal)| refusal)
-    }
-
-    /// Parses and verifies a credential as [`HeldTokens::genuine`] does.
-    ///
-    /// # Errors
     /// Code of the refusal, and the error line.
     pub(crate) fn read(text: &[u8], policy: &FencingPolicy) -> Result<Vec<Fence>, (Code, Refusal)> {
         policy.credential(text).map_err(|reject| {

@@ -5,7 +5,6 @@ use super::super::commands::names::{self, Listing};
 use super::super::commands::{Handling, Local, Plan, flush};
 use super::super::confine::Wanted;
 use super::super::hub::OwnConnection;
-use super::super::out::Out;
 use super::super::outbox::End;
 use super::super::own_clients::OwnClient;
 use super::super::refusal::{Refusal, quoted};
@@ -174,8 +173,7 @@ impl Client {
             let replies = listing.replies();
             Instead::Names { listing, replies, protocol }
         });
-        let raw = if Out::is_large(raw.len()) { Raw::Give(raw) } else { Raw::Copy(&raw) };
-        upstream.send(&self.outbox, raw, instead);
+        upstream.send(&self.outbox, Raw::Give(raw), instead);
         self.hub.port.counters.forwarded.inc();
         Ok(())
     }

@@ -66,22 +66,16 @@ impl AclUsers {
             Scope::All
         };
         match redis.link.call(&command).await {
-            Ok(_) => {
-                let wide = self.wide;
-                let scope = RefCell::new(scope);
-                let has_rules = Cell::new(is_confined);
-                let redis_id = Cell::default();
-                Ok(Some(AclUser {
-                    name,
-                    password,
-                    wide,
-                    scope,
-                    patterns,
-                    rules,
-                    has_rules,
-                    redis_id,
-                }))
-            }
+            Ok(_) => Ok(Some(AclUser {
+                name,
+                password,
+                wide: self.wide,
+                scope: RefCell::new(scope),
+                patterns,
+                rules,
+                has_rules: Cell::new(is_confined),
+                redis_id: Cell::default(),
+            })),
             // Any other error, such as BUSY and LOADING, is transient.
             Err(LinkError::Server { code, message })
                 if ["NOPERM", "ERR"].contains(&code.as_str()) =>
