@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::{Bytes, BytesMut};
 
 use super::super::resp::encode;
-use super::super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
+use super::super::resp::request::{Command, RequestParser};
 
 /// A whole command with its bytes as they are sent on.
 #[derive(Debug)]
@@ -35,23 +35,14 @@ impl OwnedCommand {
     /// A command of these arguments.
     pub(super) fn new<'a>(args: impl ExactSizeIterator<Item = &'a [u8]>) -> Self {
         let mut raw = BytesMut::new();
-        encode::request(&mut raw, args);
-        Self::parsed(raw.freeze())
-    }
-
-    fn parsed(raw: Bytes) -> Self {
-        let limits = RequestLimits {
-            max_args: usize::MAX,
-            max_command_bytes: usize::MAX,
-            max_inline_bytes: 0,
+        encode::array(&mut raw, args.len());
+        let add = |arg: &[u8]| {
+            encode::bulk(&mut raw, arg);
+            let end = raw.len() - b"\r\n".len();
+            end - arg.len()..end
         };
-        let mut parser = RequestParser::new(limits);
-        let args = match parser.parse(&raw) {
-            Ok(Parsed::Complete { .. }) => parser.command(&raw).ranges().collect(),
-            // The bytes were encoded as a command just now.
-            _ => Vec::new(),
-        };
-        Self { raw, args }
+        let args = args.map(add).collect();
+        Self { raw: raw.freeze(), args }
     }
 
     /// Memory that the command occupies, in bytes.
@@ -65,5 +56,28 @@ impl OwnedCommand {
 
     pub(super) fn raw(&self) -> Bytes {
         self.raw.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doors::redis::resp::request::{Parsed, RequestLimits};
+
+    #[test]
+    fn a_command_that_is_made_is_one_that_is_parsed() {
+        for words in [&[][..], &["PING"], &["SET", "", "a\r\nb"]] {
+            let made = OwnedCommand::new(words.iter().map(|word| word.as_bytes()));
+            let args: Vec<&[u8]> = made.command().iter().collect();
+            assert_eq!(args, words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+            let mut parser = RequestParser::new(RequestLimits::default());
+            let len = made.raw().len();
+            let expected = match words {
+                [] => Parsed::Blank { len },
+                _ => Parsed::Complete { len, inline: false },
+            };
+            assert_eq!(parser.parse(&made.raw()), Ok(expected));
+            assert!(words.is_empty() || parser.command(&made.raw()).ranges().eq(made.args));
+        }
     }
 }
