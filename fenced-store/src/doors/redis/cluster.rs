@@ -87,21 +87,7 @@ impl Cluster {
         out: &mut BytesMut,
     ) -> Option<Refusal> {
         let shape = Shape::from_command(command, protocol);
-        let outcome = match limits::check(command, fences.len()) {
-            Err(line) => Err(Refusal::Line(line)),
-            Ok(()) => match keys.first() {
-                None => self.keyless(command).await,
-                Some(first) => {
-                    let slot = slot_of(command.arg(first.arg));
-                    if keys.iter().any(|key| slot_of(command.arg(key.arg)) != slot) {
-                        Err(Refusal::Line(CROSS_SLOT.to_owned()))
-                    } else {
-                        self.in_slot(slot, command, keys, fences, shape).await
-                    }
-                }
-            },
-        };
-        match outcome {
+        match self.value(command, keys, fences, shape).await {
             Ok(value) => {
                 reply::encode(out, value, shape, protocol);
                 None
@@ -119,20 +105,24 @@ impl Cluster {
         for arg in command.iter() {
             packed.arg(arg);
         }
-        match self.nodes.any().await.map_err(Refusal::Unavailable)?.call(&packed).await {
-            Ok(value) => Ok(value),
-            Err(error) => Err(line(error)),
-        }
+        let node = self.nodes.any().await.map_err(Refusal::Unavailable)?;
+        node.call(&packed).await.map_err(line)
     }
 
-    async fn in_slot(
+    /// Runs a command in the slot of its keys.
+    async fn value(
         &self,
-        slot: u16,
         command: Command<'_>,
         keys: &[KeyUse],
         fences: &[Fence],
         shape: Shape,
     ) -> Result<Value, Refusal> {
+        limits::check(command, fences.len()).map_err(Refusal::Line)?;
+        let Some(first) = keys.first() else { return self.keyless(command).await };
+        let slot = slot_of(command.arg(first.arg));
+        if keys.iter().any(|key| slot_of(command.arg(key.arg)) != slot) {
+            return Err(Refusal::Line(CROSS_SLOT.to_owned()));
+        }
         let each = fences.iter().map(|fence| self.tags.mark(slot, fence.lock.as_str())).collect();
         let marks = Marks { each, all: self.tags.marks(slot) };
         let names = keys.iter().map(|key| command.arg(key.arg));
