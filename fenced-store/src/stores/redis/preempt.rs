@@ -45,15 +45,8 @@ pub(crate) trait Wire: Send {
     /// Sends one command and reads its reply.
     async fn call(&mut self, command: &Cmd) -> Result<Value, Failed>;
 
-    /// Sends commands and reads all their replies, one after the other unless the wire can
-    /// pipeline.
-    async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed> {
-        let mut replies = Vec::with_capacity(commands.len());
-        for command in commands {
-            replies.push(self.call(command).await?);
-        }
-        Ok(replies)
-    }
+    /// Sends commands and reads all their replies; the first error ends it.
+    async fn call_all(&mut self, commands: &[Cmd]) -> Result<Vec<Value>, Failed>;
 }
 
 #[async_trait]
