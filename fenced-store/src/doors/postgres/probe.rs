@@ -100,20 +100,16 @@ async fn show(registry: &Registry, settings: &PortSettings) -> Result<Option<Str
     let server_start = session.server_start().await.map_err(text)?;
     match registry.admit(&low, session.pid, &server_start).await {
         Ok(()) => {}
-        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_) | NotAdmitted::OtherServer) => {
-            return Ok(None);
-        }
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
+        Err(_) => return Ok(None),
     }
     session.query("BEGIN").await.map_err(text)?;
     let rows = session.query("SELECT txid_current()").await.map_err(text)?;
     let xid = rows.first().and_then(|row| row.first()?.clone()).unwrap_or_default();
     match registry.seal(&high).await {
         Ok(()) => {}
-        Err(NotAdmitted::Stale(_) | NotAdmitted::Collision(_) | NotAdmitted::OtherServer) => {
-            return Ok(None);
-        }
         Err(NotAdmitted::Failed(error)) => return Err(error.to_string()),
+        Err(_) => return Ok(None),
     }
     if session.query("COMMIT").await.is_ok() {
         return Err("a session that was ended still replied".to_owned());
