@@ -17,7 +17,6 @@
 //!    '------------- Outbox: replies in the order of the commands <-------------'
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fence_protocol::wire::fence::Mode;
@@ -68,6 +67,7 @@ pub use password::PortPassword;
 pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
+use session::PortContext;
 
 /// Settings of the port.
 #[derive(Clone, Debug)]
@@ -107,12 +107,10 @@ impl PortSettings {
 /// State that all threads of the port share.
 #[derive(Debug)]
 pub(crate) struct Port {
-    guard: Arc<Guard>,
+    context: Arc<PortContext>,
     redis: Arc<Shared>,
-    settings: PortSettings,
     table: watch::Receiver<Arc<CommandTable>>,
     version: RwLock<String>,
-    next_client_id: AtomicU64,
     ended: mpsc::Sender<Ended>,
     counters: PortCounters,
     own_clients: Arc<OwnClients>,
@@ -141,11 +139,9 @@ impl Port {
         confine::remove_leftovers(&redis, guard.fencing.namespace.as_str()).await;
         let port = Arc::new(Self {
             version: RwLock::new(read_version(&redis.link).await),
-            guard,
+            context: PortContext::new(guard, settings),
             redis,
-            settings,
             table,
-            next_client_id: AtomicU64::new(1),
             ended,
             counters,
             own_clients: Arc::default(),
@@ -154,10 +150,6 @@ impl Port {
         tasks.spawn(worker.run(tasks.shutdown_token()));
         tasks.spawn(follow(Arc::clone(&port), publish));
         Ok(port)
-    }
-
-    fn next_client_id(&self) -> u64 {
-        self.next_client_id.fetch_add(1, Ordering::Relaxed)
     }
 
     fn redis_version(&self) -> String {
@@ -179,18 +171,18 @@ impl Port {
     /// Counts a refusal by the fence in the guard's account.
     fn note_refusal(&self, refusal: &Refusal) {
         let Some((code, fence, outcome)) = refusal.by_fence() else { return };
-        self.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
+        self.context.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
         let text = "a connection of the Redis port".to_owned();
         let fence = Some(fence.clone());
         let summary = RequestSummary { fence, kind: "redis", text, owner: None };
         // The client gets the refusal in Redis' form.
-        let _ = self.guard.account(&summary, Ok(outcome));
+        let _ = self.context.guard.account(&summary, Ok(outcome));
     }
 }
 
 /// Reads the commands again whenever another Redis may be behind the link.
 async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
-    let stop = port.guard.kit.tasks.shutdown_token();
+    let stop = port.context.guard.kit.tasks.shutdown_token();
     let mut states = port.redis.link.watch();
     states.mark_unchanged();
     loop {

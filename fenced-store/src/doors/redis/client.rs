@@ -135,12 +135,11 @@ async fn kicked<T>(
 impl Client {
     /// A client that just connected.
     pub(super) fn new(hub: Rc<Hub>, socket: ClientSocket) -> Self {
-        let id = hub.port.next_client_id();
-        let identity = Identity::new(id, socket.tcp(), &hub.port.settings, hub.limits_strangers);
+        let identity = Identity::new(&hub.port.context, socket.tcp());
         let (reader, writer) = socket.into_split();
         let outbox = Outbox::new(writer, &hub.budget, hub.in_flight.clone());
         let limits = RequestLimits {
-            max_command_bytes: hub.port.settings.max_command_bytes,
+            max_command_bytes: hub.port.context.settings.max_command_bytes,
             ..RequestLimits::default()
         };
         let profile = ConnectionProfile {
@@ -150,7 +149,7 @@ impl Client {
         };
         Self {
             charge: Charge::new(&hub.budget, &outbox.wake),
-            patience: Patience::new(hub.port.settings.silence),
+            patience: Patience::new(hub.port.context.settings.silence),
             identity,
             hub,
             reader,
@@ -278,7 +277,7 @@ impl Client {
             Handling::Script => upstream.is_own() && self.is_confined_for(command),
             _ => false,
         };
-        let guard = &self.hub.port.guard;
+        let guard = &self.identity.context.guard;
         let tokens = &self.identity.tokens;
         let scratch = &mut self.scratch;
         if !fits || authorize::check(guard, tokens, command, plan, &self.keys, scratch).is_err() {

@@ -68,7 +68,7 @@ impl Front {
         Ok(match self {
             Self::One(port) => Listening::One(bind(Arc::clone(port)).await?),
             Self::Cluster(port) => {
-                let FrontSettings { listen, exposure, .. } = &port.settings().front;
+                let FrontSettings { listen, exposure, .. } = &port.context.settings.front;
                 let (listener, _) = listener::bind(*listen, exposure).await?.into_parts();
                 Listening::Cluster(listener, Arc::clone(port))
             }
@@ -80,8 +80,8 @@ impl Listening {
     /// URL of the port, by its address.
     pub(crate) fn url(&self) -> Option<String> {
         let settings = match self {
-            Self::One(bound) => &bound.door.settings,
-            Self::Cluster(_, port) => port.settings(),
+            Self::One(bound) => &bound.door.context.settings,
+            Self::Cluster(_, port) => &port.context.settings,
         };
         let scheme = if settings.front.tls.is_some() { "rediss" } else { "redis" };
         Some(format!("{scheme}://{}", self.addr()?))

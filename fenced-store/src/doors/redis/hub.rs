@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 
+use super::Port;
 use super::budget::Budget;
 use super::confine::{AclUser, AclUsers};
 use super::outbox::{InFlight, Outbox};
@@ -18,12 +19,12 @@ use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::retire::Ended;
 use super::script_denial::ScriptDenials;
+use super::session::PortContext;
 use super::spares::{Prepared, Spares};
 use super::token_group::TokenGroups;
 use super::tokens::HeldTokens;
 use super::upstream::Upstream;
 use super::upstream::connect::connect;
-use super::{Port, stranger};
 use crate::rules::KeyPatterns;
 
 /// An own connection with what belongs to it.
@@ -41,8 +42,6 @@ pub(crate) struct Hub {
     pub(super) port: Arc<Port>,
     pub(super) budget: Arc<Budget>,
     pub(super) in_flight: InFlight,
-    /// `true` if a client without a token can do nothing but present one.
-    pub(super) limits_strangers: bool,
     /// Clients by the tokens that they hold.
     pub(super) groups: TokenGroups,
     users: AclUsers,
@@ -76,19 +75,17 @@ impl Slot {
 
 impl Hub {
     pub(super) fn new(port: Arc<Port>) -> Rc<Self> {
-        let settings = &port.settings;
+        let PortContext { guard, settings, .. } = &*port.context;
         let budget = Budget::new(
             settings.max_buffer_bytes / settings.front.threads,
             settings.max_command_bytes,
         );
-        let mode = port.guard.observer.mode();
-        let users = AclUsers::new(port.guard.fencing.namespace.as_str(), mode);
-        let limits_strangers = stranger::are_limited(&port.guard);
+        let mode = guard.observer.mode();
+        let users = AclUsers::new(guard.fencing.namespace.as_str(), mode);
         Rc::new(Self {
             port,
             budget,
             in_flight: InFlight::default(),
-            limits_strangers,
             groups: TokenGroups::default(),
             users,
             spares: Spares::default(),
@@ -209,7 +206,7 @@ impl Hub {
 
     /// A client without a token gets no prepared connection if it is limited.
     fn may_have_spare(&self, profile: &ConnectionProfile) -> bool {
-        !(self.limits_strangers && profile.tokens.is_empty())
+        !(self.port.context.limits_strangers && profile.tokens.is_empty())
     }
 
     /// Closes unused connections after a failure, because Redis may have reached its limit of
@@ -232,7 +229,7 @@ impl Hub {
     /// Keys that a script may touch on a connection that is registered under these tokens. In
     /// observe mode, in which none is, all but Fencepost's own keys.
     fn key_patterns(&self, tokens: &HeldTokens) -> KeyPatterns {
-        let guard = &self.port.guard;
+        let guard = &self.port.context.guard;
         if guard.observer.mode() == Mode::Observe {
             return KeyPatterns::everything();
         }

@@ -54,7 +54,7 @@ impl ScriptDenials {
         self.port.counters.scripts_denied.inc();
         let mut reported = self.reported.borrow_mut();
         if reported.len() < REPORTED_MAX && reported.insert(denial.script.clone().into_owned()) {
-            self.port.guard.record_denied_script(self.tokens.fences(), &denial.summary());
+            self.port.context.guard.record_denied_script(self.tokens.fences(), &denial.summary());
         }
         Some(denial.line(&self.tokens))
     }

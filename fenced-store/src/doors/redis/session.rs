@@ -6,6 +6,8 @@
 //! database; a client of a cluster has none, for each of its commands brings its tokens along.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::TcpStream;
@@ -16,7 +18,6 @@ use super::resp::request::{Command, RequestParser};
 use super::resp::{Protocol, ProtocolError, encode};
 use super::tokens::HeldTokens;
 use super::{PortSettings, password, stranger};
-use crate::fencing::FencingPolicy;
 use crate::guard::Guard;
 
 mod fence;
@@ -31,6 +32,24 @@ pub(super) use look_up::{LookUp, look_up};
 pub(super) enum Flow {
     Continue,
     Close,
+}
+
+/// Properties of the port that are the same whatever the upstream.
+#[derive(Debug)]
+pub(crate) struct PortContext {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) settings: PortSettings,
+    /// `true` if a client without a token can do nothing but present one.
+    pub(crate) limits_strangers: bool,
+    next_client_id: AtomicU64,
+}
+
+impl PortContext {
+    /// Properties of a port without clients.
+    pub(super) fn new(guard: Arc<Guard>, settings: PortSettings) -> Arc<Self> {
+        let limits_strangers = stranger::are_limited(&guard);
+        Arc::new(Self { guard, settings, limits_strangers, next_client_id: AtomicU64::new(1) })
+    }
 }
 
 /// Properties of a client that are the same whatever the upstream.
@@ -49,28 +68,20 @@ pub(super) struct Identity {
     /// The client has presented the password of the port or a credential, or the port has no
     /// password.
     pub(super) is_admitted: bool,
-    has_password: bool,
-    limits_strangers: bool,
+    pub(super) context: Arc<PortContext>,
 }
 
 impl Identity {
-    /// Identity of a client that just connected to a port with these settings.
-    pub(super) fn new(
-        id: u64,
-        stream: &TcpStream,
-        settings: &PortSettings,
-        limits_strangers: bool,
-    ) -> Self {
-        let has_password = settings.password.is_some();
+    /// Identity of a client that just connected to a port.
+    pub(super) fn new(context: &Arc<PortContext>, stream: &TcpStream) -> Self {
         Self {
-            id,
+            id: context.next_client_id.fetch_add(1, Ordering::Relaxed),
             name: Bytes::new(),
             addresses: [stream.peer_addr().ok(), stream.local_addr().ok()],
             tokens: HeldTokens::default(),
             is_known: false,
-            is_admitted: !has_password,
-            has_password,
-            limits_strangers,
+            is_admitted: context.settings.password.is_none(),
+            context: Arc::clone(context),
         }
     }
 
@@ -84,12 +95,12 @@ impl Identity {
         self.name = Bytes::new();
         self.tokens = HeldTokens::default();
         self.is_known = false;
-        self.is_admitted = !self.has_password;
+        self.is_admitted = self.context.settings.password.is_none();
     }
 
     /// `true` if the limits of clients that have not logged in apply.
     pub(super) fn is_stranger(&self) -> bool {
-        !self.is_admitted || (!self.is_known && self.limits_strangers)
+        !self.is_admitted || (!self.is_known && self.context.limits_strangers)
     }
 
     /// Holds the beginning of a command against the limits of a client that has not logged in.
@@ -100,11 +111,11 @@ impl Identity {
         &self,
         parser: &RequestParser,
         buf: &[u8],
-        policy: &FencingPolicy,
     ) -> Result<(), ProtocolError> {
         if !self.is_stranger() {
             return Ok(());
         }
+        let policy = &self.context.guard.fencing;
         stranger::check(parser.begun(buf), |credential| policy.credential(credential).is_ok())
     }
 }
@@ -114,8 +125,6 @@ impl Identity {
 pub(super) trait Session {
     fn identity(&self) -> &Identity;
     fn identity_mut(&mut self) -> &mut Identity;
-    fn guard(&self) -> &Guard;
-    fn settings(&self) -> &PortSettings;
     /// Version of Redis that HELLO reports; drivers choose commands by it.
     fn redis_version(&self) -> String;
     fn protocol(&self) -> Protocol;

@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::Port;
 use super::client::Client;
 use super::hub::Hub;
+use super::session::PortContext;
 use crate::doors::tcp::client_socket::ClientSocket;
 use crate::doors::tcp::front::{FrontSettings, ThreadedDoor};
 
@@ -24,11 +25,11 @@ impl ThreadedDoor for Port {
     type Thread = Hub;
 
     fn front(&self) -> &FrontSettings {
-        &self.settings.front
+        &self.context.settings.front
     }
 
     fn tasks(&self) -> &Tasks {
-        &self.guard.kit.tasks
+        &self.context.guard.kit.tasks
     }
 
     fn thread(self: Arc<Self>) -> Rc<Hub> {
@@ -36,8 +37,9 @@ impl ThreadedDoor for Port {
     }
 
     async fn serve(hub: Rc<Hub>, stream: TcpStream, stop: CancellationToken) {
-        let tls = hub.port.settings.front.tls.clone();
-        match ClientSocket::prepared(stream, tls, &hub.port.guard.kit.tasks, &stop).await {
+        let PortContext { guard, settings, .. } = &*hub.port.context;
+        let tls = settings.front.tls.clone();
+        match ClientSocket::prepared(stream, tls, &guard.kit.tasks, &stop).await {
             Ok(socket) => {
                 hub.port.counters.clients.inc();
                 Client::new(Rc::clone(&hub), socket).serve(stop).await;

@@ -63,7 +63,7 @@ impl Client {
     /// Ends the connection after a reply, if its tokens are refused, and idle ones with the same
     /// tokens.
     pub(super) fn answered_refusal(&mut self) {
-        if self.refused.is_none() || !self.hub.port.settings.closes_fenced() {
+        if self.refused.is_none() || !self.identity.context.settings.closes_fenced() {
             return;
         }
         self.ends = true;

@@ -97,7 +97,7 @@ impl Client {
     }
 
     pub(super) fn authorized(&mut self, command: &OwnedCommand, plan: Plan) -> Result<(), Refusal> {
-        let guard = &self.hub.port.guard;
+        let guard = &self.identity.context.guard;
         let tokens = &self.identity.tokens;
         authorize(guard, tokens, command.command(), plan, &self.keys, &mut self.scratch)
     }

@@ -52,8 +52,7 @@ impl Client {
 
     /// A client without a token may send little, where every key needs one.
     pub(super) fn within_strangers_limits(&self) -> Result<(), ProtocolError> {
-        let policy = &self.hub.port.guard.fencing;
-        self.identity.check_limits(&self.parser, &self.buf, policy)
+        self.identity.check_limits(&self.parser, &self.buf)
     }
 
     /// Input that the client is expected to send; it decides the time limit.

@@ -16,13 +16,13 @@ use crate::stores::contract::StoreError;
 impl Client {
     /// `true` if the guard is in observe mode, in which nothing is refused.
     pub(super) fn observes(&self) -> bool {
-        self.hub.port.guard.observer.mode() == Mode::Observe
+        self.identity.context.guard.observer.mode() == Mode::Observe
     }
 
     /// Counts a command that passes in observe mode alone.
     pub(super) fn observe_command(&self, command: Command<'_>) {
         let table = self.hub.port.table.borrow();
-        self.hub.port.guard.observer.passes_command(&table.name_of(command));
+        self.identity.context.guard.observer.passes_command(&table.name_of(command));
     }
 
     /// Raises the marks of newly presented tokens, and counts those that are stale.
@@ -61,7 +61,7 @@ impl Client {
         if let Some(refusal) = refusal
             && let Some((code, ..)) = refusal.by_fence()
         {
-            self.hub.port.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
+            self.identity.context.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
         }
     }
 }

@@ -4,6 +4,7 @@ use bytes::BytesMut;
 use redis::Value;
 
 use super::super::commands::{Local, Plan};
+use super::super::look_ups;
 use super::super::outbox::End;
 use super::super::profile::ConnectionProfile;
 use super::super::refusal::Refusal;
@@ -11,10 +12,8 @@ use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::session::{self, Flow, Identity, Session};
 use super::super::tokens::HeldTokens;
-use super::super::{PortSettings, look_ups};
 use super::Client;
 use super::command::OwnedCommand;
-use crate::guard::Guard;
 
 impl Session for Client {
     fn identity(&self) -> &Identity {
@@ -23,14 +22,6 @@ impl Session for Client {
 
     fn identity_mut(&mut self) -> &mut Identity {
         &mut self.identity
-    }
-
-    fn guard(&self) -> &Guard {
-        &self.hub.port.guard
-    }
-
-    fn settings(&self) -> &PortSettings {
-        &self.hub.port.settings
     }
 
     fn redis_version(&self) -> String {

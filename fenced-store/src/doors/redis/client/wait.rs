@@ -22,7 +22,7 @@ impl Client {
         if self.transaction.is_some() {
             return Err(Refusal::Line(WAIT_IN_MULTI.to_owned()));
         }
-        let channel = format!("{{fence:{}}}:wait", self.hub.port.guard.fencing.namespace);
+        let channel = format!("{{fence:{}}}:wait", self.identity.context.guard.fencing.namespace);
         let publish: [&[u8]; 3] = [b"PUBLISH", channel.as_bytes(), b""];
         let mut bytes = BytesMut::new();
         encode::request(&mut bytes, publish);

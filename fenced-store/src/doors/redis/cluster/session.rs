@@ -6,7 +6,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::{Buf, BytesMut};
 use futures_util::FutureExt as _;
@@ -17,14 +16,14 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 
+use super::super::PortSettings;
 use super::super::backlog::BUFFERS_FULL;
 use super::super::budget::{Budget, Charge, FREE};
 use super::super::commands::KeyUse;
 use super::super::patience::{Awaited, Patience};
 use super::super::resp::request::{Parsed, RequestLimits, RequestParser};
 use super::super::resp::{Protocol, encode};
-use super::super::session::{Flow, Identity};
-use super::super::{PortSettings, stranger};
+use super::super::session::{Flow, Identity, PortContext};
 use super::Cluster;
 use crate::doors::tcp::client_socket;
 use crate::doors::tcp::front::LINGER;
@@ -45,38 +44,30 @@ const KEPT_KEYS: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct ClusterPort {
     cluster: Cluster,
-    guard: Arc<Guard>,
-    settings: PortSettings,
+    pub(crate) context: Arc<PortContext>,
     budget: Arc<Budget>,
-    limits_strangers: bool,
-    next_id: AtomicU64,
 }
 
 impl ClusterPort {
     /// A port that is not served yet.
     pub(crate) fn new(cluster: Cluster, guard: Arc<Guard>, settings: PortSettings) -> Arc<Self> {
         let budget = Budget::new(settings.max_buffer_bytes, settings.max_command_bytes);
-        let limits_strangers = stranger::are_limited(&guard);
-        let next_id = AtomicU64::new(1);
-        Arc::new(Self { cluster, guard, settings, budget, limits_strangers, next_id })
-    }
-
-    pub(crate) fn settings(&self) -> &PortSettings {
-        &self.settings
+        Arc::new(Self { cluster, context: PortContext::new(guard, settings), budget })
     }
 
     /// Serves clients until the kit's tasks begin to shut down; begun commands are completed.
     pub(crate) async fn serve(self: Arc<Self>, listener: TcpListener) {
-        let tasks = self.guard.kit.tasks.clone();
+        let PortContext { guard, settings, .. } = &*self.context;
+        let tasks = guard.kit.tasks.clone();
         let stop = tasks.shutdown_token();
-        let places = Arc::new(Semaphore::new(self.settings.front.max_connections));
+        let places = Arc::new(Semaphore::new(settings.front.max_connections));
         loop {
             let stream = tokio::select! {
                 () = stop.cancelled() => return,
                 stream = client_socket::accept(&listener) => stream,
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                if self.settings.front.tls.is_none() {
+                if settings.front.tls.is_none() {
                     // A new socket takes this much without waiting.
                     let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
                 }
@@ -99,7 +90,7 @@ impl ClusterPort {
 
     /// Makes a new connection ready for commands.
     async fn prepared(&self, stream: TcpStream) -> io::Result<ClusterSocket> {
-        match &self.settings.front.tls {
+        match &self.context.settings.front.tls {
             None => Ok(Either::Left(stream)),
             Some(tls) => Ok(Either::Right(Box::new(tls.accept(stream).await?))),
         }
@@ -133,7 +124,6 @@ struct ClusterSession {
 
 impl ClusterSession {
     fn new(port: Arc<ClusterPort>, stream: ClusterSocket) -> Self {
-        let id = port.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = Arc::new(Notify::new());
         let tcp = match &stream {
             Either::Left(tcp) => tcp,
@@ -142,8 +132,8 @@ impl ClusterSession {
         Self {
             charge: Charge::new(&port.budget, &evicted),
             evicted,
-            patience: Patience::new(port.settings.silence),
-            identity: Identity::new(id, tcp, &port.settings, port.limits_strangers),
+            patience: Patience::new(port.context.settings.silence),
+            identity: Identity::new(&port.context, tcp),
             port,
             stream,
             out: BytesMut::new(),
@@ -165,7 +155,7 @@ impl ClusterSession {
 
     async fn serve_all(&mut self, stop: &CancellationToken) {
         let limits = RequestLimits {
-            max_command_bytes: self.port.settings.max_command_bytes,
+            max_command_bytes: self.port.context.settings.max_command_bytes,
             ..RequestLimits::default()
         };
         let mut parser = RequestParser::new(limits);
@@ -239,7 +229,7 @@ impl ClusterSession {
     async fn serve_buffered(&mut self, parser: &mut RequestParser, buf: &mut BytesMut) -> Flow {
         while !buf.is_empty() {
             let parsed = parser.parse(buf).and_then(|parsed| {
-                self.identity.check_limits(parser, buf, &self.port.guard.fencing)?;
+                self.identity.check_limits(parser, buf)?;
                 Ok(parsed)
             });
             match parsed {

@@ -7,7 +7,7 @@ use super::super::refusal::Refusal;
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
 use super::super::tokens::HeldTokens;
-use super::{Session, line, ok};
+use super::{Identity, Session, line, ok};
 use crate::doors::tcp::front::CONNECTION;
 use crate::verdict::Fence;
 
@@ -29,7 +29,8 @@ pub(super) async fn log_in<S: Session>(
     text: &[u8],
     protocol: Protocol,
 ) -> Result<(), Refusal> {
-    let read = Login::read(text, &session.guard().fencing, session.settings().password.as_ref());
+    let context = &session.identity().context;
+    let read = Login::read(text, &context.guard.fencing, context.settings.password.as_ref());
     let login = unless_observed(session, read, Login::Tokens(Vec::new()))?;
     session.identity_mut().is_known |= matches!(login, Login::Tokens(_));
     let tokens = HeldTokens::default().with(login.tokens())?;
@@ -46,7 +47,7 @@ pub(super) fn read_credential(
     session: &impl Session,
     credential: &[u8],
 ) -> Result<Vec<Fence>, Refusal> {
-    let read = HeldTokens::read(credential, &session.guard().fencing);
+    let read = HeldTokens::read(credential, &session.identity().context.guard.fencing);
     unless_observed(session, read, Vec::new())
 }
 
@@ -58,9 +59,9 @@ fn unless_observed<T>(
     instead: T,
 ) -> Result<T, Refusal> {
     read.or_else(|(code, refusal)| {
-        let observer = &session.guard().observer;
-        let passes = session.identity().is_admitted
-            && observer.passes(code, CONNECTION, &refusal.not_applied());
+        let Identity { is_admitted, context, .. } = session.identity();
+        let passes =
+            *is_admitted && context.guard.observer.passes(code, CONNECTION, &refusal.not_applied());
         if passes { Ok(instead) } else { Err(refusal) }
     })
 }

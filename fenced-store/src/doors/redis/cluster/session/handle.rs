@@ -35,7 +35,7 @@ impl ClusterSession {
             Err(refusal) => return self.refuse(&refusal),
         };
         let refused = self.run(command, &fences).await;
-        if self.port.settings.closes_fenced() {
+        if self.port.context.settings.closes_fenced() {
             self.fenced = refused;
         }
         Flow::Continue
@@ -52,7 +52,7 @@ impl ClusterSession {
         plan: Plan,
         scratch: &mut String,
     ) -> Result<Vec<Fence>, Refusal> {
-        let guard = &self.port.guard;
+        let guard = &self.port.context.guard;
         authorize(guard, tokens, command, plan, &self.keys, scratch)?;
         Ok(needed(&guard.fencing.rules, tokens, command, &self.keys, scratch))
     }
@@ -62,12 +62,12 @@ impl ClusterSession {
         let Self { port, keys, protocol, out, .. } = self;
         let begin = out.len();
         let Some(refusal) = port.cluster.run(command, keys, fences, *protocol, out).await else {
-            port.guard.counters.count(KIND, "answered");
+            port.context.guard.counters.count(KIND, "answered");
             return None;
         };
         let key = keys.first().map_or(&b""[..], |key| command.arg(key.arg));
         let line = refusal.not_applied();
-        let guard = &port.guard;
+        let guard = &port.context.guard;
         let rule = guard.fencing.rules.label(key);
         let (code, fence, outcome) = refusal.by_fence()?;
         if guard.observer.passes(code, rule, &line) {

@@ -6,14 +6,12 @@ use redis::Value;
 
 use super::ClusterSession;
 use super::handle::not_before_a_cluster;
-use crate::doors::redis::PortSettings;
 use crate::doors::redis::commands::{Handling, Plan};
 use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::request::Command;
 use crate::doors::redis::resp::{Protocol, encode};
 use crate::doors::redis::session::{Flow, Identity, Session};
 use crate::doors::redis::tokens::HeldTokens;
-use crate::guard::Guard;
 
 impl Session for ClusterSession {
     fn identity(&self) -> &Identity {
@@ -22,14 +20,6 @@ impl Session for ClusterSession {
 
     fn identity_mut(&mut self) -> &mut Identity {
         &mut self.identity
-    }
-
-    fn guard(&self) -> &Guard {
-        &self.port.guard
-    }
-
-    fn settings(&self) -> &PortSettings {
-        &self.port.settings
     }
 
     fn redis_version(&self) -> String {

@@ -32,7 +32,7 @@ impl ClusterSession {
     pub(super) async fn flush(&mut self, buf: &mut BytesMut) -> Flow {
         let mut written = 0;
         let mut receives = true;
-        let patience = self.port.settings.silence.command;
+        let patience = self.port.context.settings.silence.command;
         let flow = loop {
             let limit = backlog::limit(&self.identity, &self.port.budget);
             let is_full = !self.is_cut && buf.len() >= limit;
