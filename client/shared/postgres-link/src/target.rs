@@ -10,7 +10,7 @@ use service_kit::socket;
 use service_kit::tls::{TlsClient, TlsOptions};
 use tokio::net::TcpStream;
 
-use crate::tls::PostgresSocket;
+use crate::tls::{PostgresSocket, over_tls};
 use crate::url::{self, PostgresUrl, TargetError, address_text};
 
 /// The database and the user of a URL that names none.
@@ -171,9 +171,9 @@ impl PostgresTarget {
     async fn open_at(&self, host: &str, port: u16) -> Result<PostgresSocket, String> {
         let stream = TcpStream::connect((host, port)).await.map_err(|error| error.to_string())?;
         socket::tune_to_store(&stream);
-        let Some(options) = &self.tls else { return Ok(PostgresSocket::Plain(stream)) };
+        let Some(options) = &self.tls else { return Ok(PostgresSocket::Left(stream)) };
         let tls = self.tls_client.get_or_init(|| options.client(ALPN)).as_ref();
-        PostgresSocket::over_tls(tls.map_err(Clone::clone)?, host, stream)
+        over_tls(tls.map_err(Clone::clone)?, host, stream)
             .await
             .map_err(|error| options.explain(&error, host).unwrap_or_else(|| error.to_string()))
     }

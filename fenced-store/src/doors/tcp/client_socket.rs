@@ -120,8 +120,8 @@ impl ClientSocket {
     /// The socket of a connection to a server.
     pub(crate) fn of_server(socket: PostgresSocket) -> Self {
         match socket {
-            PostgresSocket::Plain(tcp) => Self::Plain(tcp),
-            PostgresSocket::Tls(stream) => {
+            PostgresSocket::Left(tcp) => Self::Plain(tcp),
+            PostgresSocket::Right(stream) => {
                 let (tcp, session) = stream.into_inner();
                 Self::Tls(tcp, Box::new(session.into()))
             }
