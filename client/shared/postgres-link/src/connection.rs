@@ -56,7 +56,6 @@ impl Default for ConnectOptions {
 pub struct PostgresConnection {
     client: Client,
     address: String,
-    version: u32,
     statements: OnceLock<Vec<Statement>>,
     stop: CancellationToken,
     _stop_on_drop: DropGuard,
@@ -72,11 +71,6 @@ impl PostgresConnection {
     /// Address of the server, `host:port`.
     pub fn address(&self) -> &str {
         &self.address
-    }
-
-    /// Version of the server as `server_version_num`: 150020 is 15.20.
-    pub fn version(&self) -> u32 {
-        self.version
     }
 
     /// Prepares statements for [`PostgresLink::query`](crate::PostgresLink::query), which names
@@ -212,7 +206,6 @@ impl PostgresTarget {
         Ok(PostgresConnection {
             client,
             address: address.to_owned(),
-            version,
             statements: OnceLock::new(),
             stop,
             _stop_on_drop: stop_on_drop,

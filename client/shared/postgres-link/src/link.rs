@@ -7,7 +7,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 use service_kit::tasks::Tasks;
 use tokio::sync::{Notify, watch};
-use tokio::time::error::Elapsed;
 use tokio_postgres::Row;
 use tokio_postgres::error::{Severity, SqlState};
 use tokio_postgres::types::ToSql;
@@ -164,8 +163,20 @@ impl PostgresLink {
         work: impl AsyncFnOnce(&PostgresConnection) -> Result<T, tokio_postgres::Error>,
     ) -> Result<T, LinkError> {
         let (number, connection) = self.live()?;
-        let reply = tokio::time::timeout(self.inner.options.reply_timeout, work(&connection)).await;
-        self.outcome(number, &connection, reply)
+        let limit = self.inner.options.reply_timeout;
+        let why = match tokio::time::timeout(limit, work(&connection)).await {
+            Ok(Ok(value)) => return Ok(value),
+            Ok(Err(error)) => match refusal(&error) {
+                Some(refusal) => return Err(refusal),
+                None => error_text(&error),
+            },
+            Err(_) => format!("no reply within {} ms", limit.as_millis()),
+        };
+        let reason =
+            format!("the connection to PostgreSQL at {} broke: {why}", connection.address());
+        connection.close();
+        self.replace(number, &reason);
+        Err(LinkError::Unknown(reason))
     }
 
     /// Runs the statement at a place among those that the verifier
@@ -181,29 +192,7 @@ impl PostgresLink {
         place: usize,
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<Vec<Row>, LinkError> {
-        let (number, connection) = self.live()?;
-        let reply = connection.query(place, parameters);
-        let reply = tokio::time::timeout(self.inner.options.reply_timeout, reply).await;
-        self.outcome(number, &connection, reply)
-    }
-
-    fn outcome<T>(
-        &self,
-        number: u64,
-        connection: &PostgresConnection,
-        reply: Result<Result<T, tokio_postgres::Error>, Elapsed>,
-    ) -> Result<T, LinkError> {
-        match reply {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(error)) => match refusal(&error) {
-                Some(refusal) => Err(refusal),
-                None => Err(self.lost(number, connection, &error_text(&error))),
-            },
-            Err(_) => {
-                let limit_ms = self.inner.options.reply_timeout.as_millis();
-                Err(self.lost(number, connection, &format!("no reply within {limit_ms} ms")))
-            }
-        }
+        self.run(async |connection| connection.query(place, parameters).await).await
     }
 
     /// The connection in use, and its number. Whatever is awaited on it needs its own limit.
@@ -242,14 +231,6 @@ impl PostgresLink {
     /// Address and login; its text hides the password.
     pub fn target(&self) -> &PostgresTarget {
         &self.inner.target
-    }
-
-    fn lost(&self, number: u64, connection: &PostgresConnection, why: &str) -> LinkError {
-        let reason =
-            format!("the connection to PostgreSQL at {} broke: {why}", connection.address());
-        connection.close();
-        self.replace(number, &reason);
-        LinkError::Unknown(reason)
     }
 
     async fn connect_once(&self, number: u64) -> Result<(), String> {
