@@ -7,6 +7,7 @@ mod decide;
 pub mod embedded;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
+pub(crate) mod known_marks;
 pub mod lanes;
 pub mod memory;
 pub mod once;

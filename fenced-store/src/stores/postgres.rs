@@ -1,5 +1,4 @@
 //! PostgreSQL as a store: the SQL pack in the database that it protects, and objects beside it.
 
-pub(crate) mod known_marks;
 pub mod objects;
 pub mod pack;

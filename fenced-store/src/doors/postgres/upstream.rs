@@ -15,7 +15,7 @@ use postgres_link::PostgresTarget;
 
 use super::server::{ServerError, ServerLogin, ServerSession};
 use crate::lock_servers::LockServers;
-use crate::stores::postgres::known_marks::KnownMarks;
+use crate::stores::known_marks::KnownMarks;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Marks that one statement compares.

@@ -7,7 +7,6 @@
 //! lock server's next token if its counter is in the same Redis, or an operator's number. Without
 //! either, the guard refuses (`--lost-marks refuse`, the default).
 
-use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::{LockName, Namespace, Token};
@@ -21,10 +20,8 @@ use super::preempt::{self, Failed, Wire};
 use super::reply::{self, ScriptReply};
 use super::scripts::Scripts;
 use super::{Keys, RedisOptions};
+use crate::stores::known_marks::KnownMarks;
 use crate::verdict::{Fence, Mark};
-
-/// Maximum number of marks kept in memory for a Redis that returns without its last writes.
-const MARKS_REMEMBERED: usize = 65_536;
 
 /// Number of marks raised at once; all must fit into the time limit of a verification.
 const RESTORED_AT_ONCE: usize = 1024;
@@ -49,6 +46,8 @@ pub(crate) struct GuardState {
     issuer_keys: [String; 2],
     options: RedisOptions,
     known: Mutex<VerifiedState>,
+    /// For a Redis that returns without its last writes.
+    marks: KnownMarks,
     gaps: Mutex<Vec<String>>,
 }
 
@@ -60,7 +59,6 @@ struct VerifiedState {
     stated: Option<Token>,
     /// First token that Redis admits.
     floor: u64,
-    marks: HashMap<LockName, Mark>,
 }
 
 /// State found in Redis.
@@ -96,6 +94,7 @@ impl GuardState {
             issuer_keys: ["token", "meta"].map(|key| format!("{{fence:{namespace}}}:{key}")),
             options,
             known: Mutex::default(),
+            marks: KnownMarks::default(),
             gaps: Mutex::default(),
         }
     }
@@ -144,21 +143,14 @@ impl GuardState {
         self.known().run_id.clone()
     }
 
-    /// Remembers an acknowledged mark, for a Redis that returns without it.
+    /// Remembers an acknowledged mark.
     pub(crate) fn remember(&self, fence: &Fence) {
-        let marks = &mut self.known().marks;
-        if let Some(mark) = marks.get_mut(&fence.lock) {
-            if mark.token < fence.presented.token {
-                *mark = fence.presented;
-            }
-        } else if marks.len() < MARKS_REMEMBERED {
-            marks.insert(fence.lock.clone(), fence.presented);
-        }
+        self.marks.remember(fence);
     }
 
     /// Returns the highest mark of a lock that this guard acknowledged.
     pub(crate) fn remembered(&self, lock: &LockName) -> Option<Mark> {
-        self.known().marks.get(lock).copied()
+        self.marks.deciding(lock, None)
     }
 
     /// Sets the floor for the next verification.
@@ -248,15 +240,15 @@ impl GuardState {
         run_id: &str,
         found: &FoundState,
     ) -> Result<(), Failed> {
-        let marks: Vec<Fence> = {
+        let has_all = {
             let known = self.known();
-            if known.run_id.is_empty() || (known.run_id == run_id && known.id == found.id) {
-                return Ok(());
-            }
-            let fence =
-                |(lock, mark): (&LockName, &Mark)| Fence { lock: lock.clone(), presented: *mark };
-            known.marks.iter().map(fence).collect()
+            known.run_id.is_empty() || (known.run_id == run_id && known.id == found.id)
         };
+        if has_all {
+            return Ok(());
+        }
+        let fence = |(lock, presented)| Fence { lock, presented };
+        let marks: Vec<Fence> = self.marks.to_vec().into_iter().map(fence).collect();
         tracing::warn!(
             marks = marks.len(),
             "Redis was restarted, replaced or emptied; raising its marks to those that this guard \

@@ -12,7 +12,7 @@ use service_kit::health::Status;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Row, SimpleQueryMessage};
 
-use crate::stores::postgres::known_marks::KnownMarks;
+use crate::stores::known_marks::KnownMarks;
 use crate::stores::postgres::pack;
 
 /// Readiness check: PostgreSQL can be used.

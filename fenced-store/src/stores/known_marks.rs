@@ -1,5 +1,5 @@
-//! Marks that this guard has acknowledged: the database may lose them in a way that no connection
-//! shows, as when a dump is restored in place.
+//! Marks that this guard has acknowledged: Redis may return without its last writes, and a database
+//! may lose marks in a way that no connection shows, as when a dump is restored in place.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -42,5 +42,27 @@ impl KnownMarks {
     /// Returns all of them.
     pub(crate) fn to_vec(&self) -> Vec<(LockName, Mark)> {
         self.lock().iter().map(|(lock, mark)| (lock.clone(), *mark)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verdict::tests::mark;
+
+    #[test]
+    fn the_highest_acknowledged_mark_decides_unless_a_higher_one_is_found() {
+        let marks = KnownMarks::default();
+        let lock = LockName::new("a").unwrap();
+        assert_eq!(marks.deciding(&lock, None), None);
+        for token in [34, 33] {
+            marks.remember(&Fence { lock: lock.clone(), presented: mark(token, 1) });
+        }
+        let known = Some(mark(34, 1));
+        for found in [None, Some(mark(33, 2)), Some(mark(34, 2))] {
+            assert_eq!(marks.deciding(&lock, found), known, "{found:?}");
+        }
+        assert_eq!(marks.deciding(&lock, Some(mark(35, 2))), Some(mark(35, 2)));
+        assert_eq!(marks.to_vec(), [(lock, mark(34, 1))]);
     }
 }
