@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Namespace, Token};
-use postgres_link::{LinkError, LinkOptions, PostgresConnection, PostgresLink, PostgresTarget};
+use postgres_link::{LinkOptions, PostgresConnection, PostgresLink, PostgresTarget};
 use service_kit::Kit;
 use tokio::sync::Semaphore;
 use tokio_postgres::Row;
@@ -128,25 +128,11 @@ impl PostgresStore {
         statement: &str,
         parameters: &[(&(dyn ToSql + Sync), Type)],
     ) -> Result<Vec<Row>, StoreError> {
-        let unavailable = |error: LinkError| StoreError::Unavailable(error.to_string());
-        let (number, connection) = self.reads.live().map_err(unavailable)?;
-        let run = connection.client().query_typed(statement, parameters);
-        let reason = match tokio::time::timeout(queue::REPLY_WITHIN, run).await {
-            Ok(Ok(rows)) => return Ok(rows),
-            Ok(Err(error)) => match postgres_link::refusal(&error) {
-                Some(refusal) => return Err(unavailable(refusal)),
-                None => error.to_string(),
-            },
-            Err(_) => format!("no reply within {:?}", queue::REPLY_WITHIN),
+        let run = async |connection: &PostgresConnection| {
+            connection.client().query_typed(statement, parameters).await
         };
-        Err(StoreError::Unavailable(self.broken(number, &connection, &reason)))
-    }
-
-    fn broken(&self, number: u64, connection: &PostgresConnection, reason: &str) -> String {
-        let reason = format!("the connection to PostgreSQL broke: {reason}");
-        connection.close();
-        self.reads.replace(number, &reason);
-        reason
+        let rows = self.reads.run(run).await;
+        rows.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 
     /// Serves a read from one snapshot if no mark has to be raised; `None` otherwise.
@@ -162,11 +148,7 @@ impl PostgresStore {
         let rows = self.rows(READ, &parameters).await?;
         let row = rows.first().ok_or_else(|| malformed("fence.meta is empty"))?;
         if self.verifier.database_id() != row.try_get(6).map_err(malformed)? {
-            if let Ok((number, _)) = self.reads.live() {
-                // Verified again, it stays down.
-                self.reads.replace(number, verify::OTHER_DATABASE);
-            }
-            return Err(StoreError::Unavailable(verify::OTHER_DATABASE.to_owned()));
+            return Err(StoreError::Unavailable(verify::leave(&self.reads)));
         }
         if let Some(fence) = fence {
             let bound: i64 = row.try_get(2).map_err(malformed)?;

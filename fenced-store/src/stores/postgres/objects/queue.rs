@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fence_protocol::{LockName, Namespace};
-use postgres_link::{ConnectOptions, LinkError, PostgresLink, error_text};
+use postgres_link::{ConnectOptions, LinkError, PostgresConnection, PostgresLink, error_text};
 use service_kit::clock;
 use service_kit::tasks::Tasks;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio_postgres::error::SqlState;
 
 use super::batch::BatchStep;
-use super::transaction::{self, TransactionError};
+use super::transaction;
 use super::verify::{self, ObjectsVerifier};
 use crate::stores::contract::{FenceOutcome, StoreError};
 use crate::verdict::Mark;
@@ -228,27 +228,19 @@ impl Queue {
     }
 
     async fn attempt(&self, steps: &[BatchStep]) -> Result<Vec<Option<FenceOutcome>>, Failed> {
-        let (number, connection) =
-            self.link.live().map_err(|error| Failed::Down(error.to_string()))?;
         let is_committing = AtomicBool::new(false);
-        let Self { namespace, verifier, .. } = self;
-        let run = transaction::run(&connection, namespace, verifier, steps, &is_committing);
-        let broke = |reason: &str| format!("the connection to PostgreSQL broke: {reason}");
-        let reason = match tokio::time::timeout(REPLY_WITHIN, run).await {
-            Ok(Ok(outcomes)) => return Ok(outcomes),
-            Ok(Err(TransactionError::OtherDatabase)) => verify::OTHER_DATABASE.to_owned(),
-            Ok(Err(TransactionError::Driver(error))) => match postgres_link::refusal(&error) {
-                Some(refusal) => return Err(refused(refusal)),
-                None => broke(&error.to_string()),
-            },
-            Err(_) => broke(&format!("no end of a transaction within {REPLY_WITHIN:?}")),
+        let Self { link, namespace, verifier, .. } = self;
+        let run = async |connection: &PostgresConnection| {
+            transaction::run(connection, namespace, verifier, steps, &is_committing).await
         };
-        connection.close();
-        self.link.replace(number, &reason);
-        Err(match is_committing.load(Ordering::Acquire) {
-            true => Failed::Unknown(reason),
-            false => Failed::Down(reason),
-        })
+        match link.run(run).await {
+            Ok(Some(outcomes)) => Ok(outcomes),
+            Ok(None) => Err(Failed::Down(verify::leave(link))),
+            Err(LinkError::Unknown(reason)) if is_committing.load(Ordering::Acquire) => {
+                Err(Failed::Unknown(reason))
+            }
+            Err(error) => Err(failed(error)),
+        }
     }
 
     /// Replies, and puts aside the jobs whose locks have to be sealed first.
@@ -400,10 +392,11 @@ impl Failed {
     }
 }
 
-/// Sorts a refusal of the server, which has rolled the transaction back.
-fn refused(refusal: LinkError) -> Failed {
-    let text = refusal.to_string();
-    let LinkError::Server { code, .. } = refusal else { return Failed::Down(text) };
+/// Sorts what failed before the COMMIT, and a refusal of the server, which has rolled the
+/// transaction back.
+fn failed(error: LinkError) -> Failed {
+    let text = error.to_string();
+    let LinkError::Server { code, .. } = error else { return Failed::Down(text) };
     match code.as_str() {
         // Serialization, deadlock, and the wait for a row.
         "40001" | "40P01" | "55P03" => Failed::Contended(text),

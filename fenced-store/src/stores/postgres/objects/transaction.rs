@@ -29,36 +29,27 @@ const LOAD_OUTCOMES: &str = "SELECT scope, name, outcome FROM fence.load_outcome
 const STORE_OBJECTS: &str = "SELECT fence.store_objects($1, $2, $3, $4, $5, $6)";
 const STORE_OUTCOMES: &str = "SELECT fence.store_outcomes($1, $2, $3, $4, $5)";
 
-/// Failure of a transaction.
-pub(super) enum TransactionError {
-    Driver(Error),
-    /// The marks are others than at the start of this guard.
-    OtherDatabase,
-}
-
-impl From<Error> for TransactionError {
-    fn from(error: Error) -> Self {
-        Self::Driver(error)
-    }
-}
+/// Outcomes of a batch; `None` if the marks are others than at the start of this guard, and nothing
+/// was applied.
+type Outcomes = Option<Vec<Option<FenceOutcome>>>;
 
 /// Runs a batch. Sets `is_committing` before its COMMIT is sent: a failure before that has changed
 /// nothing.
 ///
 /// # Errors
-/// [`TransactionError`]: nothing was applied, unless `is_committing` is set and the error is not
-/// the server's refusal.
+/// The driver's: nothing was applied, unless `is_committing` is set and the error is not the
+/// server's refusal.
 pub(super) async fn run(
     connection: &PostgresConnection,
     namespace: &Namespace,
     verifier: &ObjectsVerifier,
     steps: &[BatchStep],
     is_committing: &AtomicBool,
-) -> Result<Vec<Option<FenceOutcome>>, TransactionError> {
+) -> Result<Outcomes, Error> {
     let client = connection.client();
     let transaction = Transaction { client, namespace: namespace.as_str(), verifier };
     let result = transaction.run(steps, is_committing).await;
-    if result.is_err() && !connection.is_closed() {
+    if !matches!(result, Ok(Some(_))) && !connection.is_closed() {
         // A connection that fails here is found broken by its next use.
         let _ = client.batch_execute("ROLLBACK").await;
     }
@@ -76,10 +67,10 @@ impl Transaction<'_> {
         &self,
         steps: &[BatchStep],
         is_committing: &AtomicBool,
-    ) -> Result<Vec<Option<FenceOutcome>>, TransactionError> {
+    ) -> Result<Outcomes, Error> {
         let needs = Needs::from_steps(steps);
         let mut found = Found::default();
-        let is_raised = self.admit(&needs, &mut found).await?;
+        let Some(is_raised) = self.admit(&needs, &mut found).await? else { return Ok(None) };
         self.load(&needs, &mut found).await?;
         let decided = Decided::from_steps(steps, &found);
         if is_raised || !decided.objects.is_empty() || !decided.records.is_empty() {
@@ -89,7 +80,7 @@ impl Transaction<'_> {
             // Row locks alone need no commit, which would wait for the disk.
             self.client.batch_execute("ROLLBACK").await?;
         }
-        Ok(decided.outcomes)
+        Ok(Some(decided.outcomes))
     }
 
     /// Sends a statement with the types of its parameters, which need no round trip then.
@@ -103,12 +94,13 @@ impl Transaction<'_> {
         self.client.query_typed(statement, &all).await
     }
 
-    /// Begins, and has the tokens checked. Returns `true` if a mark was announced or raised.
-    async fn admit(&self, needs: &Needs<'_>, found: &mut Found) -> Result<bool, TransactionError> {
+    /// Begins, and has the tokens checked. Returns `true` if a mark was announced or raised; `None`
+    /// if the marks are others than at the start of this guard.
+    async fn admit(&self, needs: &Needs<'_>, found: &mut Found) -> Result<Option<bool>, Error> {
         let begin = self.client.batch_execute(BEGIN);
         if needs.fences.is_empty() {
             begin.await?;
-            return Ok(false);
+            return Ok(Some(false));
         }
         let locks: Vec<&str> = needs.fences.keys().map(|lock| lock.as_str()).collect();
         // A mark that the database has lost is presented again in place of a lower token.
@@ -124,7 +116,7 @@ impl Transaction<'_> {
         let mut is_raised = false;
         for row in rows {
             if self.verifier.database_id() != row.try_get(4)? {
-                return Err(TransactionError::OtherDatabase);
+                return Ok(None);
             }
             is_raised |= row.try_get::<_, bool>(3)?;
             let lock = LockName::new(row.try_get(0)?);
@@ -132,7 +124,7 @@ impl Transaction<'_> {
                 found.marks.insert(lock, mark);
             }
         }
-        Ok(is_raised)
+        Ok(Some(is_raised))
     }
 
     async fn load(&self, needs: &Needs<'_>, found: &mut Found) -> Result<(), Error> {

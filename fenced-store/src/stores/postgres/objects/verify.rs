@@ -26,7 +26,7 @@ const IS_INSTALLED: &str = "SELECT to_regclass('fence.meta') IS NOT NULL \
 const NO_RIGHTS: &str = "the guard's role may not use the SQL pack; have its owner run: \
                          fenced-store postgres install --guard ROLE";
 /// Reason to refuse a database whose marks are others than at the start.
-pub(super) const OTHER_DATABASE: &str = "it is another database than at the start of this guard, or its pack was installed or restored \
+const OTHER_DATABASE: &str = "it is another database than at the start of this guard, or its pack was installed or restored \
      anew: marks are missing; restart the guard if that is right";
 /// Names are PostgreSQL's own: in a schema that others can write to could be operators that fit
 /// better.
@@ -174,6 +174,15 @@ impl Verifier for ObjectsVerifier {
         let address = connection.address();
         checked.await.map_err(|Refused(reason)| format!("PostgreSQL at {address}: {reason}"))
     }
+}
+
+/// Takes down a link to a database whose marks are others than at the start, and returns the
+/// reason. Verified again, it stays down.
+pub(super) fn leave(link: &PostgresLink) -> String {
+    if let Ok((number, _)) = link.live() {
+        link.replace(number, OTHER_DATABASE);
+    }
+    OTHER_DATABASE.to_owned()
 }
 
 /// Updates readiness with the link.
