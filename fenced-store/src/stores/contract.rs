@@ -166,6 +166,22 @@ impl Operation {
         }
     }
 
+    /// Returns the condition on the current version.
+    pub fn condition(&self) -> &Condition {
+        match self {
+            Self::Get { .. } => &Condition::None,
+            Self::Put { condition, .. } | Self::Delete { condition, .. } => condition,
+        }
+    }
+
+    /// Returns the size of the content that it writes, in bytes.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Put { object, .. } => object.body.len(),
+            Self::Get { .. } | Self::Delete { .. } => 0,
+        }
+    }
+
     /// Returns the HTTP method of a request for this operation.
     pub fn method(&self) -> &'static str {
         match self {

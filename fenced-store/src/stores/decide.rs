@@ -5,7 +5,7 @@
 
 use super::contract::{FenceOutcome, Operation};
 use super::once::EarlierOperation;
-use crate::etag::{Condition, ETag};
+use crate::etag::ETag;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
 /// Decision of the step.
@@ -60,11 +60,7 @@ pub(super) fn decide(
         }
         None => {}
     }
-    let condition = match operation {
-        Some(Operation::Put { condition, .. } | Operation::Delete { condition, .. }) => condition,
-        Some(Operation::Get { .. }) | None => &Condition::None,
-    };
-    if condition.holds(current) {
+    if operation.is_none_or(|operation| operation.condition().holds(current)) {
         return Decision::Proceed { raise };
     }
     let outcome = FenceOutcome::PreconditionFailed { etag: current.cloned(), mark };
@@ -74,6 +70,7 @@ pub(super) fn decide(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::etag::Condition;
     use crate::key::ObjectKey;
     use crate::verdict::tests::mark;
 

@@ -85,10 +85,7 @@ impl EmbeddedStore {
         operation: Option<Operation>,
         once: Option<Once>,
     ) -> Result<FenceOutcome, StoreError> {
-        let bytes = match &operation {
-            Some(Operation::Put { object, .. }) => object.body.len(),
-            _ => 0,
-        };
+        let bytes = operation.as_ref().map_or(0, Operation::bytes);
         let highest = self.highest.clone();
         let work = move |transaction: &WriteTransaction| {
             let done = step::write(transaction, fence.as_ref(), operation, once.as_ref())?;

@@ -169,10 +169,7 @@ impl MemoryState {
     }
 
     fn check_room(&self, operation: Option<&Operation>) -> Result<(), StoreError> {
-        let more = match operation {
-            Some(Operation::Put { object, .. }) => object.body.len(),
-            _ => 0,
-        };
+        let more = operation.map_or(0, Operation::bytes);
         let entries = self.marks.len() + self.objects.len() + self.named;
         if self.object_bytes + entries * ENTRY_BYTES + more > MAX_BYTES {
             return Err(StoreError::LimitReached(format!(

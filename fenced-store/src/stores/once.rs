@@ -9,7 +9,7 @@ use fence_protocol::LockName;
 use sha2::{Digest, Sha256};
 
 use super::contract::{Effect, FenceOutcome, First, Once, Operation};
-use crate::etag::{Condition, ETag};
+use crate::etag::ETag;
 use crate::key::ObjectKey;
 
 /// Maximum number of stored outcomes of a lock.
@@ -146,11 +146,7 @@ fn digest(operation: &Operation) -> String {
     };
     add(operation.method().as_bytes());
     add(ObjectKey::as_str(operation.key()).as_bytes());
-    let condition = match operation {
-        Operation::Put { condition, .. } | Operation::Delete { condition, .. } => condition,
-        Operation::Get { .. } => &Condition::None,
-    };
-    let (kind, tags) = condition.parts();
+    let (kind, tags) = operation.condition().parts();
     add(kind.as_bytes());
     add(&(tags.len() as u64).to_be_bytes());
     tags.iter().for_each(|tag| add(tag.as_str().as_bytes()));
@@ -168,6 +164,7 @@ fn digest(operation: &Operation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::etag::Condition;
     use crate::stores::contract::Object;
     use bytes::Bytes;
 

@@ -21,7 +21,6 @@ use super::contract::{
     FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
 };
 use super::report::StoreReport;
-use crate::etag::Condition;
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::verdict::{Fence, Mark};
 
@@ -356,14 +355,5 @@ impl FenceStore for RedisStore {
         let command =
             |state: &str| shared.scripts.apply(&shared.keys, state, fence, &operation, once);
         shared.fenced(fence, command).await
-    }
-}
-
-/// Adds a condition as the scripts read it: its kind, the number of tags, the tags.
-fn add_condition(command: &mut Cmd, condition: &Condition) {
-    let (kind, tags) = condition.parts();
-    command.arg(kind).arg(tags.len());
-    for tag in tags {
-        command.arg(tag.as_str());
     }
 }

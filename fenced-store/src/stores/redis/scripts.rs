@@ -4,8 +4,7 @@ use fence_protocol::LockName;
 use redis::Cmd;
 use redis_link::Script;
 
-use super::{Keys, add_condition};
-use crate::etag::Condition;
+use super::Keys;
 use crate::stores::contract::{FenceQuery, Once, Operation};
 use crate::verdict::Fence;
 
@@ -79,14 +78,14 @@ impl Scripts {
         };
         let mut command = script.call(&names.map(String::as_str));
         add_fence(&mut command, fence, state);
-        match operation {
-            Operation::Get { .. } => add_condition(&mut command, &Condition::None),
-            Operation::Delete { condition, .. } => add_condition(&mut command, condition),
-            Operation::Put { object, condition, .. } => {
-                add_condition(&mut command, condition);
-                command.arg(object.etag.as_str()).arg(object.content_type.as_str());
-                command.arg(&object.body[..]);
-            }
+        let (kind, tags) = operation.condition().parts();
+        command.arg(kind).arg(tags.len());
+        for tag in tags {
+            command.arg(tag.as_str());
+        }
+        if let Operation::Put { object, .. } = operation {
+            command.arg(object.etag.as_str()).arg(object.content_type.as_str());
+            command.arg(&object.body[..]);
         }
         match once {
             Some(once) => command.arg(once.capacity()).arg(once.id()).arg(once.digest()),

@@ -24,16 +24,6 @@ pub(super) struct BatchStep {
     pub(super) once: Option<Once>,
 }
 
-impl BatchStep {
-    /// Approximate number of bytes that it writes.
-    pub(super) fn bytes(&self) -> usize {
-        match &self.operation {
-            Some(Operation::Put { object, .. }) => object.body.len(),
-            _ => 0,
-        }
-    }
-}
-
 /// State that the transaction has read and holds.
 #[derive(Debug, Default)]
 pub(super) struct Found {

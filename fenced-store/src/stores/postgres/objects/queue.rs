@@ -18,7 +18,7 @@ use tokio_postgres::error::SqlState;
 use super::batch::BatchStep;
 use super::transaction;
 use super::verify::{self, ObjectsVerifier};
-use crate::stores::contract::{FenceOutcome, StoreError};
+use crate::stores::contract::{FenceOutcome, Operation, StoreError};
 use crate::verdict::Mark;
 
 /// Operations that wait or run; more wait to be queued.
@@ -188,7 +188,7 @@ impl Queue {
                 waiting.put_aside(lock, job);
                 continue;
             }
-            bytes += job.step.bytes();
+            bytes += job.step.operation.as_ref().map_or(0, Operation::bytes);
             batch.push(job);
         }
         waiting.is_running = !batch.is_empty();
