@@ -11,8 +11,7 @@
 //! until the process is restarted.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 use redb::{Database, Durability, ReadTransaction, WriteTransaction};
@@ -59,8 +58,8 @@ trait Job: Send {
     fn run(&mut self, transaction: &WriteTransaction) -> Result<bool, Cause>;
     /// Approximate number of bytes that it writes.
     fn bytes(&self) -> usize;
-    fn committed(self: Box<Self>);
-    fn failed(self: Box<Self>, error: StoreError);
+    /// Replies once the transaction has ended, durable or not.
+    fn reply(self: Box<Self>, end: Result<(), StoreError>);
 }
 
 struct Work<F, T> {
@@ -86,15 +85,12 @@ where
         self.bytes
     }
 
-    fn committed(self: Box<Self>) {
-        if let Some(answer) = self.answer {
+    fn reply(self: Box<Self>, end: Result<(), StoreError>) {
+        let Self { answer, reply, .. } = *self;
+        if let Some(answer) = end.map(|()| answer).transpose() {
             // The caller may have gone; the job stays done.
-            let _ = self.reply.send(Ok(answer));
+            let _ = reply.send(answer);
         }
-    }
-
-    fn failed(self: Box<Self>, error: StoreError) {
-        let _ = self.reply.send(Err(error));
     }
 }
 
@@ -105,7 +101,7 @@ pub(crate) struct Committer {
     database: Arc<Database>,
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     poison: Arc<Poison>,
-    writer: Mutex<Option<JoinHandle<()>>>,
+    writer: Option<JoinHandle<()>>,
     path: PathBuf,
 }
 
@@ -113,28 +109,24 @@ pub(crate) struct Committer {
 /// on.
 #[derive(Debug)]
 struct Poison {
-    set: AtomicBool,
-    reason: Mutex<String>,
+    reason: OnceLock<String>,
     health: Health,
 }
 
 impl Poison {
     fn new(health: &Health) -> Self {
         health.set(CHECK, Status::Ok);
-        Self { set: AtomicBool::new(false), reason: Mutex::default(), health: health.clone() }
+        Self { reason: OnceLock::new(), health: health.clone() }
     }
 
     fn set(&self, reason: String) {
         self.health.set(CHECK, Status::Failing(format!("{reason}; restart the process")));
-        *self.reason.lock().unwrap_or_else(PoisonError::into_inner) = reason;
-        self.set.store(true, Ordering::Release);
+        // A later failure changes nothing.
+        let _ = self.reason.set(reason);
     }
 
     fn check(&self) -> Result<(), StoreError> {
-        if !self.set.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let reason = self.reason.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(reason) = self.reason.get() else { return Ok(()) };
         Err(StoreError::Unavailable(format!(
             "the data folder failed and is not used until a restart: {reason}"
         )))
@@ -164,12 +156,11 @@ impl Committer {
         let poison = Arc::new(Poison::new(health));
         let (jobs, waiting) = mpsc::channel(QUEUE);
         let writer = Writer { database: Arc::clone(&database), poison: Arc::clone(&poison) };
-        let thread = std::thread::Builder::new()
+        let writer = std::thread::Builder::new()
             .name("commit".to_owned())
             .spawn(move || writer.run(waiting))
             .map_err(|error| FolderError::new(&path, error.to_string()))?;
-        let writer = Mutex::new(Some(thread));
-        Ok(Self { database, jobs: Some(jobs), poison, writer, path })
+        Ok(Self { database, jobs: Some(jobs), poison, writer: Some(writer), path })
     }
 
     /// Returns the file's path, for messages.
@@ -231,8 +222,7 @@ impl Committer {
 impl Drop for Committer {
     fn drop(&mut self) {
         self.jobs = None;
-        let thread = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if thread.is_some_and(|thread| thread.join().is_err()) {
+        if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
             tracing::error!(path = %self.path.display(), "the writer thread panicked");
         }
     }
@@ -257,7 +247,7 @@ impl Writer {
         let mut linger = Linger::default();
         while let Some(first) = waiting.blocking_recv() {
             if let Err(error) = self.poison.check() {
-                first.failed(error);
+                first.reply(Err(error));
                 continue;
             }
             self.batch(first, &mut waiting, &mut linger);
@@ -301,7 +291,7 @@ impl Writer {
         };
         linger.committed(done.len(), committing.elapsed());
         match end {
-            Ok(()) => done.into_iter().for_each(Job::committed),
+            Ok(()) => done.into_iter().for_each(|job| job.reply(Ok(()))),
             Err(error) => self.abandon(done, &error, Poisoning::InCommit),
         }
     }
@@ -316,14 +306,14 @@ impl Writer {
         tracing::error!(%error, ?when, "writing to the data folder failed; it is not used until a restart");
         self.poison.set(error.to_string());
         for job in jobs {
-            job.failed(match when {
+            job.reply(Err(match when {
                 Poisoning::BeforeCommit => {
                     StoreError::Unavailable(format!("the data folder failed: {error}"))
                 }
                 Poisoning::InCommit => {
                     StoreError::Unknown(format!("the commit to the data folder failed: {error}"))
                 }
-            });
+            }));
         }
     }
 }

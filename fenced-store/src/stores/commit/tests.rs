@@ -1,6 +1,7 @@
 //! Group commit over a working and over a failing disk.
 
-use std::sync::atomic::AtomicUsize;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use redb::backends::InMemoryBackend;
 use redb::{ReadableTable as _, StorageBackend, TableDefinition};
