@@ -109,7 +109,8 @@ async fn races(stores: &[Arc<dyn FenceStore>], floor: u64, kit: &Kit) -> Result<
     Ok(())
 }
 
-fn word(outcome: &FenceOutcome) -> &'static str {
+/// Returns the verdict of the fence.
+pub(super) fn word(outcome: &FenceOutcome) -> &'static str {
     match outcome {
         FenceOutcome::Applied { .. } => "applied",
         FenceOutcome::Stale { .. } => "stale",

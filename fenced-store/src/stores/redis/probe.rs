@@ -17,6 +17,7 @@ use super::reply::ScriptReply;
 use super::scripts::Scripts;
 use super::{Keys, reply};
 use crate::stores::contract::FenceOutcome;
+use crate::stores::probe::word;
 use crate::verdict::{Fence, Mark};
 
 const CONNECTIONS: usize = 4;
@@ -75,22 +76,16 @@ impl<'a> Probe<'a> {
         let one = ids::lease_id();
         let two = ids::lease_id();
         self.begin(connection).await?;
-        let is_applied = |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Applied { .. });
-        let is_stale = |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Stale { .. });
-        let is_collision =
-            |outcome: &FenceOutcome| matches!(outcome, FenceOutcome::Collision { .. });
-        type Expected<'e> = &'e dyn Fn(&FenceOutcome) -> bool;
-        let steps: [(u64, LeaseId, Expected<'_>); 6] = [
-            (2, one, &is_applied),
-            (2, one, &is_applied),
-            (1, one, &is_stale),
-            (2, two, &is_collision),
-            (Token::MAX - 1, two, &is_applied),
-            (Token::MAX - 2, two, &is_stale),
-        ];
-        for (token, lease, expected) in steps {
+        for (token, lease, expected) in [
+            (2, one, "applied"),
+            (2, one, "applied"),
+            (1, one, "stale"),
+            (2, two, "collision"),
+            (Token::MAX - 1, two, "applied"),
+            (Token::MAX - 2, two, "stale"),
+        ] {
             let outcome = self.seal(connection.clone(), token, lease).await?;
-            if !expected(&outcome) {
+            if word(&outcome) != expected {
                 return Err(format!("a seal with token {token} gave {outcome:?}"));
             }
             self.expire(connection).await?;
@@ -115,9 +110,9 @@ impl<'a> Probe<'a> {
                     .map(|_| self.seal(connection.clone(), token, ids::lease_id()))
             });
             let outcomes = try_join_all(racers).await?;
-            let won = outcomes.iter().filter(|o| matches!(o, FenceOutcome::Applied { .. })).count();
-            let lost =
-                outcomes.iter().filter(|o| matches!(o, FenceOutcome::Collision { .. })).count();
+            let count = |verdict| outcomes.iter().filter(|o| word(o) == verdict).count();
+            let won = count("applied");
+            let lost = count("collision");
             if (won, lost) != (1, outcomes.len() - 1) {
                 return Err(format!("{won} of {} racers won token {token}", outcomes.len()));
             }
