@@ -286,10 +286,8 @@ impl Shared {
 
     /// Runs a command without effect: a lost reply means `Unavailable`, not `Unknown`.
     async fn run_read(&self, command: Cmd) -> Result<Value, StoreError> {
-        self.run(command).await.map_err(|error| match error {
-            StoreError::Unknown(text) => StoreError::Unavailable(text),
-            other => other,
-        })
+        let reply = self.link.call(&command).await;
+        reply.map_err(|error| StoreError::Unavailable(error.to_string()))
     }
 }
 

@@ -265,14 +265,8 @@ impl LanesInRedis {
         let value = self.shared().run_read(command).await?;
         let unread =
             || StoreError::Unavailable("the record of the leader cannot be read".to_owned());
-        let Value::Array(fields) = value else { return Err(unread()) };
-        let number = |field: &Value| match field {
-            Value::Nil => Some(0),
-            Value::BulkString(text) => str::from_utf8(text).ok()?.parse().ok(),
-            _ => None,
-        };
-        let numbers: Option<Vec<u64>> = fields.iter().map(number).collect();
-        let [floor, ttl_ms] = numbers.ok_or_else(unread)?[..] else { return Err(unread()) };
+        let numbers = reply::numbers(value).ok_or_else(unread)?;
+        let [floor, ttl_ms] = numbers[..] else { return Err(unread()) };
         Ok(Lead { floor, ttl: Duration::from_millis(ttl_ms) })
     }
 

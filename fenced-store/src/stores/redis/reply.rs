@@ -93,19 +93,19 @@ pub(super) fn mark(value: Value) -> Result<Option<Mark>, StoreError> {
 
 /// Returns the highest of some tokens; 0 and missing ones are skipped.
 pub(super) fn highest(value: Value) -> Result<Option<Token>, StoreError> {
-    let Value::Array(items) = value else { return Err(unreadable()) };
-    let mut highest = 0;
-    for item in items {
-        let token = match item {
-            Value::Nil => 0,
-            Value::BulkString(bytes) => {
-                text(bytes).and_then(|text| text.parse::<u64>().ok()).ok_or_else(unreadable)?
-            }
-            _ => return Err(unreadable()),
-        };
-        highest = highest.max(token);
-    }
-    Ok(Token::new(highest).ok())
+    let tokens = numbers(value).ok_or_else(unreadable)?;
+    Ok(tokens.into_iter().max().and_then(|highest| Token::new(highest).ok()))
+}
+
+/// Parses numbers; a missing one is 0.
+pub(super) fn numbers(value: Value) -> Option<Vec<u64>> {
+    let Value::Array(items) = value else { return None };
+    let number = |item| match item {
+        Value::Nil => Some(0),
+        Value::BulkString(bytes) => text(bytes)?.parse().ok(),
+        _ => None,
+    };
+    items.into_iter().map(number).collect()
 }
 
 /// Parses a page of marks, which has one more than `limit` if more follow.
@@ -165,4 +165,21 @@ pub(super) fn strings(value: Value) -> Option<Vec<Vec<u8>>> {
             _ => None,
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_number_is_zero_and_what_is_no_number_is_refused() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        assert_eq!(numbers(Value::Array(vec![Value::Nil, bulk("34")])), Some(vec![0, 34]));
+        for bad in [Value::Array(vec![bulk("x")]), Value::Array(vec![Value::Int(1)]), Value::Nil] {
+            assert_eq!(numbers(bad), None);
+        }
+        let tokens = Value::Array(vec![bulk("33"), Value::Nil, bulk("34")]);
+        assert_eq!(highest(tokens), Ok(Token::new(34).ok()));
+        assert_eq!(highest(Value::Array(vec![Value::Nil])), Ok(None));
+    }
 }
