@@ -18,6 +18,9 @@ use super::memory::MemoryStore;
 use super::postgres::objects::PostgresStore;
 use super::redis::{RedisOptions, RedisStore, Shared};
 
+/// Folder of the objects' and the port's keys in Redis.
+const FOLDER: &str = "guard";
+
 /// A store: `memory:`, `embedded:DIR`, `redis://host:port`, `redis-sentinel://host:port/master`,
 /// `redis-cluster://host:port,host:port` or `postgres://user@host:port/database`.
 ///
@@ -119,12 +122,9 @@ pub enum OpenError {
     /// The data folder cannot be used.
     #[error(transparent)]
     Folder(#[from] FolderError),
-    /// Redis cannot be used.
+    /// Redis or PostgreSQL cannot be used.
     #[error("{0}")]
-    Redis(String),
-    /// PostgreSQL cannot be used.
-    #[error("{0}")]
-    Postgres(String),
+    Server(String),
     /// The memory store failed its probe.
     #[error("memory: {0}")]
     Memory(String),
@@ -141,31 +141,32 @@ pub async fn open(
     options: RedisOptions,
     kit: &Kit,
 ) -> Result<Opened, OpenError> {
-    let store: Arc<dyn FenceStore> = match url {
-        StoreUrl::Memory => Arc::new(MemoryStore::probed(kit).await.map_err(OpenError::Memory)?),
-        StoreUrl::Embedded(folder) => Arc::new(EmbeddedStore::probed(folder, kit).await?),
+    let opened = |store: Arc<dyn FenceStore>| Opened { store, redis: None, database_id: None };
+    Ok(match url {
+        StoreUrl::Memory => {
+            let store = MemoryStore::probed(kit).await;
+            opened(Arc::new(store.map_err(OpenError::Memory)?))
+        }
+        StoreUrl::Embedded(folder) => opened(Arc::new(EmbeddedStore::probed(folder, kit).await?)),
         StoreUrl::Redis(target) => {
-            let store = RedisStore::open(target.clone(), namespace, options, kit).await;
-            let store = store.map_err(OpenError::Redis)?;
-            let redis = Some(Behind::One(store.shared()));
-            return Ok(Opened { store: Arc::new(store), redis, database_id: None });
+            let store = RedisStore::open(target.clone(), namespace, FOLDER, options, kit).await;
+            let store = store.map_err(OpenError::Server)?;
+            Opened { redis: Some(Behind::One(store.shared())), ..opened(Arc::new(store)) }
         }
         StoreUrl::Cluster(target) => {
             // All keys of the objects share a hash tag, so they have a node of their own.
             let owner = target.owner_of(format!("{{fence:{namespace}}}").as_bytes());
-            let store = RedisStore::open(owner, namespace, options, kit).await;
-            let store = store.map_err(OpenError::Redis)?;
-            let redis = Some(Behind::Cluster(target.clone()));
-            return Ok(Opened { store: Arc::new(store), redis, database_id: None });
+            let store = RedisStore::open(owner, namespace, FOLDER, options, kit).await;
+            let store = Arc::new(store.map_err(OpenError::Server)?);
+            Opened { redis: Some(Behind::Cluster(target.clone())), ..opened(store) }
         }
         StoreUrl::Postgres(target) => {
-            let opened = PostgresStore::open(target.clone(), namespace, options.floor, kit).await;
-            let store = opened.map_err(OpenError::Postgres)?;
+            let store = PostgresStore::open(target.clone(), namespace, options.floor, kit).await;
+            let store = store.map_err(OpenError::Server)?;
             let database_id = store.database_id().map(str::to_owned);
-            return Ok(Opened { store: Arc::new(store), redis: None, database_id });
+            Opened { database_id, ..opened(Arc::new(store)) }
         }
-    };
-    Ok(Opened { store, redis: None, database_id: None })
+    })
 }
 
 /// A store that has proved its guarantee.

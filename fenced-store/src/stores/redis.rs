@@ -131,21 +131,11 @@ impl Keys {
 }
 
 impl RedisStore {
-    /// Connects, checks the Redis, and probes that its scripts are atomic.
+    /// Connects, checks the Redis, and probes that its scripts are atomic. Its keys are in `folder`.
     ///
     /// # Errors
     /// A sentence with the address, the reason and the remedy.
-    pub async fn open(
-        target: RedisTarget,
-        namespace: &Namespace,
-        options: RedisOptions,
-        kit: &Kit,
-    ) -> Result<Self, String> {
-        Self::open_in(target, namespace, "guard", options, kit).await
-    }
-
-    /// As [`open`](Self::open), with its keys in another folder.
-    pub(crate) async fn open_in(
+    pub(crate) async fn open(
         target: RedisTarget,
         namespace: &Namespace,
         folder: &str,

@@ -140,7 +140,7 @@ impl LanesInRedis {
     ) -> Result<Self, String> {
         let options = RedisOptions { outlives_data: true, ..options };
         let folder = format!("lanes:{lock}");
-        let store = RedisStore::open_in(target, namespace, &folder, options, kit).await?;
+        let store = RedisStore::open(target, namespace, &folder, options, kit).await?;
         let prefix = store.shared.keys.prefix();
         let [open, lead] = ["open", "lead"].map(|key| format!("{prefix}{key}"));
         Ok(Self { store: Arc::new(store), open, lead })
