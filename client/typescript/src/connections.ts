@@ -1,6 +1,6 @@
 /** Connections that carry the token of a lease in their credential. */
 import { LeaseLostError, StaleError } from "./errors.js";
-import type { Fence } from "./lease.js";
+import type { Fence } from "./held-grant.js";
 
 /** User and password under which a connection presents the token of a lease. */
 export interface LeaseCredential {

@@ -30,7 +30,8 @@ export {
 } from "./errors.js";
 export type { LockEvent } from "./event-parser.js";
 export { type EventOptions, EventStream, type StreamItem } from "./events.js";
-export { type Fence, Lease, type ShownLease } from "./lease.js";
+export type { Fence, ShownLease } from "./held-grant.js";
+export { Lease } from "./lease.js";
 export type { Limits, Warning } from "./limits.js";
 export type { LeaseOptions, LockOptions, WaitOptions } from "./lock-spec.js";
 export { type CallOptions, Locks } from "./locks.js";

@@ -3,7 +3,7 @@ import type { IncomingHttpHeaders, OutgoingHttpHeaders } from "node:http";
 import { sleep } from "./clock.js";
 import { InvalidError } from "./errors.js";
 import { random, randomId } from "./ids.js";
-import type { Fence } from "./lease.js";
+import type { Fence } from "./held-grant.js";
 import { CALL_MS, type CallOptions, unwrap } from "./locks.js";
 import { checkKey, checkLockName, checkOpId } from "./names.js";
 import { isOutcomeUnknown, isPassing, SentChange } from "./sent-change.js";

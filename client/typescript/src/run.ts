@@ -1,7 +1,7 @@
 /** Work under a lease: cancelled by a signal at the loss, and followed by the release. */
 import { ChildAbort } from "./abort.js";
 import { InvalidError, LeaseLostError } from "./errors.js";
-import { type Holding, releaseOrWarn } from "./lease.js";
+import { type Holding, releaseOrWarn } from "./held-grant.js";
 import type { Background, Log } from "./log.js";
 
 /** What the end of the work uses. */

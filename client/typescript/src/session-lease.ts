@@ -1,15 +1,7 @@
 /** A lease of a session, and several that were granted in one step. */
-import { inspect } from "node:util";
 import { nowMs } from "./clock.js";
 import { LeaseLostError, type LostReason } from "./errors.js";
-import {
-  type Fence,
-  type Holding,
-  releasedError,
-  releaseOrWarn,
-  type ShownLease,
-  shownLease,
-} from "./lease.js";
+import { HeldGrant, releasedError } from "./held-grant.js";
 import type { SessionState } from "./session-state.js";
 import type { LeaseReply } from "./wire.js";
 
@@ -17,73 +9,30 @@ import type { LeaseReply } from "./wire.js";
  * Lease that lives as long as its session: one heartbeat keeps all of them. Lost with the session,
  * or alone when the server ends it, which the next heartbeat shows.
  */
-export class SessionLease implements Fence, Holding, AsyncDisposable {
-  readonly #grant: LeaseReply;
+export class SessionLease extends HeldGrant {
   readonly #state: SessionState<SessionLease>;
   readonly #controller = new AbortController();
-  readonly #ended = new AbortController();
   #over: LostReason | null = null;
-  #isReleased = false;
 
   /** @internal */
   constructor(state: SessionState<SessionLease>, grant: LeaseReply) {
-    this.#grant = grant;
+    super("SessionLease", grant, state.context.log);
     this.#state = state;
     state.hold(this);
   }
 
-  /** The grant as the server sent it; it contains the credential. */
-  get grant(): LeaseReply {
-    return this.#grant;
-  }
-
-  get lock(): string {
-    return this.#grant.lock;
-  }
-
-  get token(): number {
-    return this.#grant.token;
-  }
-
-  get leaseId(): string {
-    return this.#grant.lease_id;
-  }
-
-  get fencingToken(): string {
-    return this.#grant.fencing_token;
-  }
-
-  get fencingCredential(): string {
-    return this.#grant.fencing_credential;
-  }
-
-  get signal(): AbortSignal {
+  override get signal(): AbortSignal {
     return this.#controller.signal;
-  }
-
-  get ended(): AbortSignal {
-    return this.#ended.signal;
-  }
-
-  /** Names the lease in logs; its credential is left out. */
-  toJSON(): ShownLease {
-    return shownLease(this);
-  }
-
-  /** @internal */
-  [inspect.custom](): string {
-    return `SessionLease ${inspect(this.toJSON())}`;
   }
 
   /** Time in milliseconds for which the lease is trusted if no heartbeat succeeds. */
   remainingMs(): number {
-    return this.#isReleased || this.#over ? 0 : this.#state.trust.remainingMs();
+    return this.isReleased || this.#over ? 0 : this.#state.trust.remainingMs();
   }
 
-  check(): void {
-    if (this.#isReleased) throw releasedError(this.lock);
+  protected override lossNow(): LeaseLostError | null {
     const lost = this.#state.trust.lost() ?? this.#over;
-    if (lost) throw LeaseLostError.of(this.lock, lost);
+    return lost && LeaseLostError.of(this.lock, lost);
   }
 
   /** Reports progress of the session; see `Lease.progress`. */
@@ -93,8 +42,8 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
   }
 
   /** Releases this lock alone; as `Lease.release`. The session stays. */
-  async release(): Promise<void> {
-    if (this.#isReleased) throw releasedError(this.lock);
+  override async release(): Promise<void> {
+    if (this.isReleased) throw releasedError(this.lock);
     const workEnd = this.#over ? null : this.#state.trust.workEnd();
     this.endWithSession();
     try {
@@ -106,26 +55,20 @@ export class SessionLease implements Fence, Holding, AsyncDisposable {
     }
   }
 
-  /** Releases the lock at the end of an `await using` block; as of `Lease`. */
-  async [Symbol.asyncDispose](): Promise<void> {
-    if (!this.#isReleased) await releaseOrWarn(this, this.#state.context.log);
-  }
-
   /** @internal Records that its holder has ended it or the session: a release, and no loss. */
   endWithSession(): void {
-    this.#isReleased = true;
     this.#state.letGo(this);
-    this.#ended.abort(releasedError(this.lock));
+    this.endReleased();
   }
 
   /** @internal Records that the lease has ended, alone or with its session. */
   lose(why: LostReason): void {
-    if (this.#over !== null || this.#isReleased) return;
+    if (this.#over !== null || this.isReleased) return;
     this.#over = why;
     this.#state.letGo(this);
     const lost = LeaseLostError.of(this.lock, why);
     this.#controller.abort(lost);
-    this.#ended.abort(lost);
+    this.endLost(lost);
   }
 }
 

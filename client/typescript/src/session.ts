@@ -3,7 +3,7 @@ import type { Attempted } from "./attempts.js";
 import { nowMs } from "./clock.js";
 import { FencepostError, InvalidError, LeaseLostError, type LostReason } from "./errors.js";
 import { type Granted, obtain, obtainAll } from "./grants.js";
-import { releasedError } from "./lease.js";
+import { releasedError } from "./held-grant.js";
 import {
   checkLock,
   checkMode,
