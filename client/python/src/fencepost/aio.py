@@ -19,6 +19,7 @@ from .base import (
     Options,
     RequestBase,
     SessionOptions,
+    SessionView,
     Trusted,
     several,
 )
@@ -182,7 +183,7 @@ class AsyncLockRequest(RequestBase[AsyncLease]):
                 self._lease = await self.acquire()
                 self._lease._enter(self._lease)
             elif not self._options.is_reentrant:
-                raise _taken_twice(self._options)
+                raise self._held_twice()
             else:
                 self._lease.check()
             self._depth += 1
@@ -207,13 +208,6 @@ class AsyncLockRequest(RequestBase[AsyncLease]):
                 return await function(*args, **kwargs)
 
         return holding  # type: ignore[return-value]
-
-
-def _taken_twice(options: Options) -> Invalid:
-    return Invalid(
-        f"the lock {options.lock.name} is held by this object already; make another request, or"
-        " one with reentrant=True"
-    )
 
 
 class AsyncLeases(LeasesView[AsyncLease], _Block):
@@ -253,23 +247,11 @@ class AsyncLeases(LeasesView[AsyncLease], _Block):
             raise lost from None
 
 
-class AsyncSession(Trusted, _Block):
+class AsyncSession(SessionView, _Block):
     """A session: one heartbeat keeps all its leases alive, and its end releases all.
 
     As a context manager it ends with the block, and its loss cancels the block's task.
     """
-
-    def __init__(self, held: HeldSession) -> None:
-        super().__init__(held.trust)
-        self._held = held
-
-    @property
-    def session_id(self) -> str:
-        """The id of the session at the lock server."""
-        return self._held.session_id
-
-    def check(self) -> None:
-        self._held.check()
 
     async def lock(
         self,
@@ -324,11 +306,6 @@ class AsyncSession(Trusted, _Block):
             log.warning("the session expires by itself: %s", failure)
         if lost is not None:
             raise lost from None
-
-    def __del__(self) -> None:
-        held = getattr(self, "_held", None)
-        if held is not None and not held.is_ended:
-            self._drop(held)
 
 
 class AsyncElection:

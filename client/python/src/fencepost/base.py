@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Generic, TypeVar
 
 from . import forks, settings, token, validation
-from .errors import LeaseLost, LostReason
+from .errors import Invalid, LeaseLost, LostReason
 from .lease import Fence, WarningCallback
 from .limits import Limits
 from .plan import PATIENCE_S, LockOptions
+from .session import HeldSession
 from .trust import Trust
 from .validation import Seconds
 
@@ -195,6 +196,27 @@ class LeasesView(Sequence[L], Generic[L]):
             lease.check()
 
 
+class SessionView(Trusted):
+    """A session without its I/O."""
+
+    def __init__(self, held: HeldSession) -> None:
+        super().__init__(held.trust)
+        self._held = held
+
+    @property
+    def session_id(self) -> str:
+        """The id of the session at the lock server."""
+        return self._held.session_id
+
+    def check(self) -> None:
+        self._held.check()
+
+    def __del__(self) -> None:
+        held = getattr(self, "_held", None)
+        if held is not None and not held.is_ended:
+            self._drop(held)
+
+
 class Warned:
     """Options with a callback of warnings."""
 
@@ -237,6 +259,12 @@ class RequestBase(Generic[L]):
         """Begins anew in a forked child, which may still leave a block of its parent."""
         self._of_parent = self._lease or self._of_parent
         self._lease, self._depth = None, 0
+
+    def _held_twice(self) -> Invalid:
+        return Invalid(
+            f"the lock {self._options.lock.name} is held by this object already; make another"
+            " request, or one with reentrant=True"
+        )
 
     def _leave(self) -> L | None:
         """Counts the end of a block; returns the lease that ends with it."""

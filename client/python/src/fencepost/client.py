@@ -20,11 +20,11 @@ from .base import (
     Options,
     RequestBase,
     SessionOptions,
-    Trusted,
+    SessionView,
     several,
 )
 from .election import Leader
-from .errors import FencepostError, Invalid, LeaseLost
+from .errors import FencepostError, LeaseLost
 from .event_reader import Events
 from .events import EventStream
 from .lease import Fence, HeldLease, WarningCallback, leave
@@ -65,13 +65,8 @@ class Lease(LeaseView):
         unfenced effects of the work may overlap with another holder's. ``Invalid`` if it was
         released before.
         """
-        self._check_process()
+        self._trust.check_process()
         self._background.run(lambda _: self._fence.release())
-
-    def _check_process(self) -> None:
-        reason = self._trust.lost()
-        if reason is not None and reason.word == "forked":
-            raise self._trust.error(reason)
 
     def get(self, key: str) -> Object | None:
         """Reads an object under this lease; ``None`` if there is none. Raises the guard's mark."""
@@ -180,10 +175,7 @@ class LockRequest(RequestBase[Lease]):
             if self._lease is None:
                 self._lease = self.acquire()
             elif not self._options.is_reentrant:
-                raise Invalid(
-                    f"the lock {self._options.lock.name} is held by this object already; make"
-                    " another request, or one with reentrant=True"
-                )
+                raise self._held_twice()
             else:
                 self._lease.check()
             self._depth += 1
@@ -254,26 +246,17 @@ class Leases(LeasesView[Lease]):
             raise lost
 
 
-class Session(Trusted):
+class Session(SessionView):
     """A session: one heartbeat keeps all its leases alive, and its end releases all.
 
     As a context manager it ends with the block.
     """
 
     def __init__(self, background: Background, held: HeldSession) -> None:
-        super().__init__(held.trust)
+        super().__init__(held)
         self._background = background
-        self._held = held
         self.lost: threading.Event = LossEvent(self._trust)
         """Set when the session is lost, and with it every lease."""
-
-    @property
-    def session_id(self) -> str:
-        """The id of the session at the lock server."""
-        return self._held.session_id
-
-    def check(self) -> None:
-        self._held.check()
 
     def lock(
         self,
@@ -312,9 +295,7 @@ class Session(Trusted):
 
         Raises ``LeaseLost`` if it had ended before.
         """
-        reason = self._trust.lost()
-        if reason is not None and reason.word == "forked":
-            raise self._trust.error(reason)
+        self._trust.check_process()
         return self._background.run(lambda _: self._held.end())
 
     def __enter__(self) -> Session:
@@ -337,11 +318,6 @@ class Session(Trusted):
             log.warning("the session expires by itself: %s", failure)
         if lost is not None and error is None:
             raise lost from None
-
-    def __del__(self) -> None:
-        held = getattr(self, "_held", None)
-        if held is not None and not held.is_ended:
-            self._drop(held)
 
 
 class Election:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Callable
 
 from . import attempts, clock, locks
@@ -49,9 +49,7 @@ class Fence:
         """Marks the lease as released; raises as ``check`` does where there is nothing to send."""
         if self.is_released:
             self.check()
-        reason = self.trust.lost()
-        if reason is not None and reason.word == "forked":
-            raise self.trust.error(reason)
+        self.trust.check_process()
         work_end = WorkEnd(self.trust)
         self.is_released = True
         return work_end
@@ -89,7 +87,14 @@ class HeldLease(Fence):
     ) -> None:
         super().__init__(core, grant, Trust(grant.lock, window, options.limits))
         self._ttl_ms = options.ttl_ms
-        self._renewal = core.spawn(self._renew_until_lost())
+        renewal = extend_until_lost(
+            "renewal",
+            self.trust,
+            self._renew,
+            is_lease_lost,
+            lambda refusal: ended(end_reason(refusal.problem)),
+        )
+        self._renewal = core.spawn(renewal)
         self._watch = core.spawn(watch(self.trust, on_warning))
         self.trust.on_loss(lambda _: core.soon(self._renewal.cancel))
         core.held.add(self)
@@ -129,19 +134,6 @@ class HeldLease(Fence):
         release = self.trust.until_expired(release)
         self.core.release(best_effort(f"a dropped lease on {self.grant.lock}", release))
 
-    async def _renew_until_lost(self) -> None:
-        while True:
-            await clock.sleep_until(self.trust.window.renew_at_ms)
-            try:
-                await attempts.until_success(
-                    self._renew,
-                    lambda: self.trust.window.renewal_patience_ms(clock.now_ms()),
-                    is_lease_lost,
-                    lambda attempt, why: report("renewal", self.trust, attempt, why),
-                )
-            except Refused as refusal:
-                return self.trust.lose(ended(end_reason(refusal.problem)))
-
     async def _renew(self) -> None:
         sent_at_ms = clock.now_ms()
         timeout_ms = self.trust.window.reply_timeout_ms(sent_at_ms)
@@ -158,7 +150,28 @@ def is_lease_lost(failure: Failure) -> bool:
     return isinstance(failure, Refused) and failure.problem.code == "lease-lost"
 
 
-def report(what: str, trust: Trust, attempt: int, why: Failure | None) -> None:
+async def extend_until_lost(
+    what: str,
+    trust: Trust,
+    extend: Callable[[], Coroutine[Any, Any, None]],
+    is_final: Callable[[Failure], bool],
+    loss: Callable[[Refused], LostReason],
+) -> None:
+    """Extends at a third of the time to live, until a refusal that ``is_final``: the ``loss``."""
+    while True:
+        await clock.sleep_until(trust.window.renew_at_ms)
+        try:
+            await attempts.until_success(
+                extend,
+                lambda: trust.window.renewal_patience_ms(clock.now_ms()),
+                is_final,
+                lambda attempt, why: _report(what, trust, attempt, why),
+            )
+        except Refused as refusal:
+            return trust.lose(loss(refusal))
+
+
+def _report(what: str, trust: Trust, attempt: int, why: Failure | None) -> None:
     """Logs a failed renewal: the first at warning level, its retries at debug level."""
     level = logging.WARNING if attempt == 1 else logging.DEBUG
     left_ms = trust.window.remaining_ms(clock.now_ms())

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import attempts, clock, locks, timing
@@ -20,7 +21,7 @@ from .errors import (
     end_reason,
     ended,
 )
-from .lease import Fence, WarningCallback, report, watch
+from .lease import Fence, WarningCallback, extend_until_lost, watch
 from .limits import Limits
 from .locks import Grant
 from .plan import LockOptions
@@ -135,7 +136,10 @@ class HeldSession:
         self._explained = (0, 0)
         self._probe: asyncio.Task[Any] | None = None
         self.is_ended = False
-        self._heartbeat = core.spawn(self._beat_until_lost())
+        heartbeat = extend_until_lost(
+            "heartbeat", self.trust, self._beat, _is_over, lambda _: _ENDED
+        )
+        self._heartbeat = core.spawn(heartbeat)
         self._watch = core.spawn(watch(self.trust, on_warning))
         self.trust.on_loss(lambda _: core.soon(self._heartbeat.cancel))
         core.held.add(self)
@@ -212,9 +216,9 @@ class HeldSession:
 
     async def end(self) -> int:
         """Ends the session and its leases in one step; returns their number."""
-        reason = self.trust.lost()
-        if self.is_ended or (reason is not None and reason.word == "forked"):
+        if self.is_ended:
             self.check()
+        self.trust.check_process()
         work_end = WorkEnd(self.trust)
         leases = list(self._leases.values())
         count = len(leases)
@@ -252,15 +256,9 @@ class HeldSession:
     async def lock(self, options: LockOptions) -> SessionLease:
         """Acquires a lock that lives as long as the session."""
         self.check()
-        self._waits, self._epoch = self._waits + 1, self._epoch + 1
-        try:
+        with self._waiting(1):
             grant, _ = await obtain(self.core, options, self.session_id)
             lease = SessionLease(self, grant)
-        except FencepostError as error:
-            self._note(error)
-            raise
-        finally:
-            self._waits, self._epoch = self._waits - 1, self._epoch + 1
         lease.check()
         return lease
 
@@ -281,18 +279,11 @@ class HeldSession:
             "session_id": self.session_id,
             "incarnation": self.core.settings.incarnation,
         }
-        count = len(wishes)
-        self._waits, self._epoch = self._waits + count, self._epoch + 1
-        try:
+        with self._waiting(len(wishes)):
             grants = await obtain_all(
                 self.core, request, options[0].wait_ms, options[0].patience_ms
             )
             leases = [SessionLease(self, grant) for grant in grants]
-        except FencepostError as error:
-            self._note(error)
-            raise
-        finally:
-            self._waits, self._epoch = self._waits - count, self._epoch + 1
         try:
             for lease in leases:
                 lease.check()
@@ -302,10 +293,21 @@ class HeldSession:
             raise
         return leases
 
-    def _note(self, error: FencepostError) -> None:
-        """Marks the session as lost if a refusal says so: the heartbeat may notice later."""
-        if isinstance(error, LeaseLost) and error.ended_by == "session-ended":
-            self.trust.lose(_ENDED)
+    @contextlib.contextmanager
+    def _waiting(self, count: int) -> Iterator[None]:
+        """Counts requests, one a lock, while they are sent.
+
+        Marks the session as lost if their refusal says so: the heartbeat may notice later.
+        """
+        self._waits, self._epoch = self._waits + count, self._epoch + 1
+        try:
+            yield
+        except LeaseLost as error:
+            if error.ended_by == "session-ended":
+                self.trust.lose(_ENDED)
+            raise
+        finally:
+            self._waits, self._epoch = self._waits - count, self._epoch + 1
 
     def add(self, lease: SessionLease) -> None:
         """Records a lease of this session."""
@@ -316,19 +318,6 @@ class HeldSession:
         """Records that this lease alone has ended."""
         self._leases.pop((lease.grant.lock, lease.grant.lease_id), None)
         self._epoch += 1
-
-    async def _beat_until_lost(self) -> None:
-        while True:
-            await clock.sleep_until(self.trust.window.renew_at_ms)
-            try:
-                await attempts.until_success(
-                    self._beat,
-                    lambda: self.trust.window.renewal_patience_ms(clock.now_ms()),
-                    _is_over,
-                    lambda attempt, why: report("heartbeat", self.trust, attempt, why),
-                )
-            except Refused:
-                return self.trust.lose(_ENDED)
 
     async def _beat(self) -> None:
         epoch, expected = self._epoch, len(self._leases) + self._waits

@@ -89,6 +89,12 @@ class Trust:
         if reason is not None:
             raise self.error(reason)
 
+    def check_process(self) -> None:
+        """Raises ``LeaseLost`` in a forked child: the lease is its parent's."""
+        reason = self.lost()
+        if reason is not None and reason.word == "forked":
+            raise self.error(reason)
+
     def loss(self) -> LeaseLost | None:
         """The error if the lease is lost; ``None`` if it is live, or its holder ended it."""
         reason = self.lost()
