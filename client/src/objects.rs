@@ -305,9 +305,7 @@ fn applied(reply: &Reply) -> Applied {
     let guarantee = text(&reply.headers, FENCING_GUARANTEE);
     Applied {
         mark: text(&reply.headers, FENCING_MARK).and_then(|mark| mark.parse().ok()),
-        guarantee: Guarantee::ALL
-            .into_iter()
-            .find(|known| guarantee.as_deref() == Some(known.as_str())),
+        guarantee: guarantee.and_then(|word| Guarantee::from_word(&word)),
         etag: text(&reply.headers, ETAG.as_str()),
         replayed: text(&reply.headers, IDEMPOTENCY_REPLAYED).as_deref() == Some("true"),
     }

@@ -28,6 +28,37 @@ macro_rules! serde_as_text {
 }
 pub(crate) use serde_as_text;
 
+/// Declares an enum whose variants are words: each word is written once, for JSON and for text.
+macro_rules! words {
+    (
+        $(#[$meta:meta])*
+        pub enum $name:ident { $($(#[$of_variant:meta])* $variant:ident = $word:literal,)* }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+        pub enum $name {
+            $($(#[$of_variant])* #[serde(rename = $word)] $variant,)*
+        }
+
+        impl $name {
+            /// Every variant, in the order of the documentation.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+
+            /// The word on the wire, in headers and in settings.
+            pub fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+
+            /// The variant that a word names.
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|known| known.as_str() == word)
+            }
+        }
+    };
+}
+pub(crate) use words;
+
 /// Parses a string where it lies.
 pub(crate) struct Parse<T>(PhantomData<T>);
 

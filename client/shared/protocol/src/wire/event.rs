@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::lock::{EndReason, LeaseMode, LockReply};
+use crate::text::words;
 use crate::{LeaseId, LockName, Owner, SessionId, Token};
 
 /// Largest number of refusals in one report.
@@ -11,7 +12,7 @@ pub const REFUSALS_MAX: usize = 64;
 pub const TEXT_BYTES_MAX: usize = 256;
 
 /// One event. A member that does not apply to its kind is absent.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Event {
     /// Kind of event.
@@ -63,23 +64,7 @@ pub struct Event {
 impl Event {
     /// An event of this kind without further members.
     pub fn new(kind: EventKind) -> Self {
-        Self {
-            kind,
-            lock: None,
-            lease_id: None,
-            token: None,
-            mode: LeaseMode::Exclusive,
-            owner: None,
-            session_id: None,
-            ttl_ms: None,
-            waited_ms: None,
-            held_ms: None,
-            mark: None,
-            missed: None,
-            text: None,
-            late_ms: None,
-            ms_ago: 0,
-        }
+        Self { kind, ..Self::default() }
     }
 
     /// Time since it happened, in milliseconds, when this was sent.
@@ -119,76 +104,55 @@ pub fn cut(text: &mut String, bytes_max: usize) {
     }
 }
 
-/// Stable word for what has happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-#[non_exhaustive]
-pub enum EventKind {
-    /// A lease was granted.
-    Granted,
-    /// Its holder released it, or the server rolled it back because the grant could not be
-    /// delivered.
-    Released,
-    /// Its time passed without a renewal.
-    Expired,
-    /// An operator ended it.
-    Revoked,
-    /// Its owner took the lock over, or another lease holds the lock now.
-    Superseded,
-    /// The session that it was bound to ended.
-    SessionEnded,
-    /// A request waits in the queue. One that is granted within a tenth of a second is not
-    /// reported.
-    Queued,
-    /// A request that was reported as queued left without a grant.
-    Left,
-    /// A guard refused an operation, and reported it.
-    Refused,
-    /// A session began.
-    SessionBegun,
-    /// A session was ended by its client.
-    SessionClosed,
-    /// A session was blocked: it takes no heartbeat, and ends at its time.
-    SessionBlocked,
-    /// The store may have lost data; tokens continue above every token issued before.
-    Lineage,
-    /// Current position of the stream, so that it can be resumed before the first event.
-    Ready,
-    /// Events are missing here: they were dropped, or are no longer remembered.
-    Gap,
-    /// The reader was too slow and is disconnected after this; if it resumes, it receives the gap.
-    Dropped,
-    /// A kind of a newer server.
-    #[serde(other)]
-    #[cfg_attr(feature = "schema", schemars(skip))]
-    Unknown,
+words! {
+    /// Stable word for what has happened.
+    #[derive(Default)]
+    #[non_exhaustive]
+    pub enum EventKind {
+        /// A lease was granted.
+        Granted = "granted",
+        /// Its holder released it, or the server rolled it back because the grant could not be
+        /// delivered.
+        Released = "released",
+        /// Its time passed without a renewal.
+        Expired = "expired",
+        /// An operator ended it.
+        Revoked = "revoked",
+        /// Its owner took the lock over, or another lease holds the lock now.
+        Superseded = "superseded",
+        /// The session that it was bound to ended.
+        SessionEnded = "session-ended",
+        /// A request waits in the queue. One that is granted within a tenth of a second is not
+        /// reported.
+        Queued = "queued",
+        /// A request that was reported as queued left without a grant.
+        Left = "left",
+        /// A guard refused an operation, and reported it.
+        Refused = "refused",
+        /// A session began.
+        SessionBegun = "session-begun",
+        /// A session was ended by its client.
+        SessionClosed = "session-closed",
+        /// A session was blocked: it takes no heartbeat, and ends at its time.
+        SessionBlocked = "session-blocked",
+        /// The store may have lost data; tokens continue above every token issued before.
+        Lineage = "lineage",
+        /// Current position of the stream, so that it can be resumed before the first event.
+        Ready = "ready",
+        /// Events are missing here: they were dropped, or are no longer remembered.
+        Gap = "gap",
+        /// The reader was too slow and is disconnected after this; if it resumes, it receives the
+        /// gap.
+        Dropped = "dropped",
+        /// A kind of a newer server.
+        #[default]
+        #[serde(other)]
+        #[cfg_attr(feature = "schema", schemars(skip))]
+        Unknown = "unknown",
+    }
 }
 
 impl EventKind {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Granted => "granted",
-            Self::Released => "released",
-            Self::Expired => "expired",
-            Self::Revoked => "revoked",
-            Self::Superseded => "superseded",
-            Self::SessionEnded => "session-ended",
-            Self::Queued => "queued",
-            Self::Left => "left",
-            Self::Refused => "refused",
-            Self::SessionBegun => "session-begun",
-            Self::SessionClosed => "session-closed",
-            Self::SessionBlocked => "session-blocked",
-            Self::Lineage => "lineage",
-            Self::Ready => "ready",
-            Self::Gap => "gap",
-            Self::Dropped => "dropped",
-            Self::Unknown => "unknown",
-        }
-    }
-
     /// Kind of the event for a lease that ended for `reason`.
     pub fn of_end(reason: EndReason) -> Self {
         match reason {

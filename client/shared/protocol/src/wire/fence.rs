@@ -5,32 +5,18 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::text::words;
 use crate::{Invalid, LeaseId, LockName, Namespace, Owner, Token};
 
-/// Guarantee of a guard for a store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Guarantee {
-    /// The store itself checks the token and applies the operation in one step.
-    Atomic,
-    /// The guard drains, and trusts a stated maximum request lifetime.
-    Bounded,
-    /// None: the guard observes, and applies operations that it would refuse.
-    Observe,
-}
-
-impl Guarantee {
-    /// Every guarantee.
-    pub const ALL: [Self; 3] = [Self::Atomic, Self::Bounded, Self::Observe];
-
-    /// The word on the wire and in the `Fencing-Guarantee` header.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Atomic => "atomic",
-            Self::Bounded => "bounded",
-            Self::Observe => "observe",
-        }
+words! {
+    /// Guarantee of a guard for a store.
+    pub enum Guarantee {
+        /// The store itself checks the token and applies the operation in one step.
+        Atomic = "atomic",
+        /// The guard drains, and trusts a stated maximum request lifetime.
+        Bounded = "bounded",
+        /// None: the guard observes, and applies operations that it would refuse.
+        Observe = "observe",
     }
 }
 
@@ -150,25 +136,15 @@ pub struct FenceLine {
     pub refused_total: u64,
 }
 
-/// Mode of a guard.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum Mode {
-    /// Operations are refused.
-    #[default]
-    Enforce,
-    /// Operations that would be refused are counted, logged and applied.
-    Observe,
-}
-
-impl Mode {
-    /// The word on the wire and in the settings.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Enforce => "enforce",
-            Self::Observe => "observe",
-        }
+words! {
+    /// Mode of a guard.
+    #[derive(Default)]
+    pub enum Mode {
+        /// Operations are refused.
+        #[default]
+        Enforce = "enforce",
+        /// Operations that would be refused are counted, logged and applied.
+        Observe = "observe",
     }
 }
 
@@ -176,11 +152,8 @@ impl FromStr for Mode {
     type Err = Invalid;
 
     fn from_str(text: &str) -> Result<Self, Invalid> {
-        match text {
-            "enforce" => Ok(Self::Enforce),
-            "observe" => Ok(Self::Observe),
-            _ => Err(Invalid::new("mode", text, "must be enforce or observe")),
-        }
+        let rule = "must be enforce or observe";
+        Self::from_word(text).ok_or_else(|| Invalid::new("mode", text, rule))
     }
 }
 

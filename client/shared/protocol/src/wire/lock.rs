@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::text::words;
 use crate::{LeaseId, LockName, Owner, SessionId, Token, Ttl};
 
 /// The longest that an acquire may wait, in milliseconds.
@@ -58,33 +59,24 @@ pub struct AcquireRequest {
     pub size: Option<u32>,
 }
 
-/// Mode of a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseMode {
-    /// The only lease of the lock.
-    #[default]
-    Exclusive,
-    /// Beside other shared leases; not beside an exclusive one.
-    Shared,
-    /// One permit of a semaphore.
-    Permit,
+words! {
+    /// Mode of a lease.
+    #[derive(Default)]
+    pub enum LeaseMode {
+        /// The only lease of the lock.
+        #[default]
+        Exclusive = "exclusive",
+        /// Beside other shared leases; not beside an exclusive one.
+        Shared = "shared",
+        /// One permit of a semaphore.
+        Permit = "permit",
+    }
 }
 
 impl LeaseMode {
     /// `true` for an exclusive lease.
     pub fn is_exclusive(&self) -> bool {
         *self == Self::Exclusive
-    }
-
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Exclusive => "exclusive",
-            Self::Shared => "shared",
-            Self::Permit => "permit",
-        }
     }
 }
 
@@ -194,41 +186,20 @@ pub struct GuardSeal {
     pub problem: Option<String>,
 }
 
-/// Reason of a lease's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum EndReason {
-    /// Its time to live passed without a renewal.
-    Expired,
-    /// The same owner took the lock over, or another lease holds the lock and nothing more is
-    /// remembered of this one.
-    Superseded,
-    /// Its holder released it, or it was rolled back because the grant could not be delivered.
-    Released,
-    /// An operator ended it.
-    Revoked,
-    /// The session that it was bound to ended.
-    SessionEnded,
-}
-
-impl EndReason {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Superseded => "superseded",
-            Self::Released => "released",
-            Self::Revoked => "revoked",
-            Self::SessionEnded => "session-ended",
-        }
-    }
-
-    /// The reason that a word names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Expired, Self::Superseded, Self::Released, Self::Revoked, Self::SessionEnded]
-            .into_iter()
-            .find(|reason| reason.as_str() == word)
+words! {
+    /// Reason of a lease's end.
+    pub enum EndReason {
+        /// Its time to live passed without a renewal.
+        Expired = "expired",
+        /// The same owner took the lock over, or another lease holds the lock and nothing more is
+        /// remembered of this one.
+        Superseded = "superseded",
+        /// Its holder released it, or it was rolled back because the grant could not be delivered.
+        Released = "released",
+        /// An operator ended it.
+        Revoked = "revoked",
+        /// The session that it was bound to ended.
+        SessionEnded = "session-ended",
     }
 }
 
@@ -279,17 +250,16 @@ pub struct LockReply {
     pub history: Vec<EndedLease>,
 }
 
-/// State of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum LockState {
-    /// No lease is live.
-    Free,
-    /// A lease is live.
-    Held,
-    /// No lease is live, and none is granted until the lock-delay is over.
-    Delayed,
+words! {
+    /// State of a lock.
+    pub enum LockState {
+        /// No lease is live.
+        Free = "free",
+        /// A lease is live.
+        Held = "held",
+        /// No lease is live, and none is granted until the lock-delay is over.
+        Delayed = "delayed",
+    }
 }
 
 /// The live lease of a lock.

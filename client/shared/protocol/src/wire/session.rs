@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::text::words;
 use crate::{LeaseId, LockName, Owner, SessionId, Ttl};
 
 /// `POST /v1/sessions`.
@@ -88,32 +89,15 @@ pub struct BlockRequest {
     pub reason: Owner,
 }
 
-/// Reason of a session's end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum SessionEndReason {
-    /// Its time to live passed without a heartbeat.
-    Expired,
-    /// Its client ended it.
-    Ended,
-    /// An operator had blocked it, and then its time to live passed.
-    Blocked,
-}
-
-impl SessionEndReason {
-    /// The word on the wire.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Ended => "ended",
-            Self::Blocked => "blocked",
-        }
-    }
-
-    /// The reason that a word names.
-    pub fn from_word(word: &str) -> Option<Self> {
-        [Self::Expired, Self::Ended, Self::Blocked].into_iter().find(|end| end.as_str() == word)
+words! {
+    /// Reason of a session's end.
+    pub enum SessionEndReason {
+        /// Its time to live passed without a heartbeat.
+        Expired = "expired",
+        /// Its client ended it.
+        Ended = "ended",
+        /// An operator had blocked it, and then its time to live passed.
+        Blocked = "blocked",
     }
 }
 
