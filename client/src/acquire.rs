@@ -27,20 +27,12 @@ impl Client {
     /// Returns a request for the lock `name`; nothing is sent yet. [`LockRequest::acquire`] reports
     /// a name that is not valid.
     pub fn lock(&self, name: impl AsRef<str>) -> LockRequest {
-        LockRequest::new(self.clone(), LockName::new(name.as_ref()))
+        let spec = LockName::new(name.as_ref()).map(|lock| Spec::new(self, lock));
+        LockRequest { client: self.clone(), spec }
     }
 }
 
 impl LockRequest {
-    pub(crate) fn new(client: Client, lock: Result<LockName, Invalid>) -> Self {
-        let spec = lock.map(|lock| Spec::new(&client, lock));
-        Self { client, spec }
-    }
-
-    pub(crate) fn from_spec(client: Client, spec: Spec) -> Self {
-        Self { client, spec: Ok(spec) }
-    }
-
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }

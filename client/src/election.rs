@@ -31,15 +31,11 @@ pub struct Election {
 impl Client {
     /// Returns the election `name`: its leader is the holder of the lock of that name.
     pub fn election(&self, name: impl AsRef<str>) -> Election {
-        Election::new(self.lock(name))
+        Election { request: self.lock(name), patience: None }
     }
 }
 
 impl Election {
-    pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, patience: None }
-    }
-
     /// Time to live of the leader's lease, 15 s by default: the longest time for which a leader
     /// that has stalled or died stays in office.
     pub fn ttl(self, ttl: Duration) -> Self {
@@ -124,9 +120,7 @@ impl Election {
         let holder = shown.holder.filter(|_| shown.state == LockState::Held);
         Ok(holder.map(Leader::from))
     }
-}
 
-impl Election {
     /// Starts to watch the leader and its changes.
     ///
     /// # Errors

@@ -70,15 +70,11 @@ impl Held {
 impl LockRequest {
     /// Turns the request into a lock that its holder may enter several times; see [`Reentrant`].
     pub fn reentrant(self) -> Reentrant {
-        Reentrant::new(self)
+        Reentrant { shared: Arc::new(Shared { request: self, held: Mutex::default() }) }
     }
 }
 
 impl Reentrant {
-    pub(crate) fn new(request: LockRequest) -> Self {
-        Self { shared: Arc::new(Shared { request, held: Mutex::default() }) }
-    }
-
     /// Enters: acquires the lock, or shares the lease of the live entries. Cancel-safe.
     ///
     /// # Errors

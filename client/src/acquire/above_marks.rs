@@ -88,7 +88,7 @@ impl Lease {
              the lock above the mark"
         );
         spec.min_token = Some(mark);
-        let mut lease = LockRequest::from_spec(client, spec).acquire().await?;
+        let mut lease = LockRequest { client, spec: Ok(spec) }.acquire().await?;
         lease.is_above_marks = true;
         Ok(lease)
     }

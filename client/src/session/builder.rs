@@ -35,14 +35,8 @@ impl Client {
     /// Returns a builder of a session, whose single heartbeat keeps any number of leases alive;
     /// nothing is sent yet.
     pub fn session(&self) -> SessionBuilder {
-        SessionBuilder::new(self.clone())
-    }
-}
-
-impl SessionBuilder {
-    pub(crate) fn new(client: Client) -> Self {
-        Self {
-            client,
+        SessionBuilder {
+            client: self.clone(),
             ttl: Ttl::DEFAULT.duration(),
             times: WaitTimes::default(),
             metadata: None,
@@ -50,7 +44,9 @@ impl SessionBuilder {
             limits_wait: false,
         }
     }
+}
 
+impl SessionBuilder {
     /// Starts the limits (progress, longest hold, warnings) at [`Session::start_limits`] and not at
     /// the begin of the session: for a session that first waits for its locks.
     pub fn limits_wait(self) -> Self {

@@ -179,14 +179,10 @@ fn ignore_unreleased(released: Result<(), Error>) -> Result<(), Error> {
 /// The set can be trusted while every lease in it can.
 #[derive(Clone, Debug)]
 pub struct LeaseSet {
-    leases: Vec<SessionLease>,
+    pub(super) leases: Vec<SessionLease>,
 }
 
 impl LeaseSet {
-    pub(super) fn new(leases: Vec<SessionLease>) -> Self {
-        Self { leases }
-    }
-
     /// The lease on `lock`, if it is in the set.
     pub fn lease_on(&self, lock: &str) -> Option<&SessionLease> {
         self.leases.iter().find(|lease| lease.lock().as_str() == lock)

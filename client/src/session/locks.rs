@@ -133,7 +133,7 @@ impl<'s> SessionLocks<'s> {
             Takeover::Never => self.together(wishes).await?,
             _ => self.one_by_one(&wishes).await?,
         };
-        let set = LeaseSet::new(leases);
+        let set = LeaseSet { leases };
         // The session, or one of the first leases, may have ended during the wait.
         if let Err(error) = set.check() {
             drop(Gathered { session: self.session, leases: set.into_iter().collect() });
