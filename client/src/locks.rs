@@ -185,12 +185,9 @@ impl Locks {
 
 /// Returns `true` if the lease has ended by a release.
 fn was_released(failure: &Failure) -> bool {
-    match failure {
-        Failure::Refused(problem, _) => {
-            problem.code == Code::LeaseLost && end_reason(problem) == EndReason::Released
-        }
-        _ => false,
-    }
+    failure.problem().is_some_and(|problem| {
+        problem.code == Code::LeaseLost && end_reason(problem) == EndReason::Released
+    })
 }
 
 /// Checks that every lock was granted as requested, under the requested id, and with tokens that

@@ -36,10 +36,8 @@ impl SentChange {
     /// of an earlier attempt stays unknown, unless the server recognised the retry and replied
     /// with the outcome of the first.
     pub(crate) fn error(self, what: &str, last: Failure) -> Error {
-        let is_answer = match &last {
-            Failure::Refused(problem, _) => problem.extension(REPLAYED) == Some(true),
-            _ => false,
-        };
+        let is_answer =
+            last.problem().and_then(|problem| problem.extension(REPLAYED)) == Some(true);
         let is_passing = is_passing(&last);
         let error = last.into_error(what, Effect::Changes);
         match self.unknown_cause {

@@ -156,13 +156,10 @@ impl Sessions {
 }
 
 fn was_ended_by_its_client(failure: &Failure) -> bool {
-    match failure {
-        Failure::Refused(problem, _) => {
-            problem.code == Code::SessionEnded
-                && problem.extension("reason") == Some(SessionEndReason::Ended)
-        }
-        _ => false,
-    }
+    failure.problem().is_some_and(|problem| {
+        problem.code == Code::SessionEnded
+            && problem.extension("reason") == Some(SessionEndReason::Ended)
+    })
 }
 
 /// Failure of a reply about another session than requested: nothing in it can be trusted.

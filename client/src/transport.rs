@@ -60,6 +60,14 @@ impl Failure {
         }
     }
 
+    /// The error of the server, if it replied with one.
+    pub(crate) fn problem(&self) -> Option<&Problem> {
+        match self {
+            Self::Refused(problem, _) => Some(problem),
+            _ => None,
+        }
+    }
+
     /// Time after which a retry is worthwhile, if the server said so.
     pub(crate) fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -70,7 +78,7 @@ impl Failure {
 
     /// True if another lease holds the lock, which is no fault of the server.
     pub(crate) fn is_held(&self) -> bool {
-        matches!(self, Self::Refused(problem, _) if problem.code == Code::LockHeld)
+        self.problem().is_some_and(|problem| problem.code == Code::LockHeld)
     }
 
     /// Converts the failure to the error of a call with this effect; `what` names the call.

@@ -266,10 +266,8 @@ impl<'a> GrantClaim<'a> {
 
     /// Name of the lock that was refused, if the server says which; otherwise all of them.
     fn refusing(&self, failure: &Failure) -> String {
-        let lock: Option<LockName> = match failure {
-            Failure::Refused(problem, _) => problem.extension("lock"),
-            _ => None,
-        };
+        let lock: Option<LockName> =
+            failure.problem().and_then(|problem| problem.extension("lock"));
         match lock {
             Some(lock) if self.locks.len() > 1 => format!("{lock} (one of {})", self.names()),
             _ => self.names(),

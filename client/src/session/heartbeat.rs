@@ -107,10 +107,6 @@ async fn probe_lease(client: &Client, state: &SessionState, bond: &Bond) -> bool
 
 /// Returns `true` if the server replied that the session has ended or is unknown.
 pub(super) fn is_over(failure: &Failure) -> bool {
-    match failure {
-        Failure::Refused(problem, _) => {
-            matches!(problem.code, Code::SessionEnded | Code::SessionUnknown)
-        }
-        _ => false,
-    }
+    let code = failure.problem().map(|problem| problem.code);
+    matches!(code, Some(Code::SessionEnded | Code::SessionUnknown))
 }
