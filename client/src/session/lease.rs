@@ -77,16 +77,7 @@ impl SessionLease {
     /// end of this lease alone (revoked or taken over) is noticed by the next heartbeat, at most a
     /// third of the time to live later, if the server is reachable.
     pub async fn lost(&self) -> Error {
-        let mut changed = self.state.changed.subscribe();
-        loop {
-            if let Err(error) = self.check() {
-                return error;
-            }
-            tokio::select! {
-                _ = self.state.trust.when_lost() => {}
-                _ = changed.changed() => {}
-            }
-        }
+        self.state.until_lost(|| self.check()).await
     }
 
     /// Runs `work` under this lease, then releases it. The work is dropped as soon as the lease can
@@ -205,18 +196,9 @@ impl LeaseSet {
 
     /// Waits until one lease can no longer be trusted. Cancel-safe.
     pub async fn lost(&self) -> Error {
-        let Some(first) = self.leases.first() else {
-            return std::future::pending().await;
-        };
-        let mut changed = first.state.changed.subscribe();
-        loop {
-            if let Err(error) = self.check() {
-                return error;
-            }
-            tokio::select! {
-                _ = first.state.trust.when_lost() => {}
-                _ = changed.changed() => {}
-            }
+        match self.leases.first() {
+            Some(first) => first.state.until_lost(|| self.check()).await,
+            None => std::future::pending().await,
         }
     }
 

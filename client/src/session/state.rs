@@ -20,7 +20,7 @@ pub(super) struct SessionState {
     pub(super) trust: Arc<Trust>,
     held: Mutex<Held>,
     /// Notified when a single lease is lost.
-    pub(super) changed: watch::Sender<()>,
+    changed: watch::Sender<()>,
     /// Notified when the server's count of leases differs from the client's.
     pub(super) count_mismatch: Notify,
 }
@@ -73,6 +73,20 @@ impl SessionState {
         let lock = &bond.grant.lock;
         self.check(lock)?;
         bond.over.get().map_or(Ok(()), |reason| Err(Error::lease_lost(lock, *reason)))
+    }
+
+    /// Waits until `check` fails, by the loss of the session or of one of its leases. Cancel-safe.
+    pub(super) async fn until_lost(&self, check: impl Fn() -> Result<(), Error>) -> Error {
+        let mut changed = self.changed.subscribe();
+        loop {
+            if let Err(error) = check() {
+                return error;
+            }
+            tokio::select! {
+                _ = self.trust.when_lost() => {}
+                _ = changed.changed() => {}
+            }
+        }
     }
 
     pub(super) fn wait(&self, count: usize) -> WaitingRequests<'_> {
