@@ -33,7 +33,7 @@ impl Moment {
     /// Returns the moment later by the duration's whole milliseconds; saturates.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Self {
-        self.plus_ms(u64::try_from(duration.as_millis()).unwrap_or(u64::MAX))
+        self.plus_ms(whole_ms(duration))
     }
 
     /// Returns the moment `ms` milliseconds earlier; saturates at zero.
@@ -79,7 +79,7 @@ pub fn reading() -> Reading {
 /// Time for which the machine ran, in milliseconds since it started.
 fn awake_ms() -> u64 {
     // On systems other than Linux this is the clock of `now` itself.
-    whole_ms(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
+    ms_of(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
 }
 
 /// Current time, rounded down to a millisecond.
@@ -89,10 +89,15 @@ pub fn now() -> Moment {
     // On other systems the monotonic clock is the closest; on macOS it runs in suspend as well.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     let clock = rustix::time::ClockId::Monotonic;
-    Moment(whole_ms(rustix::time::clock_gettime(clock)))
+    Moment(ms_of(rustix::time::clock_gettime(clock)))
 }
 
-fn whole_ms(time: rustix::time::Timespec) -> u64 {
+/// Whole milliseconds of a duration; saturates.
+pub(crate) fn whole_ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+fn ms_of(time: rustix::time::Timespec) -> u64 {
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let millis = u64::try_from(time.tv_nsec).unwrap_or(0) / 1_000_000;
     seconds.saturating_mul(1000).saturating_add(millis)

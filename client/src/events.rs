@@ -181,7 +181,7 @@ impl EventStream {
         loop {
             let again_at = *self.again_at.get_or_insert_with(|| {
                 let pause = timing::pause(self.failures + 1, ids::random());
-                clock::now().plus_ms(u64::try_from(pause.as_millis()).unwrap_or(u64::MAX))
+                clock::now().plus(pause)
             });
             clock::sleep_until(again_at).await;
             let connected = self.source.connect().await;

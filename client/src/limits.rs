@@ -8,7 +8,7 @@ use std::time::Duration;
 use fence_protocol::{Invalid, duration};
 
 use crate::LostReason;
-use crate::clock::{Moment, Reading};
+use crate::clock::{Moment, Reading, whole_ms};
 use crate::timing::Window;
 
 /// Limits that the caller set.
@@ -76,14 +76,14 @@ impl Hold {
     fn progress_end(&self, now: Reading) -> Option<Warning> {
         let slept_ms = now.suspended_ms.saturating_sub(self.progressed.suspended_ms);
         self.limits.progress_within.map(|within| Warning {
-            ends_at: self.progressed.at.plus_ms(whole_ms(within)).plus_ms(slept_ms),
+            ends_at: self.progressed.at.plus(within).plus_ms(slept_ms),
             reason: LostReason::NoProgress { within },
         })
     }
 
     fn held_end(&self) -> Option<Warning> {
         self.limits.max_hold.map(|max| Warning {
-            ends_at: self.began.plus_ms(whole_ms(max)),
+            ends_at: self.began.plus(max),
             reason: LostReason::HeldTooLong { max },
         })
     }
@@ -149,10 +149,6 @@ impl WarnedEnds {
             LostReason::Deadline | LostReason::Ended(_) => &mut self.deadline,
         }
     }
-}
-
-fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fence_protocol::Code;
 
-use crate::clock::Moment;
+use crate::clock::{Moment, whole_ms};
 use crate::retries::{Retries, WaitTimes};
 use crate::transport::Failure;
 use crate::{ErrorKind, timing};
@@ -117,10 +117,6 @@ pub(super) fn evidence(failure: &Failure) -> GrantEvidence {
             _ => GrantEvidence::NoGrant,
         },
     }
-}
-
-fn whole_ms(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

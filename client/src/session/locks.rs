@@ -171,8 +171,7 @@ impl<'s> SessionLocks<'s> {
         if let Some(wish) = wishes.iter().find(|wish| !wish.mode.is_exclusive()) {
             return Err(no_takeover_of(&wish.lock, wish.mode));
         }
-        let wait_ms = u64::try_from(self.times.wait.as_millis()).unwrap_or(u64::MAX);
-        let wait_until = clock::now().plus_ms(wait_ms);
+        let wait_until = clock::now().plus(self.times.wait);
         let mut gathered = Gathered { session: self.session, leases: Vec::new() };
         for lock in wishes.iter().map(|wish| &wish.lock).collect::<BTreeSet<_>>() {
             gathered.leases.push(self.take_over(lock, wait_until).await?);
