@@ -23,6 +23,12 @@ impl Window {
         Self { sent_at, ttl_ms: ttl_ms.min(Ttl::MAX_MS) }
     }
 
+    /// Creates the window of a reply with `left_ms` milliseconds left. No reply may extend a lease
+    /// beyond the requested time to live.
+    pub(crate) fn of_reply(sent_at: Moment, left_ms: u64, requested: Ttl) -> Self {
+        Self::new(sent_at, left_ms.min(requested.ms()))
+    }
+
     /// Moment until which the lease is trusted: 0.8 of its time to live. The rest allows for clocks
     /// that run at different rates (a clock that is being corrected may be a twelfth too slow).
     pub fn deadline(&self) -> Moment {

@@ -9,7 +9,7 @@ use tokio::runtime::Handle;
 
 use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
 use super::turns;
-use crate::clock::{self, Moment};
+use crate::clock;
 use crate::lock_spec::{Spec, Takeover};
 use crate::retries::WaitTimes;
 use crate::sent_change::SentChange;
@@ -159,7 +159,7 @@ async fn attempt(
         },
     );
     let reply = result.await.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
-    let window = window_of(sent_at, &reply, spec);
+    let window = Window::of_reply(sent_at, reply.ttl_ms, spec.ttl);
     // The trust in a lease of a session is the trust in its session.
     if spec.session.is_none() && window.is_worn(clock::now()) {
         confirm(client, spec, tries.unconfirmed.insert(reply)).await
@@ -182,7 +182,7 @@ async fn confirm(
     let request = RenewRequest { lease_id: granted.lease_id, ttl_ms: None };
     let timeout = crate::locks::CALL_TIMEOUT.min(spec.ttl.duration() * 2);
     let renewed = client.locks().renew_once(&spec.lock, &request, timeout).await?;
-    let window = window_of(sent_at, &renewed, spec);
+    let window = Window::of_reply(sent_at, renewed.ttl_ms, spec.ttl);
     if !window.is_live(clock::now()) {
         let message = format!(
             "replies take too long for a time to live of {}: the lease was granted and renewed, and \
@@ -193,11 +193,6 @@ async fn confirm(
         return Err(Failure::Unusable(Error::new(ErrorKind::Unavailable, message)));
     }
     Ok((LeaseReply { waited_ms: granted.waited_ms, ..renewed }, window))
-}
-
-/// Window of a reply; the server may not extend the requested time to live.
-fn window_of(sent_at: Moment, reply: &LeaseReply, spec: &Spec) -> Window {
-    Window::new(sent_at, reply.ttl_ms.min(spec.ttl.ms()))
 }
 
 /// A lease id that may have been granted. Dropping it without [`settle`](GrantClaim::settle)

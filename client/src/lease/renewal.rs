@@ -75,8 +75,7 @@ impl Renewal {
             // token.
             return Err(NotRenewed::Lost(LostReason::Ended(EndReason::Superseded)));
         }
-        // A reply may not extend the lease beyond the requested time to live.
-        let window = Window::new(sent_at, reply.ttl_ms.min(self.ttl.ms()));
+        let window = Window::of_reply(sent_at, reply.ttl_ms, self.ttl);
         // If this comes too late, the lease is lost, and the tasks that wait for that are notified.
         self.trust.extend(window, clock::reading());
         Ok(())

@@ -152,7 +152,7 @@ impl SessionBuilder {
             let begun =
                 self.client.sessions().begin(&request, &retries, self.client.observer()).await;
             let (sent_at, reply) = begun.inspect_err(|error| claim.record_failure(error))?;
-            let window = window_of(sent_at, &reply, ttl);
+            let window = Window::of_reply(sent_at, reply.expires_in_ms, ttl);
             let obtained = if window.is_worn(clock::now()) {
                 confirm(&self.client, reply, ttl, patience_until).await?
             } else {
@@ -169,11 +169,6 @@ impl SessionBuilder {
     }
 }
 
-/// Window of a reply; the server may not extend the requested time to live.
-fn window_of(sent_at: Moment, reply: &SessionReply, ttl: Ttl) -> Window {
-    Window::new(sent_at, reply.expires_in_ms.min(ttl.ms()))
-}
-
 /// Sends heartbeats until a reply arrives within its window; `None` if the session has ended.
 async fn confirm(
     client: &Client,
@@ -186,7 +181,7 @@ async fn confirm(
         let sent_at = clock::now();
         match client.sessions().heartbeat_once(begun.session_id, timeout).await {
             Ok(reply) => {
-                let window = window_of(sent_at, &reply, ttl);
+                let window = Window::of_reply(sent_at, reply.expires_in_ms, ttl);
                 if window.is_live(clock::now()) {
                     return Ok(Some((reply, window)));
                 }

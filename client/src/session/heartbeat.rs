@@ -49,8 +49,7 @@ async fn beat(client: &Client, state: &SessionState) -> Result<(), Failure> {
     let sent_at = clock::now();
     let timeout = state.trust.window().reply_timeout(sent_at);
     let reply = client.sessions().heartbeat_once(state.id, timeout).await?;
-    // A reply may not extend the session beyond the requested time to live.
-    let window = Window::new(sent_at, reply.expires_in_ms.min(state.ttl.ms()));
+    let window = Window::of_reply(sent_at, reply.expires_in_ms, state.ttl);
     // If this comes too late, the session is lost, and the tasks that wait for that are notified.
     state.trust.extend(window, clock::reading());
     state.compare(reply.lease_count, expected);
