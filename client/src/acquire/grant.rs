@@ -47,26 +47,17 @@ pub(crate) async fn obtain_all(client: &Client, group: &Group) -> Result<Vec<Lea
     let locks = group.request.locks.iter().map(|wish| wish.lock.clone()).collect();
     let mut tries = Tries::new(plan, GrantClaim::new(client, locks, None));
     loop {
-        let lease_id = Some(tries.claim.lease_id);
-        let before = tries.claim.begin_attempt();
-        let plan = tries.plan;
-        let result = turns::until_result(
-            || plan.wait_ms(clock::now()),
-            |wait_ms| {
-                let timeout = plan.timeout(clock::now(), wait_ms);
-                let request = AcquireAllRequest { lease_id, wait_ms, ..group.request.clone() };
-                async move { client.locks().acquire_all(&request, timeout).await }
-            },
-        );
-        match result.await {
+        let sent = tries.send(|lease_id, wait_ms, timeout| {
+            let lease_id = Some(lease_id);
+            let request = AcquireAllRequest { lease_id, wait_ms, ..group.request.clone() };
+            async move { client.locks().acquire_all(&request, timeout).await }
+        });
+        match sent.await {
             Ok(reply) => {
                 tries.claim.settle();
                 return Ok(reply.leases);
             }
-            Err(failure) => {
-                tries.claim.record_failure(before, &failure);
-                tries.failed(failure).await?;
-            }
+            Err(failure) => tries.failed(failure).await?,
         }
     }
 }
@@ -84,6 +75,21 @@ struct Tries<'a> {
 impl<'a> Tries<'a> {
     fn new(plan: Plan, claim: GrantClaim<'a>) -> Self {
         Self { plan, claim, unconfirmed: None, sent: SentChange::default() }
+    }
+
+    /// Sends one attempt in turns; `send` gets the lease id, the wait in milliseconds and the
+    /// time-out of each request.
+    async fn send<T, F: Future<Output = Result<T, Failure>>>(
+        &mut self,
+        send: impl Fn(LeaseId, u64, Duration) -> F,
+    ) -> Result<T, Failure> {
+        let before = self.claim.begin_attempt();
+        let result = turns::until_result(
+            || self.plan.wait_ms(clock::now()),
+            |wait_ms| send(self.claim.lease_id, wait_ms, self.plan.timeout(clock::now(), wait_ms)),
+        );
+        let result = result.await;
+        result.inspect_err(|failure| self.claim.record_failure(before, failure))
     }
 
     /// Prepares the next attempt as the plan says, after a pause; the error if there is none.
@@ -134,7 +140,7 @@ async fn attempt(
         ttl_ms: spec.ttl,
         wait_ms: 0,
         owner: spec.owner.clone(),
-        lease_id: Some(tries.claim.lease_id),
+        lease_id: None,
         metadata: spec.metadata.clone(),
         min_token: spec.min_token,
         session_id: spec.session,
@@ -148,17 +154,12 @@ async fn attempt(
         mode: spec.mode,
         size: spec.size,
     };
-    let before = tries.claim.begin_attempt();
-    let plan = tries.plan;
-    let result = turns::until_result(
-        || plan.wait_ms(clock::now()),
-        |wait_ms| {
-            let timeout = plan.timeout(clock::now(), wait_ms);
-            let request = AcquireRequest { wait_ms, ..request.clone() };
-            async move { client.locks().acquire(&spec.lock, &request, timeout).await }
-        },
-    );
-    let reply = result.await.inspect_err(|failure| tries.claim.record_failure(before, failure))?;
+    let sent = tries.send(|lease_id, wait_ms, timeout| {
+        let lease_id = Some(lease_id);
+        let request = AcquireRequest { lease_id, wait_ms, ..request.clone() };
+        async move { client.locks().acquire(&spec.lock, &request, timeout).await }
+    });
+    let reply = sent.await?;
     let window = Window::of_reply(sent_at, reply.ttl_ms, spec.ttl);
     // The trust in a lease of a session is the trust in its session.
     if spec.session.is_none() && window.is_worn(clock::now()) {
