@@ -28,8 +28,6 @@ struct ClientParts {
     is_owner_given: bool,
     incarnation: Owner,
     trace: Option<TraceContext>,
-    lock_server: String,
-    fenced_store: String,
     background: Background,
     observer: Arc<dyn WaitObserver>,
 }
@@ -65,18 +63,11 @@ impl Client {
         let file = settings_file::named_by(variable("FENCE_CONFIG"))?;
         let variable = |name: &str| variable(name).or_else(|| file.get(name).cloned());
         let mut builder = Self::builder();
-        if let Some(url) = variable("FENCE_SERVER") {
-            builder = builder.lock_server(url);
-        }
-        if let Some(url) = variable("FENCE_GUARD").or_else(|| variable("FENCE_STORE")) {
-            builder = builder.fenced_store(url);
-        }
-        if let Some(owner) = variable("FENCE_OWNER") {
-            builder = builder.owner(owner);
-        }
-        if let Some(incarnation) = variable("FENCE_INCARNATION") {
-            builder = builder.incarnation(incarnation);
-        }
+        builder.lock_server = variable("FENCE_SERVER").unwrap_or(builder.lock_server);
+        let guard = variable("FENCE_GUARD").or_else(|| variable("FENCE_STORE"));
+        builder.fenced_store = guard.unwrap_or(builder.fenced_store);
+        builder.owner = variable("FENCE_OWNER");
+        builder.incarnation = variable("FENCE_INCARNATION");
         if let Some(file) = variable("FENCE_AUTH_FILE") {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
@@ -139,12 +130,12 @@ impl Client {
 
     /// The address of the lock server.
     pub fn lock_server(&self) -> &str {
-        &self.parts.lock_server
+        self.parts.locks.endpoint().base()
     }
 
     /// The address of the guard.
     pub fn fenced_store(&self) -> &str {
-        &self.parts.fenced_store
+        self.parts.store.endpoint.base()
     }
 
     /// Waits until the background releases of dropped leases and sessions have ended; `false` if
@@ -271,8 +262,6 @@ impl ClientBuilder {
         };
         Ok(Client {
             parts: Arc::new(ClientParts {
-                lock_server: lock_server.base().to_owned(),
-                fenced_store: fenced_store.base().to_owned(),
                 sessions: Sessions::new(lock_server.clone()),
                 locks: Locks::new(lock_server),
                 store: FencedStore::new(fenced_store, owner.clone()),

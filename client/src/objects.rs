@@ -33,7 +33,7 @@ const OBJECT_TIMEOUT: Duration = Duration::from_secs(60);
 /// says whether a retry would help. Dropping a future does not undo a request that was sent.
 #[derive(Clone, Debug)]
 pub struct FencedStore {
-    endpoint: Endpoint,
+    pub(crate) endpoint: Endpoint,
     owner: Owner,
 }
 
