@@ -8,14 +8,14 @@ use std::path::PathBuf;
 use clap::Subcommand;
 use fence_client::{Applied, HandedToken, Object};
 use fence_protocol::LockName;
-use fence_protocol::wire::fence::{FencePage, FenceReply};
+use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee};
 use serde::Serialize;
 
 use crate::connect::Connect;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::{Format, Output, emit};
 use fence_terminal::readable::readable;
-use fence_terminal::table::{Facts, listing};
+use fence_terminal::table::{Facts, listing, or_dash, paged_listing};
 
 /// The largest object that is read from a file or stdin, in bytes.
 const BODY_BYTES_MAX: u64 = 256 << 20;
@@ -302,20 +302,18 @@ fn read(file: Option<PathBuf>) -> Result<Vec<u8>, Failure> {
 }
 
 fn applied_table(applied: &Applied) -> String {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     Facts::new()
-        .fact("mark", or_dash(applied.mark.map(|mark| mark.to_string())))
-        .fact("guarantee", or_dash(applied.guarantee.map(|kind| kind.as_str().to_owned())))
-        .fact("etag", or_dash(applied.etag.clone()))
+        .fact("mark", or_dash(applied.mark))
+        .fact("guarantee", or_dash(applied.guarantee.map(Guarantee::as_str)))
+        .fact("etag", or_dash(applied.etag.as_ref()))
         .text()
 }
 
 fn fence_table(reply: &FenceReply) -> String {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let text = Facts::new()
         .fact("lock", &reply.lock)
-        .fact("mark", or_dash(reply.mark.map(|mark| mark.to_string())))
-        .fact("lease_id", or_dash(reply.lease_id.map(|lease| lease.to_string())))
+        .fact("mark", or_dash(reply.mark))
+        .fact("lease_id", or_dash(reply.lease_id))
         .fact("guarantee", reply.guarantee.as_str())
         .fact("refused", reply.refused_total)
         .text();
@@ -328,25 +326,17 @@ fn fence_table(reply: &FenceReply) -> String {
             refusal.mark.to_string(),
             refusal.code.clone(),
             refusal.operation.clone(),
-            or_dash(refusal.owner.as_ref().map(ToString::to_string)),
+            or_dash(refusal.owner.as_ref()),
             format!("{} ago", readable(refusal.ms_ago)),
         ]
     });
     format!("{text}\n{}", listing(["TOKEN", "MARK", "REFUSED", "OPERATION", "OWNER", "WHEN"], rows))
 }
 
-fn page_table(page: &FencePage) -> String {
-    let rows = page
+fn page_table(fences: &FencePage) -> String {
+    let rows = fences
         .fences
         .iter()
         .map(|line| [line.lock.to_string(), line.mark.to_string(), line.refused_total.to_string()]);
-    with_next(listing(["LOCK", "MARK", "REFUSED"], rows), page.next_after.as_ref())
-}
-
-/// Adds the flag for the next page.
-fn with_next(mut text: String, next_after: Option<&LockName>) -> String {
-    if let Some(after) = next_after {
-        text.push_str(&format!("more: --after {after}\n"));
-    }
-    text
+    paged_listing(["LOCK", "MARK", "REFUSED"], rows, fences.next_after.as_ref())
 }

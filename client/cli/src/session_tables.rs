@@ -3,26 +3,20 @@
 use fence_protocol::wire::session::{SessionEndedReply, SessionPage, SessionReply};
 
 use fence_terminal::readable::readable;
-use fence_terminal::table::{Facts, listing};
+use fence_terminal::table::{Facts, listing, or_dash, paged_listing};
 
 pub(super) fn session(reply: &SessionReply) -> String {
-    let mut facts = Facts::new()
+    let facts = Facts::new()
         .fact("session_id", reply.session_id)
         .fact("owner", &reply.owner)
         .fact("expires in", readable(reply.expires_in_ms))
         .fact("time to live", readable(reply.ttl_ms))
         .fact("age", readable(reply.age_ms))
         .fact("heartbeats", reply.heartbeats)
-        .fact("leases", reply.lease_count);
-    if let Some(reason) = &reply.blocked {
-        facts = facts.fact("blocked", reason);
-    }
-    if let Some(principal) = &reply.principal {
-        facts = facts.fact("principal", principal);
-    }
-    if let Some(metadata) = &reply.metadata {
-        facts = facts.fact("metadata", metadata);
-    }
+        .fact("leases", reply.lease_count)
+        .fact_if_some("blocked", reply.blocked.as_ref())
+        .fact_if_some("principal", reply.principal.as_ref())
+        .fact_if_some("metadata", reply.metadata.as_ref());
     if reply.leases.is_empty() {
         return facts.text();
     }
@@ -47,13 +41,9 @@ pub(super) fn page(page: &SessionPage) -> String {
             session.lease_count.to_string(),
             readable(session.age_ms),
             readable(session.expires_in_ms),
-            session.blocked.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
+            or_dash(session.blocked.as_ref()),
         ]
     });
     let heading = ["SESSION", "OWNER", "LEASES", "AGE", "EXPIRES IN", "BLOCKED"];
-    let mut text = listing(heading, rows);
-    if let Some(after) = &page.next_after {
-        text.push_str(&format!("more: --after {after}\n"));
-    }
-    text
+    paged_listing(heading, rows, page.next_after.as_ref())
 }

@@ -2,19 +2,16 @@
 
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{
-    HolderInfo, HolderReply, LeaseMode, LeaseReply, LockPage, LockReply, LockState, RevokedReply,
+    HolderInfo, HolderReply, LeaseMode, LeaseReply, LockPage, LockReply, RevokedReply,
 };
 
 use fence_terminal::readable::readable;
-use fence_terminal::table::{Facts, listing};
+use fence_terminal::table::{Facts, listing, or_dash, paged_listing};
 
 pub(super) fn lease(reply: &LeaseReply) -> String {
-    let facts = Facts::new().fact("lock", &reply.lock);
-    let facts = match reply.mode {
-        LeaseMode::Exclusive => facts,
-        mode => facts.fact("mode", mode.as_str()),
-    };
-    facts
+    Facts::new()
+        .fact("lock", &reply.lock)
+        .fact_if_some("mode", unusual(reply.mode))
         .fact("token", reply.token)
         .fact("lease_id", reply.lease_id)
         .fact("owner", &reply.owner)
@@ -25,22 +22,22 @@ pub(super) fn lease(reply: &LeaseReply) -> String {
         .text()
 }
 
+/// The word for a mode that is not the usual one.
+fn unusual(mode: LeaseMode) -> Option<&'static str> {
+    (!mode.is_exclusive()).then_some(mode.as_str())
+}
+
 pub(super) fn revoked(lock: &LockName, reply: &RevokedReply) -> String {
-    let facts = Facts::new().fact("lock", lock);
-    let facts = match &reply.ended {
-        Some(ended) => facts
-            .fact("token", ended.token)
-            .fact("lease_id", ended.lease_id)
-            .fact("ended", ended.reason.as_str()),
-        None => facts,
-    };
+    let ended = reply.ended.as_ref();
+    let facts = Facts::new()
+        .fact("lock", lock)
+        .fact_if_some("token", ended.map(|ended| ended.token))
+        .fact_if_some("lease_id", ended.map(|ended| ended.lease_id))
+        .fact_if_some("ended", ended.map(|ended| ended.reason.as_str()));
     let facts = reply.others.iter().fold(facts, |facts, ended| {
         facts.fact("and", format!("token {}, lease {}", ended.token, ended.lease_id))
     });
-    let facts = match reply.delay_lifted {
-        true => facts.fact("lock-delay", "lifted"),
-        false => facts,
-    };
+    let facts = facts.fact_if_some("lock-delay", reply.delay_lifted.then_some("lifted"));
     let guards = reply.guards.iter().map(|seal| {
         let said = match (&seal.problem, seal.mark) {
             (Some(problem), _) => format!("NOT SEALED: {problem}"),
@@ -53,15 +50,13 @@ pub(super) fn revoked(lock: &LockName, reply: &RevokedReply) -> String {
 }
 
 pub(super) fn lock(reply: &LockReply) -> String {
-    let facts = Facts::new().fact("lock", &reply.lock).fact("state", state(reply));
-    let facts = match reply.size {
-        Some(size) => facts.fact("permits", format!("{} of {size} held", reply.lease_count)),
-        None => facts,
-    };
-    let facts = match reply.delayed_ms {
-        Some(delayed_ms) => facts.fact("lock-delay", format!("{} to go", readable(delayed_ms))),
-        None => facts,
-    };
+    let permits = reply.size.map(|size| format!("{} of {size} held", reply.lease_count));
+    let delay = reply.delayed_ms.map(|delayed_ms| format!("{} to go", readable(delayed_ms)));
+    let facts = Facts::new()
+        .fact("lock", &reply.lock)
+        .fact("state", reply.state.as_str())
+        .fact_if_some("permits", permits)
+        .fact_if_some("lock-delay", delay);
     let held = match (&reply.holder, &reply.also_held[..]) {
         (None, _) => facts.text(),
         (Some(holder), []) => alone(facts, holder).fact("waiting", reply.queue_length).text(),
@@ -73,28 +68,17 @@ pub(super) fn lock(reply: &LockReply) -> String {
     held + &queue(reply) + &history(reply)
 }
 
-fn state(reply: &LockReply) -> &'static str {
-    match reply.state {
-        LockState::Free => "free",
-        LockState::Held => "held",
-        LockState::Delayed => "delayed",
-    }
-}
-
 /// The only holder.
 fn alone(facts: Facts, holder: &HolderReply) -> Facts {
-    let facts = match holder.mode {
-        LeaseMode::Exclusive => facts,
-        mode => facts.fact("mode", mode.as_str()),
-    };
-    let facts = facts
+    facts
+        .fact_if_some("mode", unusual(holder.mode))
         .fact("owner", &holder.info.owner)
         .fact("token", holder.info.token)
         .fact("lease_id", holder.lease_id)
         .fact("held for", readable(holder.info.held_ms))
         .fact("expires in", readable(holder.info.expires_in_ms))
-        .fact("renewals", holder.renewals);
-    holder.metadata.iter().fold(facts, |facts, data| facts.fact("metadata", data))
+        .fact("renewals", holder.renewals)
+        .fact_if_some("metadata", holder.metadata.as_ref())
 }
 
 /// Several holders, the oldest first.
@@ -137,11 +121,10 @@ fn history(reply: &LockReply) -> String {
     if reply.history.is_empty() {
         return String::new();
     }
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = reply.history.iter().map(|ended| {
         [
-            or_dash(ended.token.map(|token| token.to_string())),
-            or_dash(ended.owner.as_ref().map(ToString::to_string)),
+            or_dash(ended.token),
+            or_dash(ended.owner.as_ref()),
             ended.reason.as_str().to_owned(),
             readable(ended.held_ms),
             format!("{} ago", readable(ended.ended_ms_ago)),
@@ -162,9 +145,6 @@ pub(super) fn page(page: &LockPage) -> String {
             line.queue_length.to_string(),
         ]
     });
-    let mut text = listing(["LOCK", "TOKEN", "OWNER", "HELD", "EXPIRES IN", "WAITING"], rows);
-    if let Some(after) = &page.next_after {
-        text.push_str(&format!("more: --after {after}\n"));
-    }
-    text
+    let heading = ["LOCK", "TOKEN", "OWNER", "HELD", "EXPIRES IN", "WAITING"];
+    paged_listing(heading, rows, page.next_after.as_ref())
 }

@@ -7,9 +7,8 @@ use fence_protocol::{LockName, Owner};
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::Output;
 use fence_terminal::readable::readable;
-use fence_terminal::table::{Facts, listing};
+use fence_terminal::table::{Facts, or_dash, paged_listing};
 
-use super::with_next;
 use crate::connect::Connect;
 use crate::reason;
 
@@ -104,25 +103,21 @@ fn remaining(quarantine: &Quarantine) -> String {
     format!("{} unknown, {} left", quarantine.unknown_outcomes, readable(quarantine.ms_left))
 }
 
-fn or_dash(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "-".to_owned())
-}
-
 /// Table of lanes.
-pub(super) fn page_table(page: &LanePage) -> String {
-    let rows = page.lanes.iter().map(|line| {
+pub(super) fn page_table(lanes: &LanePage) -> String {
+    let rows = lanes.lanes.iter().map(|line| {
         let quarantine = line.quarantine.as_ref();
         [
             line.lock.to_string(),
-            or_dash(line.mark.map(|mark| mark.to_string())),
-            or_dash(line.open_token.map(|token| token.to_string())),
+            or_dash(line.mark),
+            or_dash(line.open_token),
             line.writes_in_flight.to_string(),
             line.reads_in_flight.to_string(),
             line.waiting.to_string(),
             or_dash(quarantine.map(remaining)),
-            or_dash(quarantine.map(|quarantine| quarantine.id.clone())),
+            or_dash(quarantine.map(|quarantine| &quarantine.id)),
         ]
     });
     let heads = ["LOCK", "MARK", "OPEN", "WRITES", "READS", "WAITING", "QUARANTINE", "ID"];
-    with_next(listing(heads, rows), page.next_after.as_ref())
+    paged_listing(heads, rows, lanes.next_after.as_ref())
 }
