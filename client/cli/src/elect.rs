@@ -146,8 +146,7 @@ async fn pause(args: &Args, signals: &mut Signals) -> Result<(), Failure> {
 }
 
 fn ended_by(args: &Args, signal: rustix::process::Signal) -> Failure {
-    let message = format!("{} while standing for {}", signals::name(signal), args.name);
-    Failure::new(code::SIGNAL_BASE + signals::number(signal), message)
+    signals::ended(signal, &format!("standing for {}", args.name))
 }
 
 fn election(args: &Args, client: &Client) -> Election {

@@ -274,8 +274,7 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
     let granted = tokio::select! {
         biased;
         signal = signals.next_end() => {
-            let message = format!("{} while waiting for {}", signals::name(signal), args.lock);
-            Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
+            Err(signals::ended(signal, &format!("waiting for {}", args.lock)))
         }
         granted = view.show(&client, std::slice::from_ref(&args.lock), acquired) => {
             granted.map_err(|error| args.wait.failed(error.into()))

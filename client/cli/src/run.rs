@@ -152,9 +152,7 @@ async fn acquire(
     let acquired = tokio::select! {
         biased;
         signal = signals.next() => {
-            let locks = args.lock.join(", ");
-            let message = format!("{} while waiting for {locks}", signals::name(signal));
-            Err(Failure::new(code::SIGNAL_BASE + signals::number(signal), message))
+            Err(signals::ended(signal, &format!("waiting for {}", args.lock.join(", "))))
         }
         acquired = obtain(args, client, wait_until) => acquired,
     };

@@ -7,7 +7,7 @@ use fence_protocol::Invalid;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind};
 
-use fence_terminal::exit::Failure;
+use fence_terminal::exit::{Failure, code};
 
 const FORWARDED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -75,9 +75,11 @@ fn ignored_mask() -> u64 {
     mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// The number of a signal; all of them fit in an exit code.
-pub(crate) fn number(signal: Signal) -> u8 {
-    u8::try_from(signal.as_raw()).unwrap_or(0)
+/// Failure of a command that a signal ended while it was `doing` something, with the exit code of a
+/// shell.
+pub(crate) fn ended(signal: Signal, doing: &str) -> Failure {
+    let number = u8::try_from(signal.as_raw()).unwrap_or(0);
+    Failure::new(code::SIGNAL_BASE + number, format!("{} while {doing}", name(signal)))
 }
 
 /// Its name.
