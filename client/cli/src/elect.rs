@@ -9,7 +9,7 @@ use fence_client::{Client, Election, Leader, Lease};
 
 use crate::connect::Connect;
 use crate::run::holding::{self, HoldingOutcome, RELEASE_WAIT};
-use crate::run::options::Options;
+use crate::run::options::{Options, given};
 use crate::run::signals::{self, Signals};
 use crate::waiting::WaitView;
 use fence_terminal::exit::{Failure, code};
@@ -151,20 +151,11 @@ fn ended_by(args: &Args, signal: rustix::process::Signal) -> Failure {
 
 fn election(args: &Args, client: &Client) -> Election {
     let options = &args.options;
-    let mut election = client.election(&args.name).ttl(options.ttl);
-    if let Some(limit) = options.progress_within {
-        election = election.progress_within(limit);
-    }
-    if let Some(limit) = options.max_hold {
-        election = election.max_hold(limit);
-    }
-    if let Some(time) = options.warn_before {
-        election = election.warn_before(time);
-    }
-    if let Some(metadata) = &args.metadata {
-        election = election.metadata(metadata.clone());
-    }
-    election
+    let election = client.election(&args.name).ttl(options.ttl);
+    let election = given(options.progress_within, election, Election::progress_within);
+    let election = given(options.max_hold, election, Election::max_hold);
+    let election = given(options.warn_before, election, Election::warn_before);
+    given(args.metadata.clone(), election, Election::metadata)
 }
 
 async fn observe(args: &Args, election: &Election) -> Result<u8, Failure> {

@@ -17,12 +17,12 @@ use std::ffi::OsString;
 
 use fence_client::acquire::DEFAULT_PATIENCE;
 use fence_client::clock::{self, Moment};
-use fence_client::{Client, Error, ErrorKind, LockRequest, ids, timing};
+use fence_client::{Client, Error, ErrorKind, LockRequest, SessionBuilder, ids, timing};
 use fence_protocol::{Code, duration};
 
 use self::held::Held;
 use self::holding::{HoldingOutcome, RELEASE_WAIT};
-use self::options::Options;
+use self::options::{Options, given};
 use self::signals::Signals;
 use crate::connect::Connect;
 use crate::identity::Identity;
@@ -167,7 +167,11 @@ async fn obtain(args: &Args, client: &Client, wait_until: Moment) -> Result<Held
     let [lock] = &args.lock[..] else {
         return together(args, client, wait_until).await;
     };
-    let request = request(args, client.lock(lock)).wait(wait_until.since(clock::now())).bounded();
+    let options = &args.options;
+    let request = client.lock(lock).ttl(options.ttl).wait(wait_until.since(clock::now())).bounded();
+    let request = given(options.progress_within, request, LockRequest::progress_within);
+    let request = given(options.max_hold, request, LockRequest::max_hold);
+    let request = given(options.warn_before, request, LockRequest::warn_before);
     let request = args.kind.apply(args.identity.apply(request));
     let lease = request.acquire().await.map_err(|error| not_acquired(args, error))?;
     Ok(lease.into())
@@ -198,17 +202,11 @@ async fn together(args: &Args, client: &Client, wait_until: Moment) -> Result<He
 async fn by_session(args: &Args, client: &Client, wait_until: Moment) -> Result<Held, Error> {
     let options = &args.options;
     let left = wait_until.since(clock::now());
-    let mut session = client.session().ttl(options.ttl).bounded(left);
-    if let Some(limit) = options.progress_within {
-        session = session.progress_within(limit);
-    }
-    if let Some(limit) = options.max_hold {
-        session = session.max_hold(limit);
-    }
-    if let Some(time) = options.warn_before {
-        session = session.warn_before(time);
-    }
-    let session = session.limits_wait().begin().await?;
+    let session = client.session().ttl(options.ttl).bounded(left).limits_wait();
+    let session = given(options.progress_within, session, SessionBuilder::progress_within);
+    let session = given(options.max_hold, session, SessionBuilder::max_hold);
+    let session = given(options.warn_before, session, SessionBuilder::warn_before);
+    let session = session.begin().await?;
     let none = session.group().wait(wait_until.since(clock::now())).bounded();
     let mut locks = args.lock.iter().fold(none, |locks, lock| args.kind.one_more(locks, lock));
     if args.identity.takeover {
@@ -217,21 +215,6 @@ async fn by_session(args: &Args, client: &Client, wait_until: Moment) -> Result<
     let leases = locks.acquire_all().await?;
     session.start_limits();
     Ok(Held::Several(Box::new(session), leases))
-}
-
-fn request(args: &Args, request: LockRequest) -> LockRequest {
-    let options = &args.options;
-    let mut request = request.ttl(options.ttl);
-    if let Some(limit) = options.progress_within {
-        request = request.progress_within(limit);
-    }
-    if let Some(limit) = options.max_hold {
-        request = request.max_hold(limit);
-    }
-    if let Some(time) = options.warn_before {
-        request = request.warn_before(time);
-    }
-    request
 }
 
 /// A lock that is held is the expected case, and gets words for people.

@@ -14,8 +14,7 @@ use fence_client::timing::Window;
 pub(super) fn kill_at(now: Moment, window: Window, reason: LostReason, grace: Duration) -> Moment {
     match reason {
         LostReason::Deadline | LostReason::NoProgress { .. } | LostReason::HeldTooLong { .. } => {
-            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-            now.plus_ms(grace_ms).min(window.kill_by()).max(now)
+            now.plus(grace).min(window.kill_by()).max(now)
         }
         _ => now,
     }

@@ -53,6 +53,14 @@ pub(crate) struct Options {
     pub(crate) verbose: bool,
 }
 
+/// The request with an option, if it was given.
+pub(crate) fn given<R, T>(value: Option<T>, request: R, set: impl FnOnce(R, T) -> R) -> R {
+    match value {
+        Some(value) => set(request, value),
+        None => request,
+    }
+}
+
 impl Options {
     /// The command line to run: the shell's, or `command`.
     pub(crate) fn command_line(&self, command: &[OsString]) -> Vec<OsString> {

@@ -266,8 +266,7 @@ impl Supervisor<'_> {
                 "fence: the command stopped though it was to end; it is killed in {}",
                 duration::show(grace)
             ));
-            let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
-            let kill_at = clock::now().plus_ms(grace_ms);
+            let kill_at = clock::now().plus(grace);
             self.ending = Some(Ending { lost: None, kill_at, killed_at: None });
             self.ask_to_end();
         }
@@ -360,8 +359,7 @@ impl Supervisor<'_> {
     fn end_rest(&mut self, now: Moment) {
         say("fence: the command has left processes in its group; ending them before the lock is \
              released (--leave-background leaves them)");
-        let grace_ms = u64::try_from(self.options.grace.as_millis()).unwrap_or(u64::MAX);
-        let kill_at = now.plus_ms(grace_ms);
+        let kill_at = now.plus(self.options.grace);
         self.ending = Some(Ending { lost: None, kill_at, killed_at: None });
         self.ask_to_end();
     }
