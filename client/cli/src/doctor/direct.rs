@@ -9,6 +9,7 @@ use redis::{Cmd, RedisResult, Value};
 use redis_link::RedisTarget;
 
 use super::check::{Check, Verdict};
+use super::redis::words;
 use super::unreached::{Reachability, reachability};
 
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -105,17 +106,12 @@ async fn set(connection: &mut Connection, key: &str) -> Attempt {
 /// Commands that write, with an argument that makes Redis refuse them after it looked at the rights
 /// of the user and before it reads the key: they change nothing, whatever is there.
 fn harmless(key: &str) -> [Cmd; 5] {
-    let command = |words: &[&str]| {
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        command
-    };
     [
-        command(&["INCRBY", key, "no number"]),
-        command(&["HINCRBY", key, "field", "no number"]),
-        command(&["ZADD", key, "no number", "member"]),
-        command(&["LTRIM", key, "no number", "no number"]),
-        command(&["EXPIRE", key, "no number"]),
+        words(&["INCRBY", key, "no number"]),
+        words(&["HINCRBY", key, "field", "no number"]),
+        words(&["ZADD", key, "no number", "member"]),
+        words(&["LTRIM", key, "no number", "no number"]),
+        words(&["EXPIRE", key, "no number"]),
     ]
 }
 

@@ -278,7 +278,7 @@ async fn rights(link: &RedisLink) -> Result<Vec<Check>, String> {
     Ok(vec![Check::warning(about, text)])
 }
 
-fn words(words: &[&str]) -> Cmd {
+pub(super) fn words(words: &[&str]) -> Cmd {
     let mut command = redis::cmd(words[0]);
     command.arg(&words[1..]);
     command

@@ -1,6 +1,6 @@
 //! Checks of the stores behind a guard, from its own report.
 
-use fence_protocol::wire::fence::Front;
+use fence_protocol::wire::fence::{Front, WouldRefuse};
 use serde::Deserialize;
 
 use super::check::Check;
@@ -33,13 +33,6 @@ impl Stores {
         let mut ports = fronts.filter(|front| front.kind == "redis-port");
         ports.next().map(|front| front.listen.as_str())
     }
-}
-
-#[derive(Debug, Deserialize)]
-struct WouldRefuse {
-    rule: String,
-    code: String,
-    total: u64,
 }
 
 /// A line a store and a line a gap, of the guard at `base`, and what it said; nothing where it
