@@ -1,10 +1,13 @@
-//! Addresses of the servers, and the credentials for them.
+//! Addresses of the servers, the credentials for them, and the output of their replies.
 
 use std::path::PathBuf;
 
 use fence_client::config::{self, DEFAULT_FENCED_STORE, DEFAULT_LOCK_SERVER};
 use fence_client::{BearerToken, Client, ClientBuilder, Error, TlsOptions, TlsSettingNames, ids};
 use fence_protocol::{TRACEPARENT, TraceContext};
+use fence_terminal::exit::{Failure, code};
+use fence_terminal::output::Output;
+use serde::Serialize;
 use service_kit::tls::ServerUrl;
 
 /// The options of every command that talks to the servers.
@@ -66,6 +69,30 @@ impl Connect {
             builder = builder.auth(BearerToken::from_file(file)?);
         }
         Ok(builder)
+    }
+}
+
+/// The options of every command that prints a reply of a server.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CallOptions {
+    #[command(flatten)]
+    pub(crate) output: Output,
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+}
+
+impl CallOptions {
+    pub(crate) fn client(&self) -> Result<Client, Error> {
+        self.connect.client()
+    }
+
+    /// Prints a reply as JSON, or as `table` renders it; returns the exit code.
+    pub(crate) fn print<T: Serialize>(
+        &self,
+        reply: &T,
+        table: impl FnOnce(&T) -> String,
+    ) -> Result<u8, Failure> {
+        self.output.print(reply, table).map(|()| code::OK)
     }
 }
 

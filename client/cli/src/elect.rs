@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use fence_client::{Client, Election, Leader, Lease};
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use crate::run::holding::{self, HoldingOutcome, RELEASE_WAIT};
 use crate::run::options::{Options, given};
 use crate::run::signals::{self, Signals};
 use crate::waiting::WaitView;
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::{Output, say};
+use fence_terminal::output::say;
 use fence_terminal::readable::readable;
 
 /// Time that a deposed leader waits before it campaigns again.
@@ -57,10 +57,7 @@ pub(crate) struct Args {
     options: Options,
 
     #[command(flatten)]
-    output: Output,
-
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 const EXAMPLES: &str = "\
@@ -89,10 +86,10 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
         return Err(Failure::usage("--follow prints changes of leader: give --observe with it"));
     }
     let view = WaitView::endless();
-    let client = args.connect.builder()?.wait_observer(view.clone()).build()?;
+    let client = args.call.connect.builder()?.wait_observer(view.clone()).build()?;
     let election = election(&args, &client);
     if args.observe && args.follow {
-        return elect_observe::follow(&args.name, args.output.format, &election).await;
+        return elect_observe::follow(&args.name, args.call.output.format, &election).await;
     }
     if args.observe {
         return observe(&args, &election).await;
@@ -102,7 +99,7 @@ pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {
     loop {
         let standing = stand(&args, &client, &election, &mut signals);
         let lease = view.show(&client, std::slice::from_ref(&args.name), standing).await?;
-        let servers = (&client, &args.connect);
+        let servers = (&client, &args.call.connect);
         match holding::hold(&args.options, &command, servers, lease, &mut signals).await? {
             HoldingOutcome::Ended(code) => return Ok(code),
             HoldingOutcome::Lost { message, was_signalled: true } => {
@@ -162,8 +159,7 @@ async fn observe(args: &Args, election: &Election) -> Result<u8, Failure> {
     let Some(leader) = election.leader().await? else {
         return Err(Failure::new(code::NOTHING, format!("{} has no leader", args.name)));
     };
-    args.output.print(&leader, table)?;
-    Ok(code::OK)
+    args.call.print(&leader, table)
 }
 
 fn table(leader: &Leader) -> String {

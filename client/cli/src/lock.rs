@@ -10,7 +10,7 @@ use clap::Subcommand;
 use fence_client::Error;
 use fence_protocol::{Code, LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
-use crate::connect::Connect;
+use crate::connect::{CallOptions, Connect};
 use crate::identity::Identity;
 use crate::kind::Kind;
 use crate::reason;
@@ -18,7 +18,6 @@ use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
 use crate::waiting::{WaitArgs, WaitView};
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::Output;
 
 /// Acquires, renews, releases, shows, lists and revokes leases
 ///
@@ -90,9 +89,7 @@ struct Acquire {
     #[command(flatten)]
     identity: Identity,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 /// A lease, named by --lease or behind the lock.
@@ -127,9 +124,7 @@ struct Renew {
     #[arg(long, value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Option<Duration>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -156,9 +151,7 @@ struct Show {
     /// Name of the lock
     lock: LockName,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -177,9 +170,7 @@ struct List {
     #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_name = "N")]
     limit: usize,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -203,47 +194,45 @@ struct Revoke {
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 /// Runs the command; returns the exit code.
 pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
     match args.command {
-        Command::Acquire(args) => acquire(args).await?,
+        Command::Acquire(args) => acquire(args).await,
         Command::Renew(args) => {
             let ttl = args.ttl.map(Ttl::try_from).transpose()?;
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let reply = client.locks().renew(&args.lock, args.lease.id()?, ttl).await?;
-            args.output.print(&reply, print::lease)?;
+            args.call.print(&reply, print::lease)
         }
         Command::Release(args) => {
             args.connect.client()?.locks().release(&args.lock, args.lease.id()?).await?;
+            Ok(code::OK)
         }
         Command::Show(args) => {
-            let reply = args.connect.client()?.locks().show(&args.lock).await?;
-            args.output.print(&reply, print::lock)?;
+            let reply = args.call.client()?.locks().show(&args.lock).await?;
+            args.call.print(&reply, print::lock)
         }
-        Command::Explain(args) => return explain::explain(args).await,
-        Command::Watch(args) => return watch::watch(args).await,
+        Command::Explain(args) => explain::explain(args).await,
+        Command::Watch(args) => watch::watch(args).await,
         Command::List(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let page = client.locks().list(&args.prefix, args.after.as_ref(), args.limit).await?;
-            args.output.print(&page, print::page)?;
+            args.call.print(&page, print::page)
         }
         Command::Revoke(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let locks = client.locks();
             let lock = &args.lock;
             let reply = match args.lease {
                 Some(lease) => locks.revoke_lease(lock, lease, args.reason).await?,
                 None => locks.revoke(lock, args.reason).await.map_err(not_held)?,
             };
-            args.output.print(&reply, |reply| print::revoked(lock, reply))?;
+            args.call.print(&reply, |reply| print::revoked(lock, reply))
         }
     }
-    Ok(code::OK)
 }
 
 /// A lock that is not held is no such thing. A path that the server does not know, for which the
@@ -256,9 +245,9 @@ fn not_held(error: Error) -> Failure {
     }
 }
 
-async fn acquire(args: Acquire) -> Result<(), Failure> {
+async fn acquire(args: Acquire) -> Result<u8, Failure> {
     let view = WaitView::new();
-    let client = args.identity.of_session(&args.connect, args.session.is_some(), &view)?;
+    let client = args.identity.of_session(&args.call.connect, args.session.is_some(), &view)?;
     let mut request = client.lock(&args.lock).ttl(args.ttl).wait(args.wait.wait).bounded();
     request = args.kind.apply(args.identity.apply(request));
     if let Some(token) = args.min_token {
@@ -284,5 +273,5 @@ async fn acquire(args: Acquire) -> Result<(), Failure> {
         // A grant whose reply did not arrive is released.
         client.drained(RELEASE_WAIT).await;
     }
-    args.output.print(&granted?, print::lease)
+    args.call.print(&granted?, print::lease)
 }

@@ -11,9 +11,9 @@ use fence_protocol::LockName;
 use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee};
 use serde::Serialize;
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::{Format, Output, emit};
+use fence_terminal::output::{Format, emit};
 use fence_terminal::readable::readable;
 use fence_terminal::table::{Facts, listing, or_dash, paged_listing};
 
@@ -77,9 +77,7 @@ struct Get {
     #[command(flatten)]
     presented: Presented,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -108,9 +106,7 @@ struct Put {
     #[command(flatten)]
     presented: Presented,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -125,9 +121,7 @@ struct Delete {
     #[command(flatten)]
     presented: Presented,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -140,9 +134,7 @@ struct Seal {
     #[command(flatten)]
     presented: Presented,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -153,9 +145,7 @@ struct Show {
     /// Name of the lock
     lock: LockName,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -170,9 +160,7 @@ struct List {
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 impl Presented {
@@ -194,33 +182,33 @@ pub(crate) async fn object(args: Args) -> Result<u8, Failure> {
         Command::Put(args) => put(args).await,
         Command::Delete(args) => {
             let token = args.presented.token()?;
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let applied = client.objects().delete(&token, &args.key).await?;
-            args.output.print(&applied, applied_table).map(|()| code::OK)
+            args.call.print(&applied, applied_table)
         }
         Command::Seal(args) => {
             let token = args.presented.token()?;
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let lock = args.lock.unwrap_or_else(|| token.parsed().lock.clone());
             let reply = client.objects().seal(&token, &lock).await?;
             let table = |reply: &fence_protocol::wire::fence::SealReply| {
                 Facts::new().fact("lock", &reply.lock).fact("mark", reply.mark).text()
             };
-            args.output.print(&reply, table).map(|()| code::OK)
+            args.call.print(&reply, table)
         }
         Command::Show(args) => {
-            let reply = args.connect.client()?.objects().fence(&args.lock).await?;
-            args.output.print(&reply, fence_table).map(|()| code::OK)
+            let reply = args.call.client()?.objects().fence(&args.lock).await?;
+            args.call.print(&reply, fence_table)
         }
         Command::List(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let page = client.objects().fences(&args.prefix, args.after.as_ref()).await?;
-            args.output.print(&page, page_table).map(|()| code::OK)
+            args.call.print(&page, page_table)
         }
         Command::Lanes(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let page = client.objects().lanes(&args.prefix, args.after.as_ref()).await?;
-            args.output.print(&page, lanes::page_table).map(|()| code::OK)
+            args.call.print(&page, lanes::page_table)
         }
         Command::Resolve(args) => args.run().await,
         Command::Extend(args) => args.run().await,
@@ -238,7 +226,7 @@ struct Described<'a> {
 }
 
 async fn get(args: Get) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
+    let client = args.call.client()?;
     // Without a token the guard says what is required; it may let reads pass.
     let found = match args.presented.token() {
         Ok(token) => client.objects().get(&token, &args.key).await?,
@@ -250,7 +238,7 @@ async fn get(args: Get) -> Result<u8, Failure> {
     let Some(Object { body, content_type, applied, .. }) = found else {
         return Err(Failure::new(code::NOTHING, format!("there is no object {}", args.key)));
     };
-    if args.output.format == Format::Table {
+    if args.call.output.format == Format::Table {
         return emit(&body).map(|()| code::OK);
     }
     let described = Described {
@@ -259,12 +247,12 @@ async fn get(args: Get) -> Result<u8, Failure> {
         content_type: content_type.as_deref(),
         applied: &applied,
     };
-    args.output.print(&described, |_| String::new()).map(|()| code::OK)
+    args.call.print(&described, |_| String::new())
 }
 
 async fn put(args: Put) -> Result<u8, Failure> {
     let token = args.presented.token()?;
-    let client = args.connect.client()?;
+    let client = args.call.client()?;
     let body = read(args.file)?;
     let mut put = client.objects().put(&token, &args.key, body);
     if let Some(content_type) = &args.content_type {
@@ -277,7 +265,7 @@ async fn put(args: Put) -> Result<u8, Failure> {
         put = put.if_absent();
     }
     let applied = put.await?;
-    args.output.print(&applied, applied_table).map(|()| code::OK)
+    args.call.print(&applied, applied_table)
 }
 
 /// The whole body, before anything is sent: a write that breaks off halfway is no write.

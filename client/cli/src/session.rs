@@ -8,10 +8,9 @@ use fence_client::Error;
 use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use crate::reason;
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::Output;
 
 /// Creates, heartbeats, ends, shows, lists and blocks sessions
 ///
@@ -62,9 +61,7 @@ struct Create {
     #[arg(long, value_name = "SESSION")]
     id: Option<SessionId>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -78,9 +75,7 @@ struct One {
     /// The session, as `create` printed it
     session: SessionId,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -96,9 +91,7 @@ struct List {
     #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_name = "N")]
     limit: usize,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -117,9 +110,7 @@ struct Block {
     #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
     reason: Owner,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 fn json(text: &str) -> Result<serde_json::Value, String> {
@@ -129,44 +120,42 @@ fn json(text: &str) -> Result<serde_json::Value, String> {
 /// Runs the command; returns the exit code.
 pub(crate) async fn session(args: Args) -> Result<u8, Failure> {
     match args.command {
-        Command::Create(args) => create(args).await?,
+        Command::Create(args) => create(args).await,
         Command::Heartbeat(args) => {
-            let sent = args.connect.client()?.sessions().heartbeat(args.session).await;
-            args.output.print(&sent.map_err(over)?, session_tables::session)?;
+            let sent = args.call.client()?.sessions().heartbeat(args.session).await;
+            args.call.print(&sent.map_err(over)?, session_tables::session)
         }
         Command::End(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             match client.sessions().end(args.session).await? {
-                Some(reply) => args.output.print(&reply, session_tables::ended)?,
+                Some(reply) => args.call.print(&reply, session_tables::ended),
                 // The reply of an earlier try was lost: how many leases it had is not known.
                 None => {
                     let id = args.session;
                     let ended = serde_json::json!({"session_id": id, "reason": "ended"});
-                    args.output
-                        .print(&ended, |_| format!("session_id  {id}\nended       ended\n"))?;
+                    args.call.print(&ended, |_| format!("session_id  {id}\nended       ended\n"))
                 }
             }
         }
         Command::Show(args) => {
-            let shown = args.connect.client()?.sessions().show(args.session).await;
-            args.output.print(&shown.map_err(nothing)?, session_tables::session)?;
+            let shown = args.call.client()?.sessions().show(args.session).await;
+            args.call.print(&shown.map_err(nothing)?, session_tables::session)
         }
         Command::List(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let page = client.sessions().list(args.after, args.limit).await?;
-            args.output.print(&page, session_tables::page)?;
+            args.call.print(&page, session_tables::page)
         }
         Command::Block(args) => {
-            let client = args.connect.client()?;
+            let client = args.call.client()?;
             let blocked = client.sessions().block(args.session, args.reason).await;
-            args.output.print(&blocked.map_err(nothing)?, session_tables::session)?;
+            args.call.print(&blocked.map_err(nothing)?, session_tables::session)
         }
     }
-    Ok(code::OK)
 }
 
-async fn create(args: Create) -> Result<(), Failure> {
-    let client = args.connect.client()?;
+async fn create(args: Create) -> Result<u8, Failure> {
+    let client = args.call.client()?;
     let request = SessionRequest {
         ttl_ms: Ttl::try_from(args.ttl)?,
         owner: client.owner().clone(),
@@ -174,7 +163,7 @@ async fn create(args: Create) -> Result<(), Failure> {
         metadata: args.metadata,
     };
     let reply = client.sessions().create(&request).await?;
-    args.output.print(&reply, session_tables::session)
+    args.call.print(&reply, session_tables::session)
 }
 
 fn is(error: &Error, code: Code) -> bool {

@@ -7,10 +7,9 @@ mod text;
 use fence_protocol::wire::event::{ExplainedLock, RecentEvents};
 use fence_protocol::{LeaseId, LockName};
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use fence_terminal::color::{self, painted};
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::Output;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -28,9 +27,7 @@ pub(super) struct Explain {
     #[arg(long, value_name = "ID")]
     lease: Option<LeaseId>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 /// The lease of `--lease`, with its remembered events.
@@ -42,15 +39,14 @@ struct OwnLease {
 
 /// Prints the explanation; returns the exit code.
 pub(super) async fn explain(args: Explain) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
+    let client = args.call.client()?;
     let explained = client.locks().explain(&args.lock, None).await?;
     let Some(lease_id) = args.lease else {
-        args.output.print(&explained, |explained| rendered(explained, None))?;
-        return Ok(code::OK);
+        return args.call.print(&explained, |explained| rendered(explained, None));
     };
     let own = client.locks().explain(&args.lock, Some(lease_id)).await?;
     let own_lease = OwnLease { lease_id, recent: own.recent.clone() };
-    args.output.print(&own, |_| rendered(&explained, Some(&own_lease)))?;
+    args.call.print(&own, |_| rendered(&explained, Some(&own_lease)))?;
     let is_known = own::is_known(&explained, &own_lease);
     Ok(if is_known { code::OK } else { code::NOTHING })
 }

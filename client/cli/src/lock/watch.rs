@@ -6,10 +6,10 @@ use serde::Serialize;
 use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::signals;
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use fence_terminal::color::{self, painted};
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::{Format, Output, emit_text, say};
+use fence_terminal::output::{Format, emit_text, say};
 use fence_terminal::readable::readable;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -30,14 +30,12 @@ pub(super) struct Watch {
     #[arg(long, value_name = "ID")]
     after: Option<String>,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 /// Prints events until a signal; returns the exit code.
 pub(super) async fn watch(args: Watch) -> Result<u8, Failure> {
-    let client = args.connect.client()?;
+    let client = args.call.client()?;
     tokio::select! {
         biased;
         () = signals::terminated() => Ok(code::OK),
@@ -53,7 +51,9 @@ async fn follow(args: &Watch, client: &Client) -> Result<u8, Failure> {
     let mut stream = events.open().await?;
     loop {
         match stream.next().await? {
-            StreamItem::Event { id, event } => emit_text(&line(args.output, id, &event)?)?,
+            StreamItem::Event { id, event } => {
+                emit_text(&line(args.call.output.format, id, &event)?)?
+            }
             StreamItem::Broken(error) => say(&broken(&error.to_string(), &stream)),
             StreamItem::Resumed => say("fence: the stream resumes"),
             _ => {}
@@ -77,8 +77,8 @@ struct Line<'a> {
     event: &'a Event,
 }
 
-fn line(output: Output, id: Option<String>, event: &Event) -> Result<String, Failure> {
-    let mut line = match output.format {
+fn line(format: Format, id: Option<String>, event: &Event) -> Result<String, Failure> {
+    let mut line = match format {
         Format::Json => serde_json::to_string(&Line { id, event })
             .map_err(|error| Failure::internal(format!("no JSON: {error}")))?,
         Format::Table => {

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use fence_protocol::wire::lane::{LaneLine, LanePage, Quarantine, QuarantineRequest};
 use fence_protocol::{LockName, Owner};
-use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::Output;
+use fence_terminal::exit::Failure;
 use fence_terminal::readable::readable;
 use fence_terminal::table::{Facts, or_dash, paged_listing};
 
-use crate::connect::Connect;
+use crate::connect::CallOptions;
 use crate::reason;
 
 #[derive(Clone, Debug, clap::Args)]
@@ -27,9 +26,7 @@ pub(super) struct Resolve {
     #[arg(long)]
     none_can_take_effect: bool,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -43,9 +40,7 @@ pub(super) struct Extend {
     #[arg(long, value_parser = fence_protocol::duration::parse_positive, value_name = "DURATION")]
     by: Duration,
     #[command(flatten)]
-    output: Output,
-    #[command(flatten)]
-    connect: Connect,
+    call: CallOptions,
 }
 
 /// The quarantine.
@@ -71,7 +66,7 @@ impl Resolve {
         }
         let Of { lock, quarantine, reason } = self.of;
         let request = QuarantineRequest::Resolve { quarantine, none_can_take_effect: true, reason };
-        change(&self.connect, &self.output, &lock, request).await
+        change(&self.call, &lock, request).await
     }
 }
 
@@ -80,18 +75,17 @@ impl Extend {
         let Of { lock, quarantine, reason } = self.of;
         let extend_ms = u64::try_from(self.by.as_millis()).unwrap_or(u64::MAX);
         let request = QuarantineRequest::Extend { quarantine, extend_ms, reason };
-        change(&self.connect, &self.output, &lock, request).await
+        change(&self.call, &lock, request).await
     }
 }
 
 async fn change(
-    connect: &Connect,
-    output: &Output,
+    call: &CallOptions,
     lock: &LockName,
     request: QuarantineRequest,
 ) -> Result<u8, Failure> {
-    let line = connect.client()?.objects().change_quarantine(lock, &request).await?;
-    output.print(&line, line_table).map(|()| code::OK)
+    let line = call.client()?.objects().change_quarantine(lock, &request).await?;
+    call.print(&line, line_table)
 }
 
 fn line_table(line: &LaneLine) -> String {
