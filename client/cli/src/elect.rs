@@ -11,6 +11,7 @@ use crate::connect::CallOptions;
 use crate::run::holding::{self, HoldingOutcome, RELEASE_WAIT};
 use crate::run::options::{Options, given};
 use crate::run::signals::{self, Signals};
+use crate::value;
 use crate::waiting::WaitView;
 use fence_terminal::exit::{Failure, code};
 use fence_terminal::output::say;
@@ -34,7 +35,7 @@ pub(crate) struct Args {
     name: String,
 
     /// JSON that observers find with the leader's name, such as its address
-    #[arg(long, value_name = "JSON", value_parser = json)]
+    #[arg(long, value_name = "JSON", value_parser = value::json)]
     metadata: Option<serde_json::Value>,
 
     /// Print the leader, without being a candidate; exit code 1 if there is none
@@ -74,10 +75,6 @@ Exit codes: the command's own, or 128 and the number of the signal that ended it
   1 there is no leader (--observe), 126 and 127 the command cannot be executed or is not there,
   64 wrong usage, 69 no server (--observe). A candidate waits for as long as it takes, so there is
   no exit code for a conflict";
-
-fn json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
-}
 
 /// Campaigns and leads in turn, or observes.
 pub(crate) async fn elect(args: Args) -> Result<u8, Failure> {

@@ -13,9 +13,9 @@ use fence_protocol::{Code, LeaseId, LockName, Owner, SessionId, Token, Ttl, dura
 use crate::connect::{CallOptions, Connect};
 use crate::identity::Identity;
 use crate::kind::Kind;
-use crate::reason;
 use crate::run::holding::RELEASE_WAIT;
 use crate::run::signals::{self, Signals};
+use crate::value;
 use crate::waiting::{WaitArgs, WaitView};
 use fence_terminal::exit::{Failure, code};
 
@@ -188,7 +188,7 @@ struct Revoke {
     /// Name of the lock
     lock: LockName,
     /// The reason, for the holder and the audit log
-    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
+    #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     reason: Owner,
     /// Only this lease, without seals
     #[arg(long, value_name = "ID")]

@@ -13,12 +13,12 @@ mod identity;
 mod kind;
 mod lock;
 mod object;
-mod reason;
 mod run;
 #[cfg(feature = "servers")]
 mod serve;
 mod session;
 mod session_tables;
+mod value;
 mod waiting;
 
 use std::ffi::OsString;

@@ -9,7 +9,7 @@ use fence_protocol::wire::session::SessionRequest;
 use fence_protocol::{Code, Owner, SessionId, Ttl, duration};
 
 use crate::connect::CallOptions;
-use crate::reason;
+use crate::value;
 use fence_terminal::exit::{Failure, code};
 
 /// Creates, heartbeats, ends, shows, lists and blocks sessions
@@ -55,7 +55,7 @@ struct Create {
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = duration::parse_positive)]
     ttl: Duration,
     /// JSON that is shown with the session
-    #[arg(long, value_name = "JSON", value_parser = json)]
+    #[arg(long, value_name = "JSON", value_parser = value::json)]
     metadata: Option<serde_json::Value>,
     /// The id, a random UUID: a retry with the same id gets the same session [default: a new one]
     #[arg(long, value_name = "SESSION")]
@@ -107,14 +107,10 @@ struct Block {
     /// Id of the session
     session: SessionId,
     /// The reason, for the session and the audit log
-    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
+    #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     reason: Owner,
     #[command(flatten)]
     call: CallOptions,
-}
-
-fn json(text: &str) -> Result<serde_json::Value, String> {
-    serde_json::from_str(text).map_err(|error| format!("must be JSON: {error}"))
 }
 
 /// Runs the command; returns the exit code.

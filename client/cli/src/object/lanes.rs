@@ -9,7 +9,7 @@ use fence_terminal::readable::readable;
 use fence_terminal::table::{Facts, or_dash, paged_listing};
 
 use crate::connect::CallOptions;
-use crate::reason;
+use crate::value;
 
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "\
@@ -52,7 +52,7 @@ struct Of {
     #[arg(long, value_name = "ID")]
     quarantine: String,
     /// The reason, for the audit log
-    #[arg(long, value_name = "TEXT", value_parser = reason::parse)]
+    #[arg(long, value_name = "TEXT", value_parser = value::reason)]
     reason: Owner,
 }
 
