@@ -7,7 +7,6 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use fence_protocol::wire::fence::Guarantee;
 use fence_protocol::{LockName, Token};
-use redb::WriteTransaction;
 use service_kit::Kit;
 use service_kit::health::Health;
 
@@ -21,7 +20,7 @@ use super::report::{Shown, StoreReport};
 use crate::verdict::{Fence, Mark};
 
 mod names;
-mod step;
+pub(crate) mod step;
 mod tables;
 
 /// Marks and objects in one file, which one process at a time may open.
@@ -73,29 +72,6 @@ impl EmbeddedStore {
         store.shown = Shown::atomic(words);
         Ok(store)
     }
-
-    /// Returns the file's path, for messages.
-    pub fn path(&self) -> &Path {
-        self.file.path()
-    }
-
-    async fn step(
-        &self,
-        fence: Option<Fence>,
-        operation: Option<Operation>,
-        once: Option<Once>,
-    ) -> Result<FenceOutcome, StoreError> {
-        let bytes = operation.as_ref().map_or(0, Operation::bytes);
-        let highest = self.highest.clone();
-        let work = move |transaction: &WriteTransaction| {
-            let done = step::write(transaction, fence.as_ref(), operation, once.as_ref())?;
-            if let Some(mark) = done.answer.mark() {
-                highest.record(mark);
-            }
-            Ok(done)
-        };
-        self.file.submit(bytes, work).await
-    }
 }
 
 async fn try_out(scratch: &Path, kit: &Kit) -> Result<String, String> {
@@ -115,7 +91,7 @@ impl Fences for EmbeddedStore {
     fn report(&self) -> StoreReport {
         StoreReport {
             kind: "embedded",
-            target: self.path().display().to_string(),
+            target: self.file.path().display().to_string(),
             guarantee: self.guarantee(),
             probe: self.shown.words(),
             gaps: vec![
@@ -134,7 +110,7 @@ impl Fences for EmbeddedStore {
     }
 
     async fn seal(&self, fence: Fence) -> Result<FenceOutcome, StoreError> {
-        self.step(Some(fence), None, None).await
+        step::submit(&self.file, &self.highest, Some(fence), None, None).await
     }
 
     async fn show(&self, lock: &LockName) -> Result<Option<Mark>, StoreError> {
@@ -165,6 +141,6 @@ impl FenceStore for EmbeddedStore {
                 return Ok(outcome);
             }
         }
-        self.step(fence, Some(operation), once).await
+        step::submit(&self.file, &self.highest, fence, Some(operation), once).await
     }
 }

@@ -7,15 +7,40 @@ use super::names;
 use super::tables::{BODIES, OBJECTS};
 use crate::etag::ETag;
 use crate::key::ObjectKey;
-use crate::stores::commit::marks::MARKS;
-use crate::stores::commit::{Cause, Done, marks};
-use crate::stores::contract::{Effect, FenceOutcome, First, Object, Once, Operation};
+use crate::stores::commit::marks::{Highest, MARKS};
+use crate::stores::commit::{Cause, Committer, Done, marks};
+use crate::stores::contract::{Effect, FenceOutcome, First, Object, Once, Operation, StoreError};
 use crate::stores::decide::{Decision, decide};
 use crate::stores::once::EarlierOperation;
 use crate::verdict::{Fence, Verdict, judge};
 
-/// Applies `operation` (`None`: a seal) in `transaction`, which becomes durable later.
-pub(super) fn write(
+/// Applies `operation` (`None`: a seal) in a transaction with others; returns once it is durable.
+///
+/// # Errors
+/// [`StoreError`].
+///
+/// # Cancel safety
+/// Dropping the future cancels nothing once the operation is queued.
+pub(crate) async fn submit(
+    file: &Committer,
+    highest: &Highest,
+    fence: Option<Fence>,
+    operation: Option<Operation>,
+    once: Option<Once>,
+) -> Result<FenceOutcome, StoreError> {
+    let bytes = operation.as_ref().map_or(0, Operation::bytes);
+    let highest = highest.clone();
+    let work = move |transaction: &WriteTransaction| {
+        let done = write(transaction, fence.as_ref(), operation, once.as_ref())?;
+        if let Some(mark) = done.answer.mark() {
+            highest.record(mark);
+        }
+        Ok(done)
+    };
+    file.submit(bytes, work).await
+}
+
+fn write(
     transaction: &WriteTransaction,
     fence: Option<&Fence>,
     operation: Option<Operation>,

@@ -11,6 +11,7 @@ use super::{Changes, OpenLane};
 use crate::stores::commit::marks::{Highest, MARKS};
 use crate::stores::commit::{Cause, Committer, Done, FolderError, marks};
 use crate::stores::contract::{Effect, FenceList, FenceOutcome, FenceQuery, StoreError};
+use crate::stores::embedded::step;
 use crate::stores::lanes::Opening;
 use crate::verdict::{Fence, Mark, Verdict, judge};
 
@@ -97,22 +98,7 @@ impl FileJournal {
             Verdict::Collision { mark } => return Ok(FenceOutcome::Collision { mark }),
             Verdict::Raise => {}
         }
-        let highest = self.highest.clone();
-        let write = move |transaction: &WriteTransaction| {
-            let mut table = transaction.open_table(MARKS)?;
-            let mark = marks::get(&table, &fence.lock)?;
-            Ok(match judge(mark, fence.presented) {
-                Verdict::Stale { mark } => Done::unchanged(FenceOutcome::Stale { mark }),
-                Verdict::Collision { mark } => Done::unchanged(FenceOutcome::Collision { mark }),
-                Verdict::Admit => Done::unchanged(applied),
-                Verdict::Raise => {
-                    highest.record(fence.presented.token);
-                    marks::set(&mut table, &fence.lock, fence.presented)?;
-                    Done { answer: applied, changed: true }
-                }
-            })
-        };
-        self.file.submit(0, write).await
+        step::submit(&self.file, &self.highest, Some(fence), None, None).await
     }
 
     /// Makes changes durable, in one step.
