@@ -86,6 +86,7 @@ pub struct RedisOptions {
 /// Names of the keys of one namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
+    /// Begins every key of the guard.
     prefix: String,
     pub(crate) marks: String,
     pub(crate) locks: String,
@@ -118,11 +119,6 @@ impl Keys {
         let mut command = redis::cmd("HSET");
         command.arg(&self.marks).arg("#").arg(state);
         command
-    }
-
-    /// Returns the prefix of every key of the guard.
-    fn prefix(&self) -> &str {
-        &self.prefix
     }
 
     fn object(&self, key: &str) -> String {

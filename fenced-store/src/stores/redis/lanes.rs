@@ -141,7 +141,7 @@ impl LanesInRedis {
         let options = RedisOptions { outlives_data: true, ..options };
         let folder = format!("lanes:{lock}");
         let store = RedisStore::open(target, namespace, &folder, options, kit).await?;
-        let prefix = store.shared.keys.prefix();
+        let prefix = &store.shared.keys.prefix;
         let [open, lead] = ["open", "lead"].map(|key| format!("{prefix}{key}"));
         Ok(Self { store: Arc::new(store), open, lead })
     }
@@ -166,7 +166,7 @@ impl LanesInRedis {
         ttl_ms: u64,
     ) -> Result<TakenOver, LeadError> {
         let state = self.shared().state.id();
-        let mut command = self.shared().scripts.take_over().call(&self.keys());
+        let mut command = self.shared().scripts.take_over.call(&self.keys());
         command.arg(&state).arg(token.get()).arg(lease.to_string()).arg(ttl_ms);
         let fields = self.call(&command, &state).await?;
         let strange = || LeadError::Refused("Redis sent lanes that cannot be read".to_owned());
@@ -225,7 +225,7 @@ impl LanesInRedis {
     }
 
     fn commit_command(&self, leader: &Leader, batch: u64) -> Cmd {
-        let mut command = self.shared().scripts.commit().call(&self.keys());
+        let mut command = self.shared().scripts.commit.call(&self.keys());
         command.arg(&leader.state).arg(leader.token.get()).arg(batch);
         command
     }

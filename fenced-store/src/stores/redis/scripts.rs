@@ -18,8 +18,10 @@ pub(crate) struct Scripts {
     register: Script,
     settle: Script,
     list: Script,
-    take_over: Script,
-    commit: Script,
+    /// Makes a guard the leader of lanes.
+    pub(super) take_over: Script,
+    /// Changes lanes.
+    pub(super) commit: Script,
 }
 
 macro_rules! fenced {
@@ -46,16 +48,6 @@ impl Scripts {
     pub(super) fn all(&self) -> [&Script; 9] {
         let Self { put, get, delete, seal, register, settle, list, take_over, commit } = self;
         [put, get, delete, seal, register, settle, list, take_over, commit]
-    }
-
-    /// Script that makes a guard the leader of lanes.
-    pub(super) fn take_over(&self) -> &Script {
-        &self.take_over
-    }
-
-    /// Script that changes lanes.
-    pub(super) fn commit(&self) -> &Script {
-        &self.commit
     }
 
     /// Makes the call of an operation on an object; `state` is the id of the verified state.

@@ -124,7 +124,7 @@ impl GuardState {
 
     /// Records the gaps in Redis' disk and settings.
     pub(super) fn record_gaps(&self, info: &str, persistence: &Status) {
-        let gaps = gaps(info, persistence, self.keys.prefix());
+        let gaps = gaps(info, persistence, &self.keys.prefix);
         *self.gaps.lock().unwrap_or_else(PoisonError::into_inner) = gaps;
     }
 
