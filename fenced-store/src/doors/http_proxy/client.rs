@@ -264,7 +264,9 @@ impl Client {
         let connected = self.connector.clone().oneshot(self.origin.clone()).await;
         let stream = connected.map_err(|error| {
             let error = error.as_ref();
-            Lost::NotSent(self.upstream.https.tls.explain(error, host).unwrap_or_else(|| chain(error)))
+            Lost::NotSent(
+                self.upstream.https.tls.explain(error, host).unwrap_or_else(|| chain(error)),
+            )
         })?;
         let is_http2 = match &stream {
             MaybeHttpsStream::Http(_) => self.upstream.http == UpstreamHttp::H2,
