@@ -127,7 +127,8 @@ impl Keys {
 }
 
 impl RedisStore {
-    /// Connects, checks the Redis, and probes that its scripts are atomic. Its keys are in `folder`.
+    /// Connects, checks the Redis, and probes that its scripts are atomic. Its keys are in
+    /// `folder`.
     ///
     /// # Errors
     /// A sentence with the address, the reason and the remedy.

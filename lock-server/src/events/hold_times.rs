@@ -21,9 +21,12 @@ impl HoldTimes {
     /// From a millisecond to five hours.
     pub(super) fn new(metrics: &Metrics) -> Self {
         let buckets: fn() -> Histogram = || Histogram::new(exponential_buckets(0.001, 4.0, 13));
-        let held = Family::new_with_constructor(buckets);
-        let help = "From a lease's grant until its end, by how it ended";
-        Self { held: metrics.register("lock_hold_seconds", help, held) }
+        let held = metrics.register(
+            "lock_hold_seconds",
+            "From a lease's grant until its end, by how it ended",
+            Family::new_with_constructor(buckets),
+        );
+        Self { held }
     }
 
     /// Counts the ends among these events.

@@ -66,11 +66,11 @@ fn registered(folder: &str) -> Vec<Metric> {
         let source = without_alias(std::fs::read_to_string(file).unwrap());
         // Every other piece is a string literal; a name is followed by a comma and its help text.
         let pieces: Vec<&str> = source.split('"').collect();
-        for window in pieces.windows(4).skip(1).step_by(2) {
-            let &[name, comma, help, after] = window else { continue };
+        for window in pieces.windows(5).step_by(2) {
+            let &[before, name, comma, help, after] = window else { continue };
             let is_name = name == "build" || PREFIXES.iter().any(|p| name.starts_with(p));
-            if is_name && comma.trim() == "," && after.trim_start().starts_with(',') {
-                found.push(metric(&source, name, help, after));
+            if is_name && comma.trim() == "," && after.trim_start().starts_with([',', ')']) {
+                found.push(metric(&source, (before, after), name, help));
             }
         }
     }
@@ -85,8 +85,9 @@ fn without_alias(source: String) -> String {
     }
 }
 
-/// `after` begins with the registered value: `, self.seals.clone());`.
-fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
+/// `before` ends with the call that registers, and `after` begins with the value, if that is given:
+/// `seals: metrics.counter(` and `)`, or `seals: metrics.register(` and `, Family::default())`.
+fn metric(source: &str, (before, after): (&str, &str), name: &str, help: &str) -> Metric {
     let prefix = if name.starts_with("process_") { "" } else { SHARED_PREFIX };
     let value = after.trim_start_matches([',', ' ', '\n', '&']);
     let value = value.split([',', ')', '(']).next().unwrap_or_default();
@@ -100,13 +101,19 @@ fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
             help: help.to_owned(),
         };
     }
-    let field = value.rsplit('.').next().unwrap_or_default();
+    // A value that is made in the call has its type where its field or variable is declared.
+    let field = match value.is_empty() || value.contains("::") {
+        true => assigned(before),
+        false => value.rsplit('.').next().unwrap_or_default(),
+    };
     let declared = [format!("{field}: "), format!("{field} = ")];
     let kinds = ["Counter", "Gauge", "Histogram"];
     let of = |text: &str| kinds.into_iter().find(|kind| text.contains(kind));
     let types = declared.iter().flat_map(|begin| source.split(begin.as_str()).skip(1));
     let types = types.map(|rest| rest.lines().next().unwrap_or_default());
-    let kind = types.clone().find_map(of).unwrap_or_else(|| panic!("{name}: no type of {value}"));
+    let made = |kind: &&str| before.trim_end().ends_with(&format!("{}(", kind.to_lowercase()));
+    let kind = kinds.into_iter().find(made).or_else(|| types.clone().find_map(of));
+    let kind = kind.unwrap_or_else(|| panic!("{name}: no type of {value} in {field}"));
     let family = types.filter_map(|text| text.strip_prefix("Family<")).next();
     let labels = family.and_then(|rest| rest.split(',').next()).map(|name| labels(source, name));
     let (name, kind) = match kind {
@@ -115,6 +122,16 @@ fn metric(source: &str, name: &str, help: &str, after: &str) -> Metric {
         _ => (format!("{prefix}{name}"), "histogram"),
     };
     Metric { name, kind, labels: labels.unwrap_or_default(), help: help.to_owned() }
+}
+
+/// Field or variable that a call makes, of the text before its arguments.
+fn assigned(before: &str) -> &str {
+    let statement = before.rsplit(';').next().unwrap_or_default();
+    let name = match statement.rsplit_once("let ") {
+        Some((_, name)) => name,
+        None => before.rsplit([',', '{']).next().unwrap_or_default(),
+    };
+    name.split([':', ' ', '=']).find(|word| !word.trim().is_empty()).unwrap_or_default().trim()
 }
 
 /// The fields of the struct of labels.

@@ -14,7 +14,7 @@ use service_kit::Kit;
 use service_kit::clock::{Clock as _, SystemClock};
 use service_kit::tasks::Tasks;
 
-/// How a row with the counter 7 and a lease of a minute is damaged, and the reason that is noted.
+/// Damage to a row with the counter 7 and a lease of a minute, and the reason that is noted.
 const SIGNS: [(&str, &str); 4] = [
     ("lineage = ''", "nothing is stored: new, or emptied"),
     ("system = '1'", "this is another PostgreSQL"),

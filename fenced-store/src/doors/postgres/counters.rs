@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use service_kit::metrics::Metrics;
 
 /// Metrics of the port; refusals by the fence are in the guard's account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PortCounters {
     /// Connections that were refused before they were admitted.
     pub(super) refused: Counter,
@@ -19,29 +19,21 @@ pub(super) struct PortCounters {
 
 impl PortCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let counters = Self::default();
-        metrics.registry(|registry| {
-            registry.register(
+        Self {
+            refused: metrics.counter(
                 "postgres_port_connections_refused",
                 "Connections that the PostgreSQL port refused with an error",
-                counters.refused.clone(),
-            );
-            registry.register(
+            ),
+            preempted: metrics.counter(
                 "postgres_port_sessions_preempted",
                 "Sessions of the PostgreSQL port that a higher token ended",
-                counters.preempted.clone(),
-            );
-            registry.register(
+            ),
+            cancels: metrics.counter(
                 "postgres_port_cancels_forwarded",
                 "Cancel requests that the PostgreSQL port passed on",
-                counters.cancels.clone(),
-            );
-            registry.register(
-                "postgres_port_clients",
-                "Clients admitted at the PostgreSQL port",
-                counters.clients.clone(),
-            );
-        });
-        counters
+            ),
+            clients: metrics
+                .gauge("postgres_port_clients", "Clients admitted at the PostgreSQL port"),
+        }
     }
 }

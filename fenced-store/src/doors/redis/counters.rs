@@ -5,7 +5,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use service_kit::metrics::Metrics;
 
 /// Metrics of the port; refusals by the fence are in the guard's account.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct PortCounters {
     /// Commands forwarded to Redis.
     pub(super) forwarded: Counter,
@@ -23,39 +23,31 @@ pub(super) struct PortCounters {
 
 impl PortCounters {
     pub(super) fn new(metrics: &Metrics) -> Self {
-        let counters = Self::default();
-        metrics.registry(|registry| {
-            registry.register(
+        Self {
+            forwarded: metrics.counter(
                 "redis_port_commands_forwarded",
                 "Commands that the Redis port forwarded",
-                counters.forwarded.clone(),
-            );
-            registry.register(
+            ),
+            refused: metrics.counter(
                 "redis_port_commands_refused",
                 "Commands that the Redis port refused with an error of its own",
-                counters.refused.clone(),
-            );
-            registry.register(
+            ),
+            scripts_denied: metrics.counter(
                 "redis_port_scripts_denied",
                 "Scripts at the Redis port that were refused a key, a command or a channel",
-                counters.scripts_denied.clone(),
-            );
-            registry.register(
+            ),
+            unknown: metrics.counter(
                 "redis_port_commands_unknown",
                 "Commands of the Redis port whose connection broke before their reply",
-                counters.unknown.clone(),
-            );
-            registry.register(
+            ),
+            over_limit: metrics.counter(
                 "redis_port_clients_over_limit",
                 "Clients that the Redis port disconnected because its buffers were full, or that left at the limit",
-                counters.over_limit.clone(),
-            );
-            registry.register(
+            ),
+            clients: metrics.gauge(
                 "redis_port_clients",
                 "Clients connected to the Redis port",
-                counters.clients.clone(),
-            );
-        });
-        counters
+            ),
+        }
     }
 }

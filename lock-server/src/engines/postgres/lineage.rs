@@ -1,8 +1,8 @@
 //! Is this still the PostgreSQL that issued our tokens? What is stored for the verdict.
 //!
-//! In PostgreSQL a lineage is of one system identifier, one timeline, a log and a counter that never
-//! fell; see [`crate::engines::shared::lineage`]. A backup that was restored as files shows no sign:
-//! so the counter is lifted at every start of a lock server or of PostgreSQL, too.
+//! In PostgreSQL a lineage is of one system identifier, one timeline, a log and a counter that
+//! never fell; see [`crate::engines::shared::lineage`]. A backup that was restored as files shows
+//! no sign: so the counter is lifted at every start of a lock server or of PostgreSQL, too.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};

@@ -6,8 +6,8 @@
 //! everything that may have been issued (see [`tokens::restart_floor`]), and no lease begins for as
 //! long as a lost one may live.
 //!
-//! An engine reads what its database shows ([`Found`]), [`judge`] decides, and the engine writes the
-//! [`Adoption`] on the condition that nothing else was written meanwhile; [`keeper`] does these
+//! An engine reads what its database shows ([`Found`]), [`judge`] decides, and the engine writes
+//! the [`Adoption`] on the condition that nothing else was written meanwhile; [`keeper`] does these
 //! steps in their order.
 
 pub(crate) mod keeper;
@@ -15,7 +15,7 @@ pub(crate) mod keeper;
 use fence_protocol::Token;
 use lease::tokens;
 
-/// What a database shows of a namespace.
+/// Evidence in a database.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Found {
     /// Id of the lineage; empty where none is stored.
@@ -38,7 +38,7 @@ pub(crate) struct Found {
     pub(crate) lives_until_ms: u64,
 }
 
-/// What this server knows.
+/// Knowledge of this server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownLineage {
     /// Id of the lineage that it verified last; empty before the first.
@@ -61,7 +61,7 @@ pub(crate) struct KnownLineage {
     pub(crate) vouches: bool,
 }
 
-/// What is to be written.
+/// Change to the record of a lineage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Adoption {
     /// Why a new lineage begins; none where the lineage continues.

@@ -13,7 +13,7 @@ const META: &str = "{fence:default}:meta";
 const TOKEN: &str = "{fence:default}:token";
 const PAUSED: &str = "{fence:default}:paused-for";
 
-/// How a Redis with the counter 7 and a lease of a minute is damaged, and the reason that is noted.
+/// Damage to a Redis with the counter 7 and a lease of a minute, and the reason that is noted.
 const SIGNS: [(&[&str], &str); 8] = [
     (&["DEL", LINEAGE], "the lineage or the counter is gone"),
     (&["DEL", TOKEN], "the lineage or the counter is gone"),

@@ -17,7 +17,7 @@ use crate::guards::Guards;
 /// Attempts to write while other servers write too.
 const TRIES: usize = 16;
 
-/// Where a lineage is stored: one connection to a database.
+/// The record of a lineage, behind one connection to a database.
 #[async_trait]
 pub(crate) trait LineageStore: Send {
     /// Reads what the database shows to a server that knows this lineage, or none, which is empty.
