@@ -196,13 +196,14 @@ CREATE FUNCTION pg_temp.lineage(
     FROM pg_temp.here() here LEFT JOIN fence_locks.namespaces n ON n.name = of_name
 $$;
 
--- Writes the verdict on a lineage where the row is as it was shown; its counter may have risen.
+-- Writes the verdict on a lineage where the row is as it was shown. Its counter may have risen, and
+-- leases may have begun: these are stored here, and not lost.
 --
 -- new_id, why: of the lineage that begins; NULL where it continues
 -- lifted_to: the counter is lifted to this, and by one at least; NULL where it stays
 -- pause: no lease begins for so long, ms; ahead: of the clock, ms; NULL where that stays
 CREATE FUNCTION pg_temp.adopt(
-  of_name text, was text, was_counter bigint, was_until bigint, was_ahead bigint,
+  of_name text, was text, was_counter bigint, was_ahead bigint,
   new_id text, why text, lifted_to bigint, pause bigint, ahead bigint,
   OUT ns int, OUT counter bigint, OUT paused_ms bigint
 ) RETURNS SETOF record LANGUAGE sql AS $$
@@ -225,7 +226,7 @@ CREATE FUNCTION pg_temp.adopt(
         ELSE x.paused_for_ms END
     FROM pg_temp.here() here
     WHERE x.name = of_name AND x.lineage = was AND x.counter >= was_counter
-      AND x.lives_until_ms = was_until AND x.clock_ahead_ms = was_ahead
+      AND x.clock_ahead_ms = was_ahead
     RETURNING x.id, x.counter, greatest(0,
       least(x.paused_until_ms - pg_temp.time_ms(x.clock_ahead_ms), x.paused_for_ms))
 $$;

@@ -92,15 +92,14 @@ impl PostgresVerifier {
     /// # Errors
     /// A sentence.
     pub(super) async fn adopt(&self, connection: &PostgresConnection) -> Result<(), String> {
-        let current = self.current();
         let mut store = PostgresLineage {
             log_seen: self.witness.log_end.load(Ordering::Relaxed),
-            is_start: current.is_none(),
+            is_start: self.current().is_none(),
             ..PostgresLineage::new(connection, &self.namespace)
         };
         let verified = self.keeper.verify(&mut store).await?;
         self.witness.saw(verified.counter);
-        if current.is_none_or(|known| *known.lineage != *verified.id) {
+        if self.current().is_none_or(|known| *known.lineage != *verified.id) {
             // It may be the log of another server.
             self.witness.log_end.store(0, Ordering::Relaxed);
         }
@@ -127,13 +126,13 @@ struct PostgresLineage<'a> {
     is_start: bool,
     /// Id of the namespace, once an adoption is written.
     id: i32,
-    /// Lineage, counter, end of the leases, and distance of the clock, as they were found last.
-    was: (String, i64, i64, i64),
+    /// Lineage, counter, and distance of the clock, as they were found last.
+    was: (String, i64, i64),
 }
 
 impl<'a> PostgresLineage<'a> {
     fn new(connection: &'a PostgresConnection, namespace: &'a Namespace) -> Self {
-        let was = (String::new(), 0, 0, 0);
+        let was = (String::new(), 0, 0);
         Self { connection, namespace, log_seen: 0, is_start: false, id: 0, was }
     }
 
@@ -154,7 +153,6 @@ impl LineageStore for PostgresLineage<'_> {
         let (was, found) = one(&rows, |row| {
             let id: String = column(row, 0)?;
             let counter: i64 = column(row, 1)?;
-            let lives_until_ms: i64 = column(row, 2)?;
             let ahead_ms: i64 = column(row, 3)?;
             let has_restarted: bool = column(row, 7)?;
             let is_shorter = known_id == id && column::<i64>(row, 6)? < self.log_seen;
@@ -179,24 +177,23 @@ impl LineageStore for PostgresLineage<'_> {
                 may_be_restored: self.is_start && counter > 0 || has_restarted,
                 clock_ms: unsigned(column(row, 8)?),
                 ahead_ms,
-                lives_until_ms: unsigned(lives_until_ms),
+                lives_until_ms: unsigned(column(row, 2)?),
                 id: id.clone(),
             };
-            Ok(((id, counter, lives_until_ms, ahead_ms), found))
+            Ok(((id, counter, ahead_ms), found))
         })?;
         self.was = was;
         Ok(found)
     }
 
     async fn write(&mut self, adoption: &Adoption, id: &str) -> Result<Option<Written>, String> {
-        let (was, counter, lives_until_ms, ahead_ms) = &self.was;
+        let (was, counter, ahead_ms) = &self.was;
         let id = adoption.reason.is_some().then_some(id);
         let lifted_to = adoption.lifted_to.map(signed);
-        let parameters: [&(dyn ToSql + Sync); 10] = [
+        let parameters: [&(dyn ToSql + Sync); 9] = [
             &self.namespace.as_str(),
             was,
             counter,
-            lives_until_ms,
             ahead_ms,
             &id,
             &adoption.reason,

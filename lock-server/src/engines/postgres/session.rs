@@ -23,7 +23,7 @@ const STATEMENTS: [&str; 10] = [
     "SELECT * FROM pg_temp.read($1, $2, $3, $4)",
     "SELECT * FROM pg_temp.beat($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     "SELECT * FROM pg_temp.sweep($1, $2, $3, $4, $5, $6)",
-    "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    "SELECT * FROM pg_temp.adopt($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     "SELECT x.key FROM fence_locks.records x JOIN fence_locks.namespaces n ON n.id = x.namespace \
      WHERE pg_temp.check_lineage($1, $2, $3) AND n.id = $1 \
      AND x.key > $4 AND x.key >= $5 AND x.key < $6 \

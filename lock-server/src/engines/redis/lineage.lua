@@ -13,7 +13,8 @@
 -- Post: shown: time, lineage, token, lives-until, clock-ahead, run id, replication id, format, epoch,
 --       counter at the last verification; each '' where it is missing
 --       written: the counter, and for how long no lease begins, ms; nothing where anything that was
---       shown has changed, other than a counter that rose
+--       shown has changed, other than a counter that rose and the end of the leases: what begins
+--       meanwhile is stored here, and not lost
 local meta = redis.pcall('HMGET', KEYS[3], 'run_id', 'replication_id', 'format', 'epoch', 'counter')
 if meta.err then
   return redis.error_reply('FOREIGN ' .. KEYS[3] .. ' is no hash: no lock server has written it')
@@ -32,8 +33,9 @@ end
 local counter = string.match(found[2], '^%d+$') and tonumber(found[2])
 for at = 1, 9 do
   -- Counters of a lineage rise while others grant.
-  local rose = (at == 2 or at == 9) and counter and (tonumber(found[at]) or -1) >= (tonumber(ARGV[at]) or 0)
-  if found[at] ~= ARGV[at] and not rose then
+  local rose = (at == 2 or at == 9) and counter
+    and (tonumber(found[at]) or -1) >= (tonumber(ARGV[at]) or 0)
+  if at ~= 3 and found[at] ~= ARGV[at] and not rose then
     return {}
   end
 end

@@ -11,7 +11,7 @@ use ::redis::aio::MultiplexedConnection;
 use ::redis::{Cmd, RedisError};
 use async_trait::async_trait;
 use fence_protocol::Namespace;
-use redis_link::{LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain, text_fields};
+use redis_link::{LinkOptions, RedisTarget, Script, Verifier, load_scripts, plain};
 use service_kit::Kit;
 use service_kit::clock::SystemClock;
 
@@ -82,7 +82,7 @@ impl Verifier for RedisVerifier {
         choice: Option<u64>,
     ) -> Result<(), String> {
         self.needs.check(connection, LinkOptions::default().connect_timeout).await?;
-        let mut store = RedisLineage::new(connection, self.is_cluster, &self.keys, choice).await?;
+        let mut store = RedisLineage::new(connection, self.is_cluster, &self.keys, choice);
         let verified = self.keeper.verify(&mut store).await?;
         load_scripts(connection, &self.scripts.all()).await?;
         self.keeper.adopt(verified.id.into());
@@ -111,7 +111,7 @@ pub async fn init_fresh(
     let timeout = LinkOptions::default().connect_timeout;
     let (mut connection, choice) = target.connect_chosen(timeout).await?;
     Needs::new(&target, keys.prefix()).check(&connection, timeout).await?;
-    let mut store = RedisLineage::new(&mut connection, target.is_cluster(), &keys, choice).await?;
+    let mut store = RedisLineage::new(&mut connection, target.is_cluster(), &keys, choice);
     match keeper::vouch(&mut store, &SystemClock::new()).await? {
         None => Ok(()),
         Some(id) => {
@@ -126,27 +126,26 @@ pub async fn init_fresh(
 /// The lineage in one Redis.
 struct RedisLineage<'a> {
     connection: &'a mut MultiplexedConnection,
+    is_cluster: bool,
     keys: &'a Keys,
-    run_id: String,
-    replication_id: String,
     /// Configuration epoch in which sentinels chose this process.
     choice: Option<u64>,
+    /// This process, as it was when it was asked last.
+    run_id: String,
+    replication_id: String,
     /// Fields that were found last, as `lineage.lua` names them.
-    was: Vec<String>,
+    was: Vec<Vec<u8>>,
 }
 
 impl<'a> RedisLineage<'a> {
-    async fn new(
+    fn new(
         connection: &'a mut MultiplexedConnection,
         is_cluster: bool,
         keys: &'a Keys,
         choice: Option<u64>,
-    ) -> Result<Self, String> {
-        let info = ::redis::cmd("INFO").query_async::<String>(connection).await;
-        let info = info.map_err(|error| failed("INFO", &error))?;
-        let (run_id, replication_id) = identity(&info, is_cluster)?;
-        let [run_id, replication_id] = [run_id, replication_id].map(str::to_owned);
-        Ok(Self { connection, keys, run_id, replication_id, choice, was: Vec::new() })
+    ) -> Self {
+        let [run_id, replication_id] = [String::new(), String::new()];
+        Self { connection, is_cluster, keys, choice, run_id, replication_id, was: Vec::new() }
     }
 
     /// The script, to read where no argument comes behind these, or to write.
@@ -164,10 +163,21 @@ impl<'a> RedisLineage<'a> {
         ])
     }
 
-    async fn run(&mut self, command: &Cmd) -> Result<Vec<String>, String> {
-        let value = command.query_async(self.connection).await;
-        let value = value.map_err(|error| failed("its lineage", &error))?;
-        Ok(text_fields(value).unwrap_or_default())
+    /// The process behind the connection. It is asked before each reading: its history may change
+    /// while guards are waited for.
+    async fn identify(&mut self) -> Result<(), String> {
+        let info = ::redis::cmd("INFO").query_async::<String>(self.connection).await;
+        let info = info.map_err(|error| failed("INFO", &error))?;
+        let (run_id, replication_id) = identity(&info, self.is_cluster)?;
+        run_id.clone_into(&mut self.run_id);
+        replication_id.clone_into(&mut self.replication_id);
+        Ok(())
+    }
+
+    /// Runs the script. What others wrote may be no text.
+    async fn run(&mut self, command: &Cmd) -> Result<Vec<Vec<u8>>, String> {
+        let fields = command.query_async(self.connection).await;
+        fields.map_err(|error| failed("its lineage", &error))
     }
 
     /// First sign of a loss in what was found.
@@ -210,8 +220,10 @@ impl<'a> RedisLineage<'a> {
 #[async_trait]
 impl LineageStore for RedisLineage<'_> {
     async fn find(&mut self, _known_id: &str) -> Result<Found, String> {
+        self.identify().await?;
         let was = self.run(&self.script()).await?;
-        let fields: Vec<&str> = was.iter().map(String::as_str).collect();
+        let texts: Vec<_> = was.iter().map(|field| String::from_utf8_lossy(field)).collect();
+        let fields: Vec<&str> = texts.iter().map(AsRef::as_ref).collect();
         let [
             clock,
             lineage,
@@ -225,7 +237,7 @@ impl LineageStore for RedisLineage<'_> {
             verified,
         ] = fields[..]
         else {
-            return Err(format!("Redis cannot be verified: the script answered {was:?}"));
+            return Err(format!("Redis cannot be verified: the script answered {texts:?}"));
         };
         if !run_id.is_empty() && format != FORMAT {
             return Err(other_format(
@@ -260,12 +272,13 @@ impl LineageStore for RedisLineage<'_> {
         command.arg(adoption.lifted_to.unwrap_or(0)).arg(adoption.pause_ms);
         command.arg(adoption.ahead_ms.map(|ahead_ms| ahead_ms.to_string()).unwrap_or_default());
         let fields = self.run(&command).await?;
+        let number = |field: &[u8]| counter_of(&String::from_utf8_lossy(field)).unwrap_or(0);
         match fields.as_slice() {
             [] => Ok(None),
-            [counter, paused_ms] => Ok(Some(Written {
-                counter: counter_of(counter).unwrap_or(0),
-                paused_ms: counter_of(paused_ms).unwrap_or(0),
-            })),
+            [counter, paused_ms] => {
+                let [counter, paused_ms] = [counter, paused_ms].map(|field| number(field));
+                Ok(Some(Written { counter, paused_ms }))
+            }
             other => Err(format!("Redis cannot be verified: the script answered {other:?}")),
         }
     }

@@ -11,13 +11,15 @@ use super::*;
 const LINEAGE: &str = "{fence:default}:lineage";
 const META: &str = "{fence:default}:meta";
 const TOKEN: &str = "{fence:default}:token";
+const NO_TEXT: &str = "return redis.call('SET', KEYS[1], '\\255')";
 const PAUSED: &str = "{fence:default}:paused-for";
 
 /// Damage to a Redis with the counter 7 and a lease of a minute, and the reason that is noted.
-const SIGNS: [(&[&str], &str); 8] = [
+const SIGNS: [(&[&str], &str); 9] = [
     (&["DEL", LINEAGE], "the lineage or the counter is gone"),
     (&["DEL", TOKEN], "the lineage or the counter is gone"),
     (&["SET", TOKEN, "many"], "the lineage or the counter is gone"),
+    (&["EVAL", NO_TEXT, "1", TOKEN], "the lineage or the counter is gone"),
     (&["HSET", META, "run_id", "x"], "the Redis process changed"),
     (&["HSET", META, "replication_id", "x"], "the replication history changed"),
     (&["HSET", META, "counter", "8"], "the counter fell to 7"),

@@ -15,7 +15,7 @@ use crate::engines::shared::store_clock::StoreTime;
 use crate::guards::Guards;
 
 /// Attempts to write while other servers write too.
-const TRIES: usize = 16;
+const TRIES: usize = 8;
 
 /// The record of a lineage, behind one connection to a database.
 #[async_trait]
@@ -28,7 +28,7 @@ pub(crate) trait LineageStore: Send {
 
     /// Writes an adoption in one step, with `id` where it begins a lineage. Does nothing and
     /// returns none where anything that [`find`](Self::find) read last has changed, other than a
-    /// counter that rose.
+    /// counter that rose and the end of the leases: what begins meanwhile is stored, and not lost.
     ///
     /// # Errors
     /// A sentence; it may be written then.
