@@ -307,7 +307,7 @@ fn a_command_begins_with_its_words_in_any_case() {
     for words in [&[][..], &["client"], &["client", "tracking"], &["CLIENT", "tracking", "ON"]] {
         assert!(command.begins(words), "{words:?}");
     }
-    for words in [&["clien"][..], &["clients"], &["tracking"], &["client", "tracking", "on", "x"]] {
+    for words in [&["cli"][..], &["clients"], &["tracking"], &["client", "tracking", "on", "x"]] {
         assert!(!command.begins(words), "{words:?}");
     }
     assert!(command.tail(1).begins(&["tracking"]));
