@@ -320,7 +320,7 @@ fn launch(
 ) -> Process {
     let own = format!("{scheme}://127.0.0.1:{}", place.port);
     let listen = format!("http://127.0.0.1:{}", place.peer_port);
-    let mut command = command("etcd");
+    let mut command = command(crate::engines::etcd());
     command.current_dir(folder.path());
     command.args(["--name", &place.name, "--data-dir", "data", "--initial-cluster-token", token]);
     command.args(["--listen-client-urls", &own, "--advertise-client-urls", &own]);

@@ -20,6 +20,7 @@ pub mod certificates;
 pub mod checks;
 mod cluster_node;
 pub mod conformance;
+mod engines;
 pub mod etcd_certificates;
 pub mod etcd_server;
 pub mod event_stream;

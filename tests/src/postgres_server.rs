@@ -1,22 +1,23 @@
 //! A real PostgreSQL for one test.
 
+use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
-use crate::ports;
 use crate::postgres_database::Database;
 use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
 use crate::wait::{patience, until};
+use crate::{engines, ports};
 
 /// Folder of the programs of each version, in Debian.
 const PROGRAMS: &str = "/usr/lib/postgresql";
@@ -29,6 +30,7 @@ pub(crate) const USER: &str = "postgres";
 pub struct Postgres {
     database: Database,
     folder: TempDir,
+    programs: PathBuf,
     options: Vec<(String, String)>,
     environment: Vec<(&'static str, String)>,
     process: Process,
@@ -43,13 +45,25 @@ impl Postgres {
 
     /// One with other settings: `[("fsync", "on")]`.
     pub async fn with(options: &[(&str, &str)]) -> Self {
-        Self::started(copy_of_template(), options, Vec::new()).await
+        let programs = server_programs();
+        Self::started(copy_of_template(&programs), programs, options, Vec::new()).await
+    }
+
+    /// One of another version, of `tests/engines`: `postgres-18`.
+    ///
+    /// # Panics
+    /// If it cannot be installed.
+    pub async fn newer(engine: &str, options: &[(&str, &str)]) -> Self {
+        let programs = readable(&engines::installed(engine));
+        Self::started(copy_of_template(&programs), programs, options, Vec::new()).await
     }
 
     /// One that goes by a clock that the test sets.
     pub async fn with_clock(clock: &OwnClock) -> Self {
         clock.open_to_all();
-        Self::started(copy_of_template(), &[], clock.environment().to_vec()).await
+        let programs = server_programs();
+        let environment = clock.environment().to_vec();
+        Self::started(copy_of_template(&programs), programs, &[], environment).await
     }
 
     /// Writes a file into the data folder for the next start: `pg_hba.conf`, a certificate.
@@ -87,7 +101,7 @@ impl Postgres {
         assert!(!other.process.is_running(), "a running server's folder is no backup");
         let folder = new_folder();
         copy(&other.data(), &folder.path().join("data"));
-        Self::started(folder, options, Vec::new()).await
+        Self::started(folder, other.programs.clone(), options, Vec::new()).await
     }
 
     /// A streaming replica of `primary`, which [`promote`](Self::promote) makes a primary.
@@ -96,30 +110,43 @@ impl Postgres {
     /// If the copy cannot be made.
     pub async fn replica_of(primary: &Self, name: &str) -> Self {
         let folder = new_folder();
-        let mut base = program("pg_basebackup");
-        base.args(["-h", "127.0.0.1", "-U", USER, "-X", "stream", "-c", "fast", "-D"]);
-        base.arg(folder.path().join("data")).arg("-p").arg(primary.port().to_string());
-        let ended = Process::spawn("pg_basebackup", base).ended().await;
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
-        std::fs::write(folder.path().join("data/standby.signal"), "").expect("standby.signal");
-        own(&folder.path().join("data/standby.signal"));
+        let data = folder.path().join("data");
+        // pg_basebackup copies a server of its own version alone. A file that goes meanwhile is in
+        // the log that the replica reads from there on.
+        let copied =
+            format!("\\! cp -a {} {} 2> /dev/null", primary.data().display(), data.display());
+        let label = primary
+            .script(&[
+                "DO $$BEGIN PERFORM pg_backup_start('replica', true); END$$",
+                &copied,
+                "SELECT labelfile FROM pg_backup_stop(false)",
+            ])
+            .await;
+        let _ = std::fs::remove_file(data.join("postmaster.pid"));
+        for (name, text) in
+            [("backup_label", format!("{label}\n")), ("standby.signal", String::new())]
+        {
+            std::fs::write(data.join(name), text).expect("a file of the replica");
+            own(&data.join(name));
+        }
         let from =
             format!("host=127.0.0.1 port={} user={USER} application_name={name}", primary.port());
         let options = [("primary_conninfo", &*format!("'{from}'")), ("hot_standby", "on")];
-        Self::started(folder, &options, Vec::new()).await
+        Self::started(folder, primary.programs.clone(), &options, Vec::new()).await
     }
 
     async fn started(
         folder: TempDir,
+        programs: PathBuf,
         options: &[(&str, &str)],
         environment: Vec<(&'static str, String)>,
     ) -> Self {
         let port = ports::unused();
         let options: Vec<(String, String)> =
             options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let process = spawn(port, &folder, &options, &environment);
+        let process = spawn(&programs, port, &folder, &options, &environment);
         let database = Database::at(port, USER);
-        let mut server = Self { database, folder, options, environment, process };
+        let mut server = Self { database, folder, programs, options, environment, process };
         server.ready().await;
         server
     }
@@ -185,7 +212,8 @@ impl Postgres {
         if self.process.is_running() {
             self.kill();
         }
-        self.process = spawn(self.port(), &self.folder, &self.options, &self.environment);
+        self.process =
+            spawn(&self.programs, self.port(), &self.folder, &self.options, &self.environment);
         self.ready().await;
     }
 
@@ -263,7 +291,7 @@ fn is_alive(pid: &str) -> bool {
     name.ends_with("(postgres") && !rest.starts_with(['Z', 'X'])
 }
 
-/// Folder with the programs of the newest PostgreSQL that is installed, if one is.
+/// Folder with the programs of the newest PostgreSQL that Debian installed, if one is.
 pub(crate) fn programs() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     let find = || {
@@ -274,12 +302,38 @@ pub(crate) fn programs() -> Option<&'static Path> {
     FOLDER.get_or_init(find).as_deref()
 }
 
-/// A program of the newest PostgreSQL that is installed.
-///
-/// # Panics
-/// If none is.
-pub fn program(name: &str) -> Command {
-    let mut command = command(programs().expect("the Debian package postgresql").join(name));
+/// The folder of the programs that a server is started from.
+fn server_programs() -> PathBuf {
+    match engines::postgres() {
+        Some(folder) => readable(&folder),
+        None => programs().expect("the Debian package postgresql").to_owned(),
+    }
+}
+
+/// Returns the folder of programs, or a copy's if its own is closed to the server's user.
+fn readable(folder: &Path) -> PathBuf {
+    static COPIES: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+    let is_open = |folder: &Path| {
+        let mode = std::fs::metadata(folder).expect("a folder").permissions().mode();
+        mode & 0o1 != 0
+    };
+    if !rustix::process::geteuid().is_root() || folder.ancestors().all(is_open) {
+        return folder.to_owned();
+    }
+    let mut copies = COPIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let copied = copies.entry(folder.to_owned()).or_insert_with(|| {
+        // On the disk: nothing removes it.
+        let new = TempDir::new().expect("a folder for PostgreSQL").keep();
+        own(&new);
+        copy(folder.parent().expect("a folder of bin, lib and share"), &new.join("native"));
+        new.join("native/bin")
+    });
+    copied.clone()
+}
+
+/// A server's program, as its user.
+fn program(programs: &Path, name: &str) -> Command {
+    let mut command = command(programs.join(name));
     let (uid, gid) = owner();
     if rustix::process::geteuid().is_root() {
         command.uid(uid).gid(gid);
@@ -310,29 +364,29 @@ fn new_folder() -> TempDir {
     folder
 }
 
-/// The folder of a new cluster, made once for this process.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<TempDir> = OnceLock::new();
-    let folder = TEMPLATE.get_or_init(|| {
+/// The folder of a new cluster, made once for this process and version.
+fn template(programs: &Path) -> PathBuf {
+    static TEMPLATES: Mutex<BTreeMap<PathBuf, PathBuf>> = Mutex::new(BTreeMap::new());
+    let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let data = templates.entry(programs.to_owned()).or_insert_with(|| {
         // On the disk: nothing removes it.
-        let folder = TempDir::new().expect("a folder for PostgreSQL");
-        own(folder.path());
-        let mut init = program("initdb");
+        let folder = TempDir::new().expect("a folder for PostgreSQL").keep();
+        own(&folder);
+        let mut init = program(programs, "initdb");
         init.args(["-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]);
         // A segment of its log is copied with each cluster: 31 MB, not 39.
         init.args(["--wal-segsize=4", "-D"]);
-        init.arg(folder.path().join("data"));
+        init.arg(folder.join("data"));
         let output = init.output().expect("initdb");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        folder
+        folder.join("data")
     });
-    static DATA: OnceLock<PathBuf> = OnceLock::new();
-    DATA.get_or_init(|| folder.path().join("data"))
+    data.clone()
 }
 
-fn copy_of_template() -> TempDir {
+fn copy_of_template(programs: &Path) -> TempDir {
     let folder = new_folder();
-    copy(template(), &folder.path().join("data"));
+    copy(&template(programs), &folder.path().join("data"));
     folder
 }
 
@@ -345,12 +399,13 @@ fn copy(from: &Path, to: &Path) {
 }
 
 fn spawn(
+    programs: &Path,
     port: u16,
     folder: &TempDir,
     options: &[(String, String)],
     environment: &[(&'static str, String)],
 ) -> Process {
-    let mut server = program("postgres");
+    let mut server = program(programs, "postgres");
     server.envs(environment.iter().map(|(name, value)| (name, value)));
     server.arg("-D").arg(folder.path().join("data")).arg("-p").arg(port.to_string());
     server.arg("-k").arg(folder.path());

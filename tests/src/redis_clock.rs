@@ -185,7 +185,7 @@ impl SteppedRedis {
 }
 
 fn spawn(port: u16, folder: &TempDir, clock: &OwnClock) -> Process {
-    let mut command = command("redis-server");
+    let mut command = command(crate::engines::redis());
     command.arg("--port").arg(port.to_string()).args(["--bind", "127.0.0.1", "--save", ""]);
     command.arg("--dir").arg(folder.path()).args(["--maxmemory-policy", "noeviction"]);
     command.envs(clock.environment());

@@ -79,7 +79,7 @@ impl SentinelGroup {
         );
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a configuration");
-        let mut command = command("redis-server");
+        let mut command = command(crate::engines::redis());
         command.arg(&file).arg("--sentinel");
         let process = Process::spawn("redis-sentinel", command);
         let group = Self { redis, port, _folder: folder, _process: process };

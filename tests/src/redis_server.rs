@@ -7,10 +7,10 @@ use redis::{AsyncConnectionConfig, FromRedisValue};
 use service_kit::clock::{Clock as _, SystemClock};
 use tempfile::TempDir;
 
-use crate::ports;
 use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
 use crate::wait::{patience, until};
+use crate::{engines, ports};
 
 /// A redis-server of its own: own port, own folder, gone when dropped.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ impl Redis {
 
     /// One with other settings than the durable ones: `[("appendonly", "no")]`.
     pub async fn with(options: &[(&str, &str)]) -> Self {
-        Self::started("redis-server", options, None).await
+        Self::started(engines::redis(), options, None).await
     }
 
     /// A newer server with the same protocol, which `tests/engines` installs: `valkey-9.1`.
@@ -43,12 +43,7 @@ impl Redis {
     /// # Panics
     /// If it cannot be installed.
     pub async fn newer(engine: &str) -> Self {
-        let mut install = command(Path::new(env!("CARGO_MANIFEST_DIR")).join("engines"));
-        let installed = install.arg(engine).output().expect("tests/engines runs");
-        let errors = String::from_utf8_lossy(&installed.stderr);
-        assert!(installed.status.success(), "{engine}: {errors}");
-        let program = String::from_utf8(installed.stdout).expect("a path");
-        Self::started(program.trim_end(), &[], None).await
+        Self::started(engines::installed(engine), &[], None).await
     }
 
     /// The same with a clock that is so many seconds ahead of the right time, or behind it.
@@ -56,7 +51,7 @@ impl Redis {
     /// # Panics
     /// If libfaketime is not installed, or does not move its clock.
     pub async fn with_clock(options: &[(&str, &str)], seconds: i64) -> Self {
-        let redis = Self::started("redis-server", options, Some(OwnClock::at(seconds))).await;
+        let redis = Self::started(engines::redis(), options, Some(OwnClock::at(seconds))).await;
         let right = i64::try_from(SystemClock::new().wall_ms() / 1_000).expect("a time");
         let (shown, _): (i64, i64) = redis.run(&["TIME"]).await;
         let is_moved = (seconds - 5..seconds + 60).contains(&(shown - right));
@@ -64,12 +59,7 @@ impl Redis {
         redis
     }
 
-    async fn started(
-        program: impl Into<PathBuf>,
-        options: &[(&str, &str)],
-        clock: Option<OwnClock>,
-    ) -> Self {
-        let program = program.into();
+    async fn started(program: PathBuf, options: &[(&str, &str)], clock: Option<OwnClock>) -> Self {
         let port = ports::unused();
         let folder = crate::folder::new();
         let mut all: Vec<(String, String)> = Vec::new();

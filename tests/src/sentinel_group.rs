@@ -325,7 +325,7 @@ impl Sentinel {
         );
         let file = folder.path().join("sentinel.conf");
         std::fs::write(&file, config).expect("a configuration");
-        let mut command = command("redis-server");
+        let mut command = command(crate::engines::redis());
         command.arg(&file).arg("--sentinel");
         let process = Process::spawn("redis-sentinel", command);
         let sentinel = Self { port, proxy, source, process, _folder: folder };
