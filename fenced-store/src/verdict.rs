@@ -2,7 +2,8 @@
 //!
 //! A lock has at most one mark: the highest token that the guard has seen, and the lease that owns
 //! it. [`judge`] compares a request's token with the mark, without clock, I/O or state. Each store
-//! calls it, or repeats it in one atomic step of its own (the Lua scripts).
+//! calls it, or repeats it in one atomic step of its own (the Lua scripts and
+//! the SQL pack).
 
 use fence_protocol::{FencingToken, LeaseId, LockName, Token};
 

@@ -28,8 +28,7 @@ use crate::engines::contract::ServerId;
 ///   one order.
 /// - L1: a grant's token is greater than every token that the namespace has issued before.
 /// - L2: a lock has at most one live exclusive lease and no other lease beside it, or shared ones
-///   alone,
-///   or at most as many permits as its size, by the store's own clock.
+///   alone, or at most as many permits as its size, by the store's own clock.
 /// - L3: a lease id is granted at most once; while the lease lives, the same id gets the same
 ///   grant.
 /// - L4: what was answered survives a restart of the process, except in the `memory` store.
@@ -149,6 +148,6 @@ pub trait LockStore: SessionStore {
         None
     }
 
-    /// Name for logs and `/readyz?verbose`: `memory`, `embedded`, `redis`.
+    /// Name for logs and `/readyz?verbose`, such as `memory` or `redis`.
     fn name(&self) -> &'static str;
 }

@@ -7,8 +7,9 @@
 //! `atomic`.
 //!
 //! It also relies on HTTP: safe methods (GET, HEAD, OPTIONS) change nothing, and after a complete
-//! final reply other than 202, 502 and 504 the upstream is done with the request. The path names
-//! the one resource of a request: `second_name` refuses the known ways around it.
+//! final reply the upstream is done with the request, unless its status leaves the outcome unknown:
+//! 202, 502, 504, 520 to 527 and those of `--upstream-unknown-status`. The path names the one
+//! resource of a request: `second_name` refuses the known ways around it.
 
 use std::sync::Arc;
 

@@ -84,7 +84,7 @@ pub(super) trait Op: Send {
     /// Counts a lost race, and returns the number so far.
     fn lost(&mut self) -> u32;
 
-    /// Returns the first lock and the lease of a request that may wait.
+    /// Returns a request that may wait, as it stands at its first lock.
     fn asked(&self) -> Option<&Acquire> {
         None
     }

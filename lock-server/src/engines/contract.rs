@@ -166,7 +166,7 @@ impl Group {
 pub struct Write {
     /// Key of the record.
     pub key: Key,
-    /// The new value; `None` removes the record with its items, an empty change keeps it.
+    /// What becomes of its value.
     pub change: Change,
     /// Items that are added, replaced or (`None`) removed.
     pub items: Vec<(ItemName, Option<Vec<u8>>)>,
@@ -202,8 +202,8 @@ pub struct Committed {
     pub now_ms: Option<u64>,
     /// Lineage in which it was committed; `None` where the engine has none.
     pub lineage: Option<Arc<str>>,
-    /// Of each group in order: committed, or, where it was refused, the records as they
-    /// stand at the commit or after it.
+    /// Of each group in order: committed, or, where it was refused, the records as they stand at
+    /// the commit or after it.
     pub groups: Vec<Result<(), Vec<Snapshot>>>,
 }
 

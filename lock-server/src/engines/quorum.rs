@@ -1,10 +1,9 @@
 //! Leases in a quorum of independent Redis nodes: 3 or 5, of which one or two may fail.
 //!
-//! A grant is a majority of votes for the same lease and token; the rules are in
-//! [`rules`], the nodes' part of them in `quorum/*.lua`. This module asks the
-//! nodes (`round`), proposes (`propose`), keeps who waits here in order (`queue`, `acquire`), and
-//! keeps the nodes one quorum (`membership`, `plan`). Any number of lock servers may use the same
-//! nodes.
+//! A grant is a majority of votes for the same lease and token; the rules are in [`rules`], the
+//! nodes' part of them in `quorum/*.lua`. This module asks the nodes (`round`), proposes
+//! (`propose`), keeps who waits here in order (`queue`, `acquire`), and keeps the nodes one quorum
+//! (`membership`, `plan`). Any number of lock servers may use the same nodes.
 
 mod acquire;
 mod calls;

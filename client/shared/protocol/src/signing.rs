@@ -27,8 +27,7 @@ use crate::{FencingToken, Invalid, KeyId, LeaseId, LockName, Namespace, Token};
 pub const MIN_KEY_BYTES: usize = 32;
 /// Label whose MAC is the digest of a key.
 const DIGEST_LABEL: &[u8] = b"fencepost-key-digest-v1\n";
-/// Length of a digest, in bytes: enough to distinguish the few keys of an
-/// installation.
+/// Length of a digest, in bytes: enough to distinguish the few keys of an installation.
 const DIGEST_BYTES: usize = 8;
 
 /// The keys that a server signs or verifies with.

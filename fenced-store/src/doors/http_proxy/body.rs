@@ -78,8 +78,8 @@ impl http_body::Body for StreamedRequest {
     }
 }
 
-/// Body of a reply that is passed on as it comes. It ends
-/// if the upstream pauses for too long. Trailers are dropped.
+/// Body of a reply that is passed on as it comes. It ends if the upstream pauses for too long.
+/// Trailers are dropped.
 pub(super) struct StreamedReply {
     /// `None` at the end.
     source: Option<ReplyBody>,

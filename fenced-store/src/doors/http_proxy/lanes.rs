@@ -22,7 +22,7 @@ use crate::verdict::Fence;
 
 use self::rest::Timer;
 
-/// Maximum number of lanes in memory; idle ones make room, and are loaded again from the file.
+/// Maximum number of lanes in memory; idle ones make room, and are loaded again from the journal.
 const MAX_LANES: usize = 100_000;
 /// Minimum advised time before a retry.
 const RETRY_MS: u64 = 1000;
@@ -31,7 +31,7 @@ const RETRY_MS: u64 = 1000;
 #[derive(Debug)]
 pub(super) struct Lanes {
     table: Mutex<Table>,
-    /// Held while a lane is loaded from the file or dropped, so that no lane is made from a mark
+    /// Held while a lane is loaded from the journal or dropped, so that no lane is made from a mark
     /// that was read before another lane of the same lock raised it.
     loading: tokio::sync::Mutex<()>,
     journal: Journal,
@@ -272,7 +272,7 @@ impl Lanes {
         Some(Arrival::Waits(op, reply))
     }
 
-    /// Makes room for a lane, and makes it from the file.
+    /// Makes room for a lane, and makes it from the journal.
     async fn load(&self, lock: &LockName) -> Result<(), StoreError> {
         let _one_at_a_time = self.loading.lock().await;
         if self.table().slots.contains_key(lock) {

@@ -12,7 +12,7 @@ use crate::takeover::{Verdict, verdict};
 use crate::{Acquire, Grant, StoreError, tokens};
 
 impl Machine {
-    /// Grants, queues or refuses. See [`LockStore::acquire`](Machine::acquire).
+    /// Grants, queues or refuses.
     pub fn acquire(&mut self, now_ms: u64, request: Acquire) -> Reply {
         let lock = request.lock.clone();
         self.tick_for(now_ms, &lock);

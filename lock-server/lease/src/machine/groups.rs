@@ -19,8 +19,7 @@ use crate::record::{GroupId, Record, Waiter};
 use crate::{Acquire, Grant, Mode, StoreError, tokens};
 
 impl Machine {
-    /// Grants all of the locks, queues the request at all of them, or refuses. See
-    /// [`LockStore::acquire_all`](Machine::acquire_all).
+    /// Grants all of the locks, queues the request at all of them, or refuses.
     pub fn acquire_all(&mut self, now_ms: u64, parts: Vec<Acquire>) -> Reply<Vec<Grant>> {
         self.tick_for_all(now_ms, parts.iter().map(|part| &part.lock));
         let reply = self.try_all(now_ms, parts);

@@ -126,7 +126,7 @@ pub struct StoredHolder {
     is_unread: bool,
 }
 
-/// A stored closed place.
+/// A stored place that a lock-delay keeps closed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredClosed {
     #[serde(rename = "o")]

@@ -1,4 +1,4 @@
-//! Measurements of the clock of PostgreSQL; `../store_clock.rs` says what follows.
+//! Measurements of the clock of PostgreSQL; `../shared/store_clock.rs` says what follows.
 
 use postgres_link::LinkError;
 

@@ -1,4 +1,4 @@
-//! Measurements of the clock of Redis, by `beat.lua`; `../store_clock.rs` says what follows.
+//! Measurements of the clock of Redis, by `beat.lua`; `../shared/store_clock.rs` says what follows.
 
 use redis_link::LinkError;
 

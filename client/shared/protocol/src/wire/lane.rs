@@ -61,7 +61,7 @@ pub struct Quarantine {
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
 pub enum QuarantineCause {
-    /// The upstream did not reply completely, or replied 202, 502 or 504.
+    /// The upstream did not reply completely, or with a status that leaves the outcome unknown.
     NoReply,
     /// The lane was open when the last process ended.
     Restart,

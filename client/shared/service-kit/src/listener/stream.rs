@@ -182,8 +182,7 @@ impl Stream {
         self.inner
     }
 
-    /// Is ready if the client hung up while its request waits and hyper does not look at the
-    /// socket.
+    /// Is ready if the client hung up while its request waits and hyper does not look at the socket.
     /// The handler must not go on: a grant would reach no client, and a write to a peer that has
     /// closed succeeds once. Under TLS too this is the end of the TCP connection: the alert that
     /// ends TLS is behind the bytes that hyper does not read.
