@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import subprocess
 import threading
@@ -10,11 +11,14 @@ from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
 from servers import PATIENCE_S, Site, until
 
 import fencepost
 from fencepost import Client, Invalid, LeaseLost
-from fencepost.redis import FencedError, LeasePool
+from fencepost.redis import FencedError, LeaseCredentials, LeasePool
 
 SIZE = 16
 
@@ -216,6 +220,35 @@ def test_a_client_that_keeps_its_connection_never_gets_the_next_lease(
     assert port.direct.get("journal") == b"second"
     second.release()
     pool.disconnect()
+
+
+def test_a_command_that_blocks_for_long_is_sent_once(
+    port: RedisSite, clients: tuple[Client, Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    longer_than_redis_py_waits_by_default = 6
+    popped: list[object] = []
+
+    async def pop() -> object:
+        credentials, never = LeaseCredentials(lease), Retry(NoBackoff(), 0)
+        async with redis.asyncio.Redis(
+            port=port.port, credential_provider=credentials, retry=never, socket_timeout=None
+        ) as client:
+            return await client.blpop("empty", longer_than_redis_py_waits_by_default)
+
+    with clients[0].lock("journal", ttl=600) as lease:
+        port.direct.config_resetstat()
+        pool = pool_of(port, lease)
+        store = pool.of(lease)
+        [thread] = at_once(
+            lambda: popped.append(store.blpop("empty", longer_than_redis_py_waits_by_default)), 1
+        )
+        assert asyncio.run(pop()) is None
+        thread.join()
+        assert popped == [None]
+        assert port.direct.info("commandstats")["cmdstat_blpop"]["calls"] == 2
+        pool.disconnect()
+    # redis-py warns of a provider that is not made for asyncio.
+    assert not [record for record in caplog.records if record.name.startswith("redis")]
 
 
 class _Held:

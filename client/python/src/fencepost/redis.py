@@ -37,7 +37,8 @@ class FencedError(Stale, redis.ResponseError):
 class LeaseCredentials(redis.CredentialProvider):
     """Presents the lease that was given last; for any redis-py client, also an asynchronous one.
 
-    A connection is refused if that lease is lost. Threads may share it.
+    A connection is refused if that lease is lost. Threads may share it. Give the client a ``retry``
+    with no retries, and ``socket_timeout=None``: a ``LeasePool`` has both.
     """
 
     def __init__(self, lease: Credential | None = None) -> None:
@@ -63,6 +64,10 @@ class LeaseCredentials(redis.CredentialProvider):
     def get_credentials(self) -> tuple[str, str]:
         """User and password of a new connection."""
         return "fence", self.check().fencing_credential
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        """The same for a client of ``redis.asyncio``."""
+        return self.get_credentials()
 
 
 class _Stamped(redis.CredentialProvider):
@@ -146,7 +151,9 @@ class LeasePool(redis.ConnectionPool):
     """A connection pool whose connections carry the lease that it holds.
 
     Give it the newest lease by ``hold``, and take clients by ``of``. Retries are off: a write may
-    otherwise be repeated under the next lease. Further arguments are those of redis-py's pool.
+    otherwise be repeated under the next lease. There is no ``socket_timeout``: redis-py 8 gives up
+    after 5 s, also on a command that blocks for longer. Further arguments are those of redis-py's
+    pool.
     """
 
     def __init__(
@@ -154,6 +161,7 @@ class LeasePool(redis.ConnectionPool):
     ) -> None:
         self.credentials = LeaseCredentials(lease)
         kwargs.setdefault("retry", Retry(NoBackoff(), 0))
+        kwargs.setdefault("socket_timeout", None)
         kind = FencedSSLConnection if tls else FencedConnection
         super().__init__(connection_class=kind, credential_provider=self.credentials, **kwargs)
 
