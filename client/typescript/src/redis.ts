@@ -8,6 +8,17 @@ import { type LeaseCredential, LeaseConnections } from "./connections.js";
 export type { Driver, LeaseCredential } from "./connections.js";
 export { LeaseConnections } from "./connections.js";
 
+/** What a client of node-redis needs, so that it sends nothing again after its connection broke. */
+export interface NodeRedisOptions extends LeaseCredential {
+  readonly disableOfflineQueue: true;
+}
+
+/** The same for ioredis. */
+export interface IoredisOptions extends LeaseCredential {
+  readonly autoResendUnfulfilledCommands: false;
+  readonly maxRetriesPerRequest: 0;
+}
+
 /** A client or a pool of node-redis. */
 export interface NodeRedisClient {
   connect(): Promise<unknown>;
@@ -28,16 +39,15 @@ export function isFenced(error: unknown): boolean {
 }
 
 /**
- * Connections of node-redis. `create` makes a client or a pool that is not connected yet, with the
- * credential among its options, and `disableOfflineQueue: true`: a write must not be sent again
- * after its connection broke.
+ * Connections of node-redis. `create` makes a client or a pool that is not connected yet, with
+ * these options among its own.
  */
 export function nodeRedis<C extends NodeRedisClient>(
-  create: (credential: LeaseCredential) => C,
+  create: (options: NodeRedisOptions) => C,
 ): LeaseConnections<C> {
   return new LeaseConnections<C>({
     async open(credential) {
-      const client = create(credential);
+      const client = create({ ...credential, disableOfflineQueue: true });
       // Every command that fails rejects; without a listener the event would end the process.
       client.on("error", () => {});
       await client.connect();
@@ -48,16 +58,14 @@ export function nodeRedis<C extends NodeRedisClient>(
   });
 }
 
-/**
- * Connections of ioredis. `create` makes a client with the credential among its options, with
- * `autoResendUnfulfilledCommands: false` and `maxRetriesPerRequest: 0`.
- */
+/** Connections of ioredis. `create` makes a client with these options among its own. */
 export function ioredis<C extends IoredisClient>(
-  create: (credential: LeaseCredential) => C,
+  create: (options: IoredisOptions) => C,
 ): LeaseConnections<C> {
   return new LeaseConnections<C>({
     open(credential) {
-      const client = create(credential);
+      const noRetries = { autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 } as const;
+      const client = create({ ...credential, ...noRetries });
       client.on("error", () => {});
       return client;
     },

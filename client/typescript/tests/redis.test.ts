@@ -4,7 +4,7 @@ import { before, test, type TestContext } from "node:test";
 import { Redis } from "ioredis";
 import { createClientPool } from "redis";
 import { type Client, type Lease, LeaseLostError, StaleError } from "../src/index.js";
-import { ioredis, type LeaseConnections, nodeRedis } from "../src/redis.js";
+import { ioredis, type IoredisOptions, type LeaseConnections, nodeRedis } from "../src/redis.js";
 import { aborted, client, lockServer, redisGuard, redisServer, renewSoon } from "./harness.js";
 
 const SIZE = 16;
@@ -28,11 +28,8 @@ interface Journal<C> {
 
 const ofNodeRedis = {
   open: () =>
-    nodeRedis((credential) =>
-      createClientPool(
-        { socket: { port }, ...credential, disableOfflineQueue: true },
-        { minimum: SIZE, maximum: SIZE },
-      ),
+    nodeRedis((options) =>
+      createClientPool({ socket: { port }, ...options }, { minimum: SIZE, maximum: SIZE }),
     ),
   append: (pool, value) => pool.rPush("journal/node-redis", value),
   read: (pool) => pool.lRange("journal/node-redis", 0, -1),
@@ -43,9 +40,8 @@ class Clients {
   readonly all: Redis[];
   #next = 0;
 
-  constructor(credential: { username: string; password: string }) {
-    const options = { port, autoResendUnfulfilledCommands: false, maxRetriesPerRequest: 0 };
-    this.all = Array.from({ length: SIZE }, () => new Redis({ ...options, ...credential }));
+  constructor(options: IoredisOptions) {
+    this.all = Array.from({ length: SIZE }, () => new Redis({ port, ...options }));
   }
 
   get next(): Redis {
@@ -63,7 +59,7 @@ class Clients {
 }
 
 const ofIoredis = {
-  open: () => ioredis((credential) => new Clients(credential)),
+  open: () => ioredis((options) => new Clients(options)),
   append: (clients, value) => clients.next.rpush("journal/ioredis", value),
   read: (clients) => clients.next.lrange("journal/ioredis", 0, -1),
 } satisfies Journal<Clients>;
@@ -116,6 +112,20 @@ test("16 connections of node-redis follow the lease over a hand-over", (t) =>
 
 test("16 connections of ioredis follow the lease over a hand-over", (t) =>
   handOver(t, "journal/ioredis", ofIoredis));
+
+test("what a connection of ioredis lost is not sent again", async () => {
+  const redis = ioredis((options) => new Redis({ port, ...options }));
+  const lease = await direct.lock("journal/ioredis", { ttlMs: 60_000 });
+  await redis.use(lease);
+  await redis.run(lease, async (opened) => {
+    await opened.del("journal/ioredis");
+    const lost = opened.rpush("journal/ioredis", "lost");
+    opened.stream.destroy();
+    await assert.rejects(lost, /max retries/);
+  });
+  redis.close();
+  await lease.release();
+});
 
 test("the next lease closes the connections of the one before", async () => {
   const redis = ofNodeRedis.open();
