@@ -52,6 +52,11 @@ fn a_pool_of_redis_py_presents_the_newest_lease_by_itself() {
 }
 
 #[test]
+fn redis_py_as_in_the_guide_repeats_no_write_and_no_blpop() {
+    judge("retries");
+}
+
+#[test]
 fn half_a_million_commands_of_redis_py_are_one_pipeline() {
     judge("pipeline");
 }
@@ -61,6 +66,15 @@ fn half_a_million_commands_of_redis_py_are_one_pipeline() {
 fn ioredis_and_node_redis_say_that_it_is_redis() {
     if is_there("node", 20) && is_there("npm", 9) {
         judge("node");
+    } else {
+        eprintln!("not judged by ioredis and node-redis: there is no Node 20 with npm");
+    }
+}
+
+#[test]
+fn ioredis_and_node_redis_as_in_the_guide_repeat_no_write() {
+    if is_there("node", 20) && is_there("npm", 9) {
+        judge("node-retries");
     } else {
         eprintln!("not judged by ioredis and node-redis: there is no Node 20 with npm");
     }
