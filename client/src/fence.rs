@@ -1,5 +1,7 @@
 //! The proof of a grant that a fenced call takes.
 
+use std::fmt;
+
 use fence_protocol::{FencingToken, Invalid, Token};
 
 use crate::Error;
@@ -28,8 +30,8 @@ pub(crate) mod sealed {
 
 /// Token of a lease that another process holds and watches: a child of `fence run` gets it in
 /// `FENCE_HEADER`. The holder ends the child when the lease is lost, and the guard refuses the
-/// token once it is stale; [`check`](Fence::check) always succeeds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// token once it is stale; [`check`](Fence::check) always succeeds. `Debug` shows no signature.
+#[derive(Clone, PartialEq, Eq)]
 pub struct HandedToken {
     header: String,
     token: FencingToken,
@@ -60,6 +62,12 @@ impl HandedToken {
     /// The parsed header. Its signature is not verified: only the guard can do that.
     pub fn parsed(&self) -> &FencingToken {
         &self.token
+    }
+}
+
+impl fmt::Debug for HandedToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HandedToken").field(&self.token).finish()
     }
 }
 

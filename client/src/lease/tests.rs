@@ -41,6 +41,26 @@ fn orphaned_under(ttl_ms: u64, store: &str, limits: Limits) -> Lease {
     Lease::begin(client, grant, window, spec)
 }
 
+#[tokio::test]
+async fn debug_output_has_no_credential() {
+    let signature = "MGHm16chho4qIp830493S42w7uOFrokcQIib_GcABA0";
+    let mut lease = orphaned(3_000, NOWHERE);
+    lease.grant.fencing_credential = format!("fc1_MTts.{signature}");
+    lease.grant.fencing_token = format!("7;lock=\"a\";sig=:{signature}:");
+    let shown = format!("{lease:?} {lease:#?} {:?}", lease.grant);
+    assert!(shown.contains("token: Token(7)") && !shown.contains(signature), "{shown}");
+    let header = format!(
+        "7;lock=\"a\";lease=\"{}\";kid=\"k1\";sig=:MGHm16chho4qIp830493S42w7uOFrokcQIib/GcABA0=:",
+        lease.grant.lease_id
+    );
+    let handed = crate::HandedToken::new(header).unwrap();
+    let shown = format!("{handed:?}");
+    assert!(
+        shown.contains("k1") && !shown.contains("MGHm") && !shown.contains("48, 97"),
+        "{shown}"
+    );
+}
+
 const LOST: ErrorKind = ErrorKind::LeaseLost { reason: LostReason::Deadline };
 
 #[tokio::test]

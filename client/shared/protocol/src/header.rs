@@ -55,13 +55,19 @@ pub struct FencingToken {
     pub signature: Option<Signature>,
 }
 
-/// Key name and MAC.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Key name and MAC. `Debug` shows the name alone.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Signature {
     /// The key's name.
     pub key_id: KeyId,
     /// HMAC-SHA256 over the other fields (see [`crate::signing`]).
     pub mac: [u8; SIGNATURE_BYTES],
+}
+
+impl fmt::Debug for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Signature").field("key_id", &self.key_id).finish_non_exhaustive()
+    }
 }
 
 impl FromStr for FencingToken {

@@ -1,5 +1,7 @@
 //! Requests and replies of lock-server.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -80,8 +82,8 @@ impl LeaseMode {
     }
 }
 
-/// The reply to acquire and renew: a live lease.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// The reply to acquire and renew: a live lease. `Debug` shows no credential.
+#[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseReply {
     /// Name of the lock.
@@ -105,6 +107,20 @@ pub struct LeaseReply {
     /// The value of the `Fencing-Token` header, ready to send to the guard. It stays the last
     /// member: the documentation's one-line shell functions cut it off the end.
     pub fencing_token: String,
+}
+
+impl fmt::Debug for LeaseReply {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lock, lease_id, mode, token, ttl_ms, owner, .. } = self;
+        f.debug_struct("LeaseReply")
+            .field("lock", lock)
+            .field("lease_id", lease_id)
+            .field("mode", mode)
+            .field("token", token)
+            .field("ttl_ms", ttl_ms)
+            .field("owner", owner)
+            .finish_non_exhaustive()
+    }
 }
 
 /// `POST /v1/locks/{lock}/renew`.
