@@ -10,9 +10,9 @@
 //! | `op.rs` | a request: its records, its decision, its reply |
 //! | `core.rs` | what is known; decides a batch, settles its commit |
 //! | `core/in_flight.rs` | batches that are under way, and what waits for them |
-//! | `core/retries.rs` | requests that are decided again |
-//! | `core/settlement.rs` | replies once a commit is settled |
-//! | `core/versions.rs` | versions of the records that are known |
+//! | `core/retries.rs` | retries of requests whose earlier callers have left |
+//! | `core/settlement.rs` | replies of a committed batch, and later tokens |
+//! | `core/versions.rs` | versions of the loaded records |
 //! | `core/writes.rs` | records as they are written |
 //! | `core/uncommitted.rs` | decisions that lost a race, or that the store could not commit |
 //! | `turn.rs` | what one turn of the event loop brings, decided together |

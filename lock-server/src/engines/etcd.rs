@@ -3,32 +3,32 @@
 //! Any number of lock servers may serve one etcd. It is reached by gRPC (`client`), with messages
 //! that are written by hand. Tokens are made of the revision of the commit that takes them
 //! (`offset.rs`), and `lineage.rs` says when etcd is not trusted any more. etcd has no clock:
-//! servers judge moments by their own (`clocks.rs`). Why it is so:
+//! servers judge moments by their own (`clock.rs`). Why it is so:
 //! docs/decisions/0051-records-in-etcd.md.
 //!
 //! | file | what it does |
 //! | --- | --- |
-//! | `keys.rs`, `value.rs`, `txn.rs`, `wire.rs` | keys, values, messages of etcd, without I/O |
+//! | `keys.rs`, `codec.rs`, `txn.rs`, `wire.rs` | keys, values, messages of etcd, without I/O |
 //! | `commit.rs` | a batch as transactions, and the outcome after a lost reply |
 //! | `offset.rs`, `lineage.rs` | the arithmetic of tokens; when they are suspect |
-//! | `clocks.rs` | moments of other servers' clocks |
-//! | `tidy.rs` | records that nothing matters of any more |
+//! | `clock.rs` | moments of other servers' clocks |
+//! | `sweep.rs` | records that nothing matters of any more |
 //! | `background.rs` | liveness, messages, the state of etcd |
 //! | `client.rs`, `url.rs`, `versions.rs` | the members of an etcd |
 
 mod background;
 mod client;
-mod clocks;
+mod clock;
+mod codec;
 mod commit;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 mod keys;
 mod lineage;
 mod offset;
-mod tidy;
+mod sweep;
 mod txn;
 mod url;
-mod value;
 mod versions;
 mod wire;
 
@@ -45,13 +45,13 @@ use service_kit::tasks::Tasks;
 use tokio::sync::mpsc;
 
 use self::client::{CallError, EtcdClient};
-use self::clocks::{Clocks, Process};
+use self::clock::{Clocks, Process};
+use self::codec::Header;
 use self::commit::CommitMarker;
 use self::keys::Keys;
 use self::lineage::{Lineage, Occasion};
-use self::tidy::Due;
+use self::sweep::Due;
 pub use self::url::EtcdTarget;
-use self::value::Header;
 use self::wire::{KeyValue, Txn};
 use super::contract::{
     Batch, Committed, ItemName, Key, RecordStore, ServerId, Snapshot, Version, Wakeup,

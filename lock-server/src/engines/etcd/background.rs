@@ -9,11 +9,11 @@ use service_kit::health::{Health, Status};
 use tokio::sync::mpsc;
 
 use super::client::EtcdClient;
-use super::clocks::Process;
+use super::clock::Process;
 use super::lineage::Occasion;
 use super::txn::{self, Range};
 use super::wire::{KeyValue, Status as MemberStatus, Txn};
-use super::{EtcdInner, NAME, locked, store_error, tidy};
+use super::{EtcdInner, NAME, locked, store_error, sweep};
 use crate::engines::contract::{ServerId, WAKEUPS_MAX, Wakeup};
 use crate::store::StoreError;
 
@@ -43,7 +43,7 @@ pub(super) async fn with_leader(client: &EtcdClient, error: String) -> String {
 }
 
 pub(super) fn start(inner: &Arc<EtcdInner>, health: Health) {
-    spawn(inner, tidy::run(inner.clone()));
+    spawn(inner, sweep::run(inner.clone()));
     spawn(inner, probe(inner.clone(), health.clone()));
     if inner.client.endpoint_count() > 1 {
         spawn(inner, probe_members(inner.clone(), health));

@@ -3,9 +3,9 @@
 use prost::Message;
 
 use super::client::fuzz::{messages, verdicts};
+use super::codec::Header;
 use super::keys::Keys;
 use super::offset::Meta;
-use super::value::Header;
 use super::wire::{Authenticated, LeaseReply, RangeReply, Status, Txn, TxnReply, WatchReply};
 
 /// Bytes as a reply of each kind, as a status, as a value and as a key.
