@@ -1,7 +1,7 @@
 //! Programs of the servers that tests start: Debian's, or another version's.
 //!
-//! `FENCE_TEST_REDIS=valkey-9.1`, `FENCE_TEST_POSTGRES=postgres-18` and `FENCE_TEST_ETCD=etcd-3.5` name
-//! one of `tests/engines` for every server of its kind.
+//! `FENCE_TEST_REDIS=valkey-9.1`, `FENCE_TEST_POSTGRES=postgres-18` and `FENCE_TEST_ETCD=etcd-3.5`
+//! name one of `tests/engines` for every server of its kind.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -13,7 +13,7 @@ export interface NodeRedisOptions extends LeaseCredential {
   readonly disableOfflineQueue: true;
 }
 
-/** The same for ioredis. */
+/** What a client of ioredis needs for that. */
 export interface IoredisOptions extends LeaseCredential {
   readonly autoResendUnfulfilledCommands: false;
   readonly maxRetriesPerRequest: 0;

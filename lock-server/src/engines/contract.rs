@@ -166,7 +166,7 @@ impl Group {
 pub struct Write {
     /// Key of the record.
     pub key: Key,
-    /// What becomes of its value.
+    /// Change of its value.
     pub change: Change,
     /// Items that are added, replaced or (`None`) removed.
     pub items: Vec<(ItemName, Option<Vec<u8>>)>,

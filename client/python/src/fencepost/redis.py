@@ -66,7 +66,7 @@ class LeaseCredentials(redis.CredentialProvider):
         return "fence", self.check().fencing_credential
 
     async def get_credentials_async(self) -> tuple[str, str]:
-        """The same for a client of ``redis.asyncio``."""
+        """User and password of a new connection of ``redis.asyncio``."""
         return self.get_credentials()
 
 
@@ -151,8 +151,8 @@ class LeasePool(redis.ConnectionPool):
     """A connection pool whose connections carry the lease that it holds.
 
     Give it the newest lease by ``hold``, and take clients by ``of``. Retries are off: a write may
-    otherwise be repeated under the next lease. There is no ``socket_timeout``: redis-py 8 gives up
-    after 5 s, also on a command that blocks for longer. Further arguments are those of redis-py's
+    otherwise be repeated under the next lease. There is no ``socket_timeout``: that of redis-py 8
+    is 5 s, also for a command that blocks for longer. Further arguments are those of redis-py's
     pool.
     """
 

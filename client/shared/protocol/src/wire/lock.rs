@@ -82,7 +82,7 @@ impl LeaseMode {
     }
 }
 
-/// The reply to acquire and renew: a live lease. `Debug` shows no credential.
+/// The reply to acquire and renew: a live lease.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LeaseReply {
@@ -109,17 +109,12 @@ pub struct LeaseReply {
     pub fencing_token: String,
 }
 
+/// Shows no credential.
 impl fmt::Debug for LeaseReply {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lock, lease_id, mode, token, ttl_ms, owner, .. } = self;
-        f.debug_struct("LeaseReply")
-            .field("lock", lock)
-            .field("lease_id", lease_id)
-            .field("mode", mode)
-            .field("token", token)
-            .field("ttl_ms", ttl_ms)
-            .field("owner", owner)
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("LeaseReply");
+        shown.field("lock", &self.lock).field("lease_id", &self.lease_id);
+        shown.field("token", &self.token).finish_non_exhaustive()
     }
 }
 

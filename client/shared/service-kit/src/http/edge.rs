@@ -1,4 +1,5 @@
-//! The one layer around every handler: request id, trace, site of the caller, limits, metrics, panics.
+//! The one layer around every handler: request id, trace, site of the caller, limits, metrics,
+//! panics.
 //!
 //! It is one future without a box of its own, because every request pays for it.
 

@@ -182,10 +182,10 @@ impl Stream {
         self.inner
     }
 
-    /// Is ready if the client hung up while its request waits and hyper does not look at the socket.
-    /// The handler must not go on: a grant would reach no client, and a write to a peer that has
-    /// closed succeeds once. Under TLS too this is the end of the TCP connection: the alert that
-    /// ends TLS is behind the bytes that hyper does not read.
+    /// Is ready if the client hung up while its request waits and hyper does not look at the
+    /// socket. The handler must not go on: a grant would reach no client, and a write to a peer
+    /// that has closed succeeds once. Under TLS too this is the end of the TCP connection: the
+    /// alert that ends TLS is behind the bytes that hyper does not read.
     fn poll_hang_up(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         if self.is_watched || !self.activity.waits.load(Ordering::Relaxed) {
             self.hang_up = HangUp::Watched;
