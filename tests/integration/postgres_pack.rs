@@ -41,6 +41,11 @@ async fn installed_as(statements: &str) -> Postgres {
     installed_with(&[], statements).await
 }
 
+/// Installs the pack and the tables in a server that runs.
+async fn install_on(server: &Database) {
+    server.script(&[APP, &pack::sql(), TABLES]).await;
+}
+
 /// With other settings of the server.
 async fn installed_with(options: &[(&str, &str)], statements: &str) -> Postgres {
     let server = Postgres::with(options).await;

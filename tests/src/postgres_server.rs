@@ -58,6 +58,16 @@ impl Postgres {
         Self::started(copy_of_template(&programs), programs, options, Vec::new()).await
     }
 
+    /// Debian's, whichever version the tests run on: its other programs (`pg_dump`) serve no newer
+    /// one.
+    ///
+    /// # Panics
+    /// If Debian's package is not installed.
+    pub async fn of_debian() -> Self {
+        let programs = programs().expect("the Debian package postgresql").to_owned();
+        Self::started(copy_of_template(&programs), programs, &[], Vec::new()).await
+    }
+
     /// One that goes by a clock that the test sets.
     pub async fn with_clock(clock: &OwnClock) -> Self {
         clock.open_to_all();

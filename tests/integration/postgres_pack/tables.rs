@@ -6,7 +6,11 @@ use super::*;
 
 /// Tables of each kind: by row, whole, partitioned by both scopes.
 async fn tables() -> Postgres {
-    let server = installed().await;
+    tables_of(Postgres::start().await).await
+}
+
+async fn tables_of(server: Postgres) -> Postgres {
+    install_on(&server).await;
     server
         .sql(
             "create table lines (id int primary key, doc int references docs (id)
@@ -158,7 +162,7 @@ async fn a_new_partition_is_a_gap_until_its_table_is_guarded_again() {
 /// A dump has the marks; an older one is below the tokens issued since, until a floor is set.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restored_dump_keeps_the_marks() {
-    let server = tables().await;
+    let server = tables_of(Postgres::of_debian().await).await;
     assert_eq!(app(&server).run(&enter("docs/1", 40, OLD)).await, DONE);
     let folder = tempfile::TempDir::new().unwrap();
     let file = |format: &str| folder.path().join(format).display().to_string();

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use fence_tests::postgres_client::{PostgresClient, credential_of, startup};
+use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Process, command};
 use fence_tests::wait::until;
 use rustix::process::Signal;
 
-use super::{database, port, setup, shop};
+use super::{database, port, prepare, setup, shop};
 
 /// Limit of a run of pgbench.
 const BENCH: Duration = Duration::from_secs(180);
@@ -153,7 +154,8 @@ async fn clients_without_a_token_read_as_the_reader() {
 /// says.
 #[tokio::test]
 async fn pg_dump_works_without_the_schema_of_the_fence() {
-    let postgres = database().await;
+    let postgres = Postgres::of_debian().await;
+    prepare(&postgres).await;
     let port = port(&setup(&postgres)).await;
     port.log_in(5).await.unwrap().query("INSERT INTO journal VALUES (5, 1)").await.unwrap();
     let dump = |user: &str, password: String, args: &[&str]| {
