@@ -60,7 +60,7 @@ fn report(action: &PackAction, rows: &[(String, String)]) -> ExitCode {
             for (item, value) in rows {
                 println!("{item}: {value}");
             }
-            if rows.iter().any(|(item, _)| item == "GAP") {
+            if rows.iter().any(|(item, _)| ["GAP", "BLOCKED"].contains(&item.as_str())) {
                 return ExitCode::FAILURE;
             }
         }

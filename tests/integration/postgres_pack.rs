@@ -7,6 +7,7 @@ mod plain_file;
 pub(crate) mod race;
 mod replication;
 mod rights;
+mod roles;
 mod sessions;
 mod stalled;
 mod tables;

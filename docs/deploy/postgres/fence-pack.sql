@@ -1253,9 +1253,89 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   select g.relation, 'a trigger for changes through ' || i.inhparent::regclass
   from fence.guarded g join pg_inherits i on i.inhrelid = g.relation
 $$;
--- What is installed, a line each. For the owner, and roles that are granted it.
+create or replace function fence.risks() returns table (role oid, reason text)
+language sql stable set search_path = pg_catalog, pg_temp as $$
+-- Roles that could change the fence, hold hand-overs up or leave work behind, each with the reason:
+-- its own, or that of a role that it can become. The port asks this of a database, too.
+with risky as materialized (
+  select g.oid, g.rolname, f.reason
+  from pg_roles g cross join pg_namespace n cross join pg_database d
+  cross join lateral (select case
+    when g.rolsuper then 'is a superuser'
+    when g.rolcreaterole then 'creates roles'
+    when g.rolreplication then 'replicates'
+    when g.oid = n.nspowner then 'owns schema fence'
+    when g.oid = d.datdba or g.rolname = 'pg_database_owner' then 'owns the database'
+    when g.rolname = 'pg_execute_server_program' then 'runs programs of the server'
+    when g.rolname in ('pg_read_server_files', 'pg_write_server_files')
+      then 'reads or writes files of the server'
+    when g.rolname = 'pg_signal_backend' then 'ends sessions of other roles'
+    when g.rolname = 'pg_use_reserved_connections' then 'takes the last connections of the server'
+    when g.rolname = 'pg_create_subscription'
+      or exists (select from pg_subscription s where s.subowner = g.oid and s.subdbid = d.oid)
+      then 'has subscriptions, which write after a session has ended'
+    when has_schema_privilege(g.oid, n.oid, 'create') then 'creates objects in schema fence'
+    when has_function_privilege(g.oid, 'fence.register(text, text, bigint, uuid, integer)', 'execute')
+      then 'registers sessions by fence.register'
+    when has_any_column_privilege(g.oid, 'fence.keys', 'select') then 'reads fence.keys'
+    when exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
+      and (has_any_column_privilege(g.oid, c.oid, 'insert, update, references')
+        or has_table_privilege(g.oid, c.oid, 'delete, truncate, trigger')))
+      then 'writes or locks tables of schema fence'
+    -- The privilege has no name before PostgreSQL 17.
+    when current_setting('server_version_num')::int >= 170000
+      and exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
+        and has_table_privilege(g.oid, c.oid, 'maintain')) then 'locks tables of schema fence by MAINTAIN'
+    end as reason) f
+  where n.nspname = 'fence' and d.datname = current_database() and f.reason is not null
+)
+select r.oid as role, coalesce('is a member of ' || string_agg(k.rolname, ', ' order by k.rolname)
+    filter (where k.oid <> r.oid) || ', which ', '') || k.reason as reason
+  from pg_roles r join risky k on k.oid = r.oid
+    or not r.rolsuper and pg_has_role(r.oid, k.oid, 'member')
+  group by r.oid, k.reason
+$$;
+-- What is installed, a line each.
+
+-- Locks of whole tables that keep hand-overs waiting.
+create or replace function fence.blockers() returns setof text
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select format('%s %s %s of fence.%s, since %s', coalesce('session ' || l.pid || ' of role '
+      || pg_get_userbyid(a.usesysid), 'prepared transaction ' || x.gid, 'session ' || l.pid),
+    case when l.granted then 'holds' else 'waits for' end, l.mode, c.relname,
+    date_trunc('second', coalesce(a.xact_start, x.prepared)))
+  from pg_locks l
+  join pg_class c on c.oid = l.relation and c.relnamespace = to_regnamespace('fence')
+  left join pg_stat_get_activity(null) a on a.pid = l.pid
+  left join pg_prepared_xacts x on l.pid is null and l.virtualtransaction = '-1/' || x.transaction
+  where l.database = (select oid from pg_database where datname = current_database())
+    and l.mode in ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    and l.pid is distinct from pg_backend_pid()
+$$;
+
+-- Clients of the pack that are a risk to the fence. Superusers are anyway, and guards may be.
+create or replace function fence.risky_clients() returns setof text
+language sql volatile set search_path = pg_catalog, pg_temp as $$
+  select r.rolname || ' ' || string_agg(k.reason, ' and ' order by k.reason)
+  from fence.risks() k join pg_roles r on r.oid = k.role
+  where r.rolcanlogin and not r.rolsuper and r.rolname <> current_user
+    and not has_function_privilege(r.oid, 'fence.register(text, text, bigint, uuid, integer)', 'execute')
+    and exists (select from pg_roles g where pg_has_role(r.oid, g.oid, 'member')
+      and (has_function_privilege(g.oid, 'fence.enter(text)', 'execute')
+        or has_function_privilege(g.oid, 'fence.enter(text, bigint, uuid, text)', 'execute')
+        or exists (select from fence.guarded t
+          where has_any_column_privilege(g.oid, t.relation, 'insert, update')
+          or has_table_privilege(g.oid, t.relation, 'delete, truncate'))))
+  group by r.rolname
+$$;
+
+-- For the owner, and roles that are granted it.
 create or replace function fence.status() returns table (item text, value text)
-language sql volatile security definer set search_path = pg_catalog, pg_temp as $$
+language plpgsql volatile security definer
+set search_path = pg_catalog, pg_temp set lock_timeout = '2s' as $$
+begin
+  return query select 'BLOCKED', b from fence.blockers() b;
+  return query
   select 'version', version::text from fence.meta
   union all select 'floor', floor::text from fence.meta
   union all select 'highest mark', coalesce(max(token), 0)::text from fence.marks
@@ -1266,16 +1346,19 @@ language sql volatile security definer set search_path = pg_catalog, pg_temp as 
     where fence.is_running(s.pid, s.backend_start)
   union all select 'key', k.kid from fence.keys k where k.kid <> ''
   -- It could make tokens of these keys. Superusers can anyway.
-  union all select 'reads keys', r.rolname from pg_roles r
+  union all select 'reads keys', r.rolname::text from pg_roles r
     where r.rolcanlogin and not r.rolsuper and r.rolname <> current_user
     and exists (select from pg_roles g where pg_has_role(r.oid, g.oid, 'member')
       and (has_any_column_privilege(g.oid, 'fence.keys', 'select')
         or g.rolname in ('pg_read_server_files', 'pg_execute_server_program')))
+  union all select 'risk', r from fence.risky_clients() r
   union all select 'table', g.relation::text || ' by ' || g.namespace || ' ' || g.lock
     from fence.guarded g
   union all select 'GAP', format('%s lacks %s: guard its table again', p.relation, p.missing)
-    from fence.gaps() p
-$$;
+    from fence.gaps() p;
+exception when lock_not_available then
+  return query select 'BLOCKED', 'the rest, by the locks above';
+end $$;
 -- Objects of a guard (`fenced-store --store postgres://…`), beside the marks that fence them. A guard
 -- runs a batch of operations as one transaction: fence.admit_all, fence.lock_objects,
 -- fence.store_objects. All guards take the rows in the order of their names: locks, objects that are

@@ -5,7 +5,8 @@ use fence_tests::psql::DONE;
 
 use super::*;
 
-async fn postgres(server: &Postgres, action: &str) -> fence_tests::process::Output {
+/// Runs the command at a server.
+pub(super) async fn postgres(server: &Postgres, action: &str) -> fence_tests::process::Output {
     let text = format!("--unsigned postgres {action} --database {}", server.url());
     run("fenced-store", &text.split_whitespace().collect::<Vec<_>>()).await
 }

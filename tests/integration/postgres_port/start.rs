@@ -26,6 +26,16 @@ async fn the_port_starts_before_a_sound_database_alone() {
             "REVOKE pg_signal_backend FROM writer",
             "role writer could act",
         ),
+        (
+            "GRANT UPDATE (token) ON fence.marks TO writer",
+            "REVOKE UPDATE (token) ON fence.marks FROM writer",
+            "it writes or locks tables of schema fence",
+        ),
+        (
+            "GRANT TRIGGER ON fence.marks TO reader",
+            "REVOKE TRIGGER ON fence.marks FROM reader",
+            "it writes or locks tables of schema fence",
+        ),
         ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 3", "version 99"),
         ("ALTER ROLE writer NOLOGIN", "ALTER ROLE writer LOGIN", "not permitted to log in"),
         ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),
@@ -36,6 +46,51 @@ async fn the_port_starts_before_a_sound_database_alone() {
         shop(&postgres, "postgres", back).await;
     }
     port(&setup).await.log_in(1).await.unwrap();
+}
+
+/// A subscription writes on after a hand-over, and LOCK TABLE needs no more than MAINTAIN.
+#[tokio::test]
+async fn roles_of_later_versions_are_refused() {
+    let subscription = "CREATE SUBSCRIPTION s CONNECTION 'host=127.0.0.1' PUBLICATION p \
+                        WITH (connect = false, slot_name = NONE, password_required = false); \
+                        ALTER SUBSCRIPTION s OWNER TO writer";
+    for engine in ["postgres-17", "postgres-18"] {
+        let postgres = Postgres::newer(engine, &[]).await;
+        prepare(&postgres).await;
+        let setup = setup(&postgres);
+        for (change, back, reason) in [
+            (
+                "GRANT pg_create_subscription TO writer",
+                "REVOKE pg_create_subscription FROM writer",
+                "role writer could act on the fence: it is a member of pg_create_subscription",
+            ),
+            (subscription, "DROP SUBSCRIPTION s", "role writer could act on the fence: it has"),
+            (
+                "GRANT pg_maintain TO reader",
+                "REVOKE pg_maintain FROM reader",
+                "role reader could act on the fence: it is a member of pg_maintain, which locks",
+            ),
+            (
+                "GRANT MAINTAIN ON fence.seals TO writer",
+                "REVOKE MAINTAIN ON fence.seals FROM writer",
+                "it locks tables of schema fence by MAINTAIN",
+            ),
+            (
+                "GRANT pg_use_reserved_connections TO writer",
+                "REVOKE pg_use_reserved_connections FROM writer",
+                "it is a member of pg_use_reserved_connections",
+            ),
+        ] {
+            shop(&postgres, "postgres", change).await;
+            let text = refused(&setup).await;
+            assert!(text.contains(reason), "{engine}: {change}: {text}");
+            shop(&postgres, "postgres", back).await;
+        }
+        // They can do no harm.
+        let harmless = "GRANT pg_monitor, pg_checkpoint TO writer, reader";
+        shop(&postgres, "postgres", harmless).await;
+        port(&setup).await.log_in(1).await.unwrap();
+    }
 }
 
 #[tokio::test]

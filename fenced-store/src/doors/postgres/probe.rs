@@ -8,6 +8,7 @@ use service_kit::ids;
 use super::PortSettings;
 use super::registry::{NotAdmitted, Registry};
 use super::server::ServerError;
+use crate::stores::postgres::pack::RISKS;
 use crate::verdict::{Fence, Mark};
 
 /// Lock of the probes; its mark rises by two a probe.
@@ -15,19 +16,6 @@ const LOCK: &str = "fencepost/probe";
 /// Attempts: other guards may probe at the same time.
 const TRIES: usize = 8;
 const WITHIN: Duration = Duration::from_secs(30);
-
-/// Query for rights that a client's role must not have, by itself or by a role that it can become.
-const RIGHTS: &str = "SELECT bool_or(g.rolsuper OR g.rolcreaterole OR g.rolreplication \
-    OR has_schema_privilege(g.oid, 'fence', 'CREATE') OR has_function_privilege(g.oid, \
-    'fence.register(text, text, bigint, uuid, integer)', 'EXECUTE') \
-    OR has_table_privilege(g.oid, 'fence.keys', 'SELECT') OR EXISTS (SELECT FROM pg_class c \
-    WHERE c.relnamespace = n.oid AND c.relkind = 'r' \
-    AND has_table_privilege(g.oid, c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')) \
-    OR g.oid IN (n.nspowner, d.datdba) OR g.rolname IN ('pg_execute_server_program', \
-    'pg_read_server_files', 'pg_write_server_files', 'pg_signal_backend')) \
-    FROM pg_roles r, pg_roles g, pg_namespace n, \
-    pg_database d WHERE n.nspname = 'fence' AND d.datname = current_database() \
-    AND pg_has_role(r.oid, g.oid, 'MEMBER') AND r.rolname = ";
 
 /// Shows that sessions of this server are what they seem, and end when they are ended.
 ///
@@ -51,17 +39,18 @@ pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Resul
 async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(), String> {
     let writers = settings.writers.iter().map(|writer| &writer.user);
     for role in settings.reader.iter().chain(writers.clone()) {
-        let sql = format!("{RIGHTS}{}", literal(role));
+        let sql = format!(
+            "SELECT string_agg(k.reason, ' and ' ORDER BY k.reason) FROM pg_roles r \
+             LEFT JOIN ({RISKS}) k ON k.role = r.oid WHERE r.rolname = {} GROUP BY r.oid",
+            literal(role)
+        );
         let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
-        match rows.first().and_then(|row| row.first()?.as_deref()) {
-            Some("f") => {}
-            Some(_) => {
+        match rows.first().and_then(|row| row.first()) {
+            Some(None) => {}
+            Some(Some(reasons)) => {
                 return Err(format!(
-                    "role {role} could act on the fence: neither it nor a role that it is a member \
-                     of may be a superuser, create roles, replicate, signal back ends, run \
-                     programs or read or write files of the server, own the database, be granted \
-                     fence.register, read fence.keys (as pg_read_all_data can) or write tables of \
-                     schema fence (as pg_write_all_data can)"
+                    "role {role} could act on the fence: it {reasons}; revoke that, or name \
+                     another role"
                 ));
             }
             None => return Err(format!("role {role} does not exist")),

@@ -10,16 +10,26 @@ use fence_protocol::{KeyId, Namespace};
 pub const VERSION: i32 = 3;
 
 /// Files of the pack, in their order. Each may be run again.
-const FILES: [&str; 8] = [
+const FILES: [&str; 9] = [
     include_str!("pack/1-schema.sql"),
     include_str!("pack/2-fence.sql"),
     include_str!("pack/3-sessions.sql"),
     include_str!("pack/4-enter.sql"),
     include_str!("pack/5-triggers.sql"),
+    concat!(
+        "create or replace function fence.risks() returns table (role oid, reason text)\n\
+         language sql stable set search_path = pg_catalog, pg_temp as $$\n",
+        include_str!("pack/risks.sql"),
+        "$$;\n"
+    ),
     include_str!("pack/6-status.sql"),
     include_str!("pack/7-objects.sql"),
     include_str!("pack/9-rights.sql"),
 ];
+
+/// Query for roles that could act on the fence, with a sentence's rest on each: by [`VERSION`], a
+/// database may have none of the function.
+pub(crate) const RISKS: &str = include_str!("pack/risks.sql");
 
 /// Functions that clients call with a token as it is.
 const UNSIGNED: &str = "fence.enter(text, bigint, uuid, text), \
