@@ -3,6 +3,7 @@
 mod command;
 mod handover;
 mod mutants;
+mod newer;
 mod plain_file;
 pub(crate) mod race;
 mod replication;

@@ -1175,6 +1175,38 @@ begin
   execute format('alter table only %s enable always trigger fence_change', p_table);
 end $$;
 
+-- Reason why no column of this name can name a lock; null if one can.
+create or replace function fence.column_flaw(p_table regclass, p_column text) returns text
+language plpgsql stable set search_path = pg_catalog, pg_temp as $$
+declare
+  kind oid;
+  generated text;
+  base record;
+begin
+  select a.atttypid, a.attgenerated into kind, generated from pg_attribute a
+    where a.attrelid = p_table and a.attnum > 0 and not a.attisdropped and a.attname = p_column;
+  if not found then return format('table %s has no column %s', p_table, p_column); end if;
+  if generated = 'v' then
+    return format('column %s is a virtual generated one: triggers see no value of it', p_column);
+  end if;
+  loop
+    select t.oid, t.typtype, t.typcategory, t.typbasetype into base from pg_type t where t.oid = kind;
+    exit when base.typtype <> 'd';
+    kind := base.typbasetype;
+  end loop;
+  if kind = 'bpchar'::regtype then
+    return format('column %s has type char(n), which pads its values with blanks', p_column);
+  end if;
+  -- Others are written as the client's settings say (TimeZone, extra_float_digits, …): it would
+  -- choose the lock.
+  if base.typtype <> 'e' and base.typcategory <> 'S' and kind not in ('int2'::regtype,
+      'int4'::regtype, 'int8'::regtype, 'numeric'::regtype, 'uuid'::regtype, 'date'::regtype,
+      'bool'::regtype) then
+    return format('column %s has a type that names no lock', p_column);
+  end if;
+  return null;
+end $$;
+
 -- Guards a table: its changes need a token for the lock. 'orders/{id}' names a lock a row, by the
 -- value of column id; a name without columns is one lock for the whole table. Partitions are
 -- guarded too; call it again after another one was attached.
@@ -1192,19 +1224,10 @@ begin
   perform fence.check_names(p_namespace, regexp_replace(p_lock, '\{[^{}]+\}', 'x', 'g'), 1,
     gen_random_uuid());
   for i in 2..array_length(parts, 1) by 2 loop
-    if not exists (select from pg_attribute a where a.attrelid = p_table and a.attnum > 0
-        and not a.attisdropped and a.attname = parts[i]) then
-      perform fence.refuse('FE400', format('table %s has no column %s', p_table, parts[i]), null, null);
-    end if;
-    -- Others are written as the client's settings say (TimeZone, extra_float_digits, …): it would
-    -- choose the lock.
-    if not exists (select from pg_attribute a join pg_type t on t.oid = a.atttypid
-        where a.attrelid = p_table and a.attname = parts[i] and (t.typtype = 'e' or t.typcategory = 'S'
-          or coalesce(nullif(t.typbasetype, 0), t.oid) in ('int2'::regtype, 'int4'::regtype,
-            'int8'::regtype, 'numeric'::regtype, 'uuid'::regtype, 'date'::regtype, 'bool'::regtype)))
-    then
-      perform fence.refuse('FE400', format('column %s has a type that names no lock', parts[i]),
-        null, 'A text, an integer, numeric, uuid, date, boolean or an enumeration.');
+    piece := fence.column_flaw(p_table, parts[i]);
+    if piece is not null then
+      perform fence.refuse('FE400', piece, null, 'Name a stored column with a text (varchar, not char), '
+        'an integer, numeric, uuid, date, boolean or an enumeration.');
     end if;
   end loop;
   if not exists (select from pg_class where oid = p_table and relkind in ('r', 'p'))
@@ -1239,8 +1262,9 @@ begin
   delete from fence.guarded g where g.relation = p_table;
 end $$;
 
--- Guarded tables and partitions that lack a trigger, or have it switched off; and those that are
--- changed through another table, which runs none of their statement triggers.
+-- Guarded tables and partitions that lack a trigger, or have it switched off; those that are changed
+-- through another table, which runs none of their statement triggers; and columns that name no lock
+-- any more.
 create or replace function fence.gaps() returns table (relation regclass, missing text)
 language sql stable set search_path = pg_catalog, pg_temp as $$
   select r.relid, n.name from fence.guarded g
@@ -1252,6 +1276,11 @@ language sql stable set search_path = pg_catalog, pg_temp as $$
   union all
   select g.relation, 'a trigger for changes through ' || i.inhparent::regclass
   from fence.guarded g join pg_inherits i on i.inhrelid = g.relation
+  union all
+  select g.relation, 'a column for its lock (' || f.flaw || ')'
+  from fence.guarded g
+  cross join lateral regexp_matches(g.lock, '\{([^{}]+)\}', 'g') c (name)
+  cross join lateral fence.column_flaw(g.relation, c.name[1]) f (flaw) where f.flaw is not null
 $$;
 create or replace function fence.risks() returns table (role oid, reason text)
 language sql stable set search_path = pg_catalog, pg_temp as $$

@@ -211,24 +211,53 @@ async fn a_guarded_table_that_becomes_a_part_is_a_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn types_that_settings_write_name_no_lock() {
     let server = installed().await;
-    server.sql("create domain code as text; create type kind as enum ('a')").await;
+    server.sql("create domain code as text; create domain codes as code; create type kind as enum ('a')").await;
+    server.sql("create domain four as char(4); create domain padded as four").await;
     for (kind, is_taken) in [
         ("timestamptz", false),
         ("float8", false),
         ("interval", false),
         ("money", false),
         ("bytea", false),
+        ("char(4)", false),
+        ("padded", false),
         ("int[]", false),
         ("bigint", true),
         ("uuid", true),
         ("varchar(9)", true),
         ("code", true),
+        ("codes", true),
         ("kind", true),
         ("date", true),
     ] {
         server.sql(&format!("create table t (id {kind})")).await;
         let ended = server.try_sql("select fence.guard('t', 't/{id}')").await;
         assert_eq!(ended.code == 0, is_taken, "{kind}: {}", ended.stderr);
+        assert!(is_taken || ended.stderr.contains("varchar, not char"), "{}", ended.stderr);
         server.sql("drop table t; delete from fence.guarded where relation::text !~ 'docs'").await;
     }
+}
+
+/// A column may change after its table was guarded: `status` shows it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_column_that_names_no_lock_any_more_is_a_gap() {
+    let server = installed().await;
+    server.sql("create table t (id varchar(8), v text); grant all on t to app").await;
+    server.sql("select fence.guard('t', 't/{id}'), fence.guard('docs', 'docs/{id}')").await;
+    for (change, flaw) in [
+        ("alter table t alter id type char(4)", "column id has type char(n)"),
+        ("alter table t alter id type timestamptz using now()", "a type that names no lock"),
+        ("alter table t rename id to other", "table public.t has no column id"),
+        ("alter table t drop other", "table public.t has no column id"),
+    ] {
+        server.sql(change).await;
+        let gap = server.sql("select * from fence.gaps()").await;
+        assert!(gap.starts_with("t|a column for its lock (") && gap.contains(flaw), "{gap}");
+        let mut client = app(&server);
+        assert_eq!(client.run(&format!("begin; {}", enter("t/ab", 1, OLD))).await, DONE);
+        let code = client.run("insert into t (v) values ('x');").await;
+        assert!(["FE400", "FE428"].contains(&code.as_str()), "{change}: {code}");
+    }
+    server.sql("alter table t add id varchar(8); select fence.guard('t', 't/{id}')").await;
+    assert_eq!(server.sql("select * from fence.gaps()").await, "");
 }
