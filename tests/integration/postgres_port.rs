@@ -8,6 +8,7 @@ mod handover;
 mod judges;
 mod late_token;
 mod poolers;
+mod protocol;
 mod race;
 mod rules;
 mod start;

@@ -49,7 +49,7 @@ impl Frame {
 pub struct PostgresClient {
     stream: TcpStream,
     /// Process id and secret for cancel requests.
-    pub key: (i32, i32),
+    pub key: (i32, Vec<u8>),
 }
 
 /// Credential of an unsigned token; each lease number is another lease.
@@ -81,6 +81,18 @@ pub fn startup(version: u32, pairs: &[(&str, &str)]) -> Vec<u8> {
     bytes
 }
 
+/// Sends a cancel request to a server or guard, and waits until it was passed on.
+///
+/// # Panics
+/// If nothing listens.
+pub async fn cancel(address: &str, (pid, secret): (i32, &[u8])) {
+    let len = i32::try_from(secret.len() + 12).expect("short").to_be_bytes();
+    let code = 80_877_102_u32.to_be_bytes();
+    let mut client = PostgresClient::connect(address).await;
+    client.send(&[&len[..], &code, &pid.to_be_bytes(), secret].concat()).await;
+    while client.byte().await.is_some() {}
+}
+
 impl PostgresClient {
     /// Connects, and sends nothing.
     ///
@@ -89,7 +101,7 @@ impl PostgresClient {
     pub async fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).await.expect("a connection");
         stream.set_nodelay(true).expect("TCP_NODELAY");
-        Self { stream, key: (0, 0) }
+        Self { stream, key: (0, Vec::new()) }
     }
 
     /// Connects and logs in.
@@ -122,9 +134,9 @@ impl PostgresClient {
                 (b'R', [0, 0, 0, 3]) => {
                     self.send(&self::frame(b'p', format!("{password}\0").as_bytes())).await;
                 }
-                (b'K', [p0, p1, p2, p3, s0, s1, s2, s3]) => {
+                (b'K', [p0, p1, p2, p3, secret @ ..]) => {
                     let pid = i32::from_be_bytes([*p0, *p1, *p2, *p3]);
-                    self.key = (pid, i32::from_be_bytes([*s0, *s1, *s2, *s3]));
+                    self.key = (pid, secret.to_vec());
                 }
                 (b'Z', _) => return Ok(()),
                 (b'E', _) => return Err(frame.error().expect("an error")),

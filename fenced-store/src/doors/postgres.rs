@@ -48,6 +48,7 @@ mod server;
 mod startup;
 mod traffic;
 mod upstream;
+mod version;
 
 use cancel::CancelKeys;
 use counters::PortCounters;

@@ -75,8 +75,8 @@ def notifications():
     print("LISTEN and NOTIFY")
 
 
-def cancels():
-    with connect(FIRST, autocommit=True) as conn, connect(FIRST, autocommit=True) as watch:
+def cancel_a_statement(conn):
+    with connect(FIRST, autocommit=True) as watch:
 
         def cancel():
             while not watch.execute(
@@ -94,7 +94,25 @@ def cancels():
             pass
         thread.join()
         assert conn.execute("SELECT 1").fetchone() == (1,)
-    print("cancel")
+
+
+def cancels():
+    # In 3.2, which libpq 18 speaks, the key of a cancel request is longer.
+    assert psycopg.pq.version() >= 180000, psycopg.pq.version()
+    for version in ("3.0", "3.2"):
+        with connect(FIRST, autocommit=True, min_protocol_version=version) as conn:
+            cancel_a_statement(conn)
+    print("cancel, by protocols 3.0 and 3.2")
+
+
+def channel_binding():
+    # A credential is bound to no channel.
+    try:
+        connect(FIRST, channel_binding="require")
+        raise AssertionError("connected")
+    except psycopg.OperationalError as error:
+        assert "channel binding" in str(error), error
+    print("libpq names the reason if it must bind the channel")
 
 
 def token_by_other_ways():
@@ -149,6 +167,7 @@ def pool():
 
 
 for judged in (
-    transactions, copies, notifications, cancels, token_by_other_ways, hand_over, pool,
+    transactions, copies, notifications, cancels, channel_binding, token_by_other_ways, hand_over,
+    pool,
 ):
     judged()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fence_tests::postgres_client::{PostgresClient, credential_of, startup};
+use fence_tests::postgres_client::{PostgresClient, cancel, credential_of, startup};
 use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Process, command};
 use fence_tests::wait::until;
@@ -88,7 +88,7 @@ async fn a_statement_is_cancelled_by_its_own_key_alone() {
     let postgres = database().await;
     let port = port(&setup(&postgres)).await;
     let mut sleeper = port.log_in(1).await.unwrap();
-    let (pid, secret) = sleeper.key;
+    let (pid, secret) = sleeper.key.clone();
     sleeper.send(&fence_tests::postgres_client::frame(b'Q', b"SELECT pg_sleep(600)\0")).await;
     let is_asleep = || async {
         let sql =
@@ -96,11 +96,13 @@ async fn a_statement_is_cancelled_by_its_own_key_alone() {
         (shop(&postgres, "postgres", &sql).await == "1").then_some(())
     };
     until("the statement to run", is_asleep).await;
-    for wrong in [(pid, secret.wrapping_add(1)), (pid + 1, secret)] {
+    let mut other = secret.clone();
+    other[3] ^= 1;
+    for wrong in [(pid, &*other), (pid + 1, &*secret)] {
         cancel(&port.address, wrong).await;
     }
     assert_eq!(is_asleep().await, Some(()));
-    cancel(&port.address, (pid, secret)).await;
+    cancel(&port.address, (pid, &secret)).await;
     assert_eq!(sleeper.rows().await.unwrap_err().code(), "57014");
     assert_eq!(sleeper.query("SELECT 5").await.unwrap(), ["5"]);
     // psql does the same on SIGINT.
@@ -111,17 +113,6 @@ async fn a_statement_is_cancelled_by_its_own_key_alone() {
     psql.signal(Signal::INT);
     let ended = psql.ended().await;
     assert!(ended.stderr.contains("canceling statement due to user request"), "{}", ended.stderr);
-}
-
-/// Sends a cancel request and waits until it was handled.
-pub(crate) async fn cancel(address: &str, (pid, secret): (i32, i32)) {
-    let mut client = PostgresClient::connect(address).await;
-    let mut bytes = 16_i32.to_be_bytes().to_vec();
-    bytes.extend(80_877_102_u32.to_be_bytes());
-    bytes.extend(pid.to_be_bytes());
-    bytes.extend(secret.to_be_bytes());
-    client.send(&bytes).await;
-    assert_eq!(client.frame().await, None);
 }
 
 #[tokio::test]

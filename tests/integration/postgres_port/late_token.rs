@@ -1,6 +1,6 @@
 //! A token by `SET fence.token`, and settings of the fence that clients change later.
 
-use fence_tests::postgres_client::{PostgresClient, credential_of, frame};
+use fence_tests::postgres_client::{PostgresClient, cancel, credential_of, frame};
 use fence_tests::wait::until;
 
 use super::{Port, database, port, setup, shop};
@@ -31,14 +31,14 @@ async fn a_reader_becomes_the_writer_by_its_first_statement() {
         (shop(&postgres, "postgres", count).await == "0").then_some(())
     })
     .await;
-    let (pid, secret) = client.key;
+    let (pid, secret) = client.key.clone();
     client.send(&frame(b'Q', b"SELECT pg_sleep(600)\0")).await;
     let asleep = "SELECT 1 FROM pg_stat_activity WHERE wait_event = 'PgSleep'";
     until("the statement to run", || async {
         (shop(&postgres, "postgres", asleep).await == "1").then_some(())
     })
     .await;
-    super::drivers::cancel(&port.address, (pid, secret)).await;
+    cancel(&port.address, (pid, &secret)).await;
     assert_eq!(client.rows().await.unwrap_err().code(), "57014");
     // It is preempted like any other.
     port.log_in(5).await.unwrap();

@@ -226,16 +226,60 @@ async fn a_port_with_a_certificate_speaks_tls_alone() {
     client.send(&[request(80_877_103), frame(b'Q', b"SELECT 1\0")].concat()).await;
     assert_eq!(client.byte().await, Some(b'S'));
     assert_eq!(closed(client).await, None);
-    // TLS without the request, as PostgreSQL 17's clients may ask for, is no first packet of 15.
-    let mut client = PostgresClient::connect(&port.address).await;
-    client.send(&[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]).await;
-    assert_eq!(client.frame().await.unwrap().error().unwrap().code(), "08P01");
     let ended = psql_tls(&port, &certificates, 1, &["-c", "SELECT 8"]).ended().await;
     assert_eq!(ended.stdout, "8\n", "{}", ended.stderr);
     assert_eq!(
         shop(&postgres, "guard", "SELECT token FROM fence.marks WHERE lock = 'shop'").await,
         "1"
     );
+}
+
+/// `sslnegotiation=direct` of libpq 17. Clients of other protocols, which name theirs or none, are
+/// refused.
+#[tokio::test]
+async fn tls_may_begin_without_a_request() {
+    let certificates = Certificates::new();
+    let postgres = database().await;
+    let tls = tls_port(&setup(&postgres), &certificates).await;
+    let direct = async |client: TlsClient| {
+        let stream = TcpStream::connect(&tls.address).await.unwrap();
+        let mut stream = client.connect(stream).await?;
+        let credential = credential_of("shop", 1, 1);
+        let pairs = [("user", "a"), ("database", "shop"), ("fence.token", &*credential)];
+        stream.write_all(&startup(3 << 16, &pairs)).await?;
+        let tag = stream.read_u8().await?;
+        let mut body = vec![0; usize::try_from(stream.read_i32().await?).unwrap() - 4];
+        stream.read_exact(&mut body).await?;
+        std::io::Result::Ok((tag, String::from_utf8_lossy(&body).into_owned()))
+    };
+    let client = TlsClient::anonymous(&certificates);
+    let (tag, body) = direct(client.clone().naming("postgresql")).await.unwrap();
+    assert_eq!((tag, &*body), (b'R', "\0\0\0\0"));
+    let (tag, body) = direct(client.clone()).await.unwrap();
+    assert!(tag == b'E' && body.contains("ALPN postgresql"), "{body}");
+    assert!(direct(client.naming("http/1.1")).await.is_err());
+    // Without a certificate the port says so.
+    let plain = port(&setup(&postgres)).await;
+    let mut client = PostgresClient::connect(&plain.address).await;
+    client.send(&[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3]).await;
+    let error = client.frame().await.unwrap().error().unwrap();
+    assert_eq!(error.code(), "0A000");
+    assert!(error.field('H').contains("--tls-cert"), "{error:?}");
+}
+
+/// libpq since 17 takes another end for a failure.
+#[tokio::test]
+async fn a_cancel_request_ends_as_tls_does() {
+    let certificates = Certificates::new();
+    let postgres = database().await;
+    let port = tls_port(&setup(&postgres), &certificates).await;
+    let client = TlsClient::anonymous(&certificates).naming("postgresql");
+    let mut stream = TcpStream::connect(&port.address).await.unwrap();
+    stream.write_all(&[0, 0, 0, 8, 4, 210, 22, 47]).await.unwrap();
+    assert_eq!(stream.read_u8().await.unwrap(), b'S');
+    let mut stream = client.connect(stream).await.unwrap();
+    stream.write_all(&[0, 0, 0, 16, 4, 210, 22, 46, 0, 0, 0, 1, 0, 0, 0, 1]).await.unwrap();
+    assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
 }
 
 /// Reads to the end; an alert of TLS may come first.

@@ -17,6 +17,17 @@ use super::{PortThread, admission, frames, late_token};
 use crate::doors::tcp::client_socket::{ClientSocket, ClientWriter};
 use crate::doors::tcp::front::LINGER;
 
+/// First byte of a TLS handshake.
+const HANDSHAKE: u8 = 0x16;
+
+/// Begin of a client's TLS.
+enum TlsBegin {
+    /// By PostgreSQL's own request.
+    Requested,
+    /// At once: `sslnegotiation=direct`.
+    Direct,
+}
+
 /// Serves a client until it ends. What only its first and last steps need is boxed: an idle client
 /// keeps little more than its relay.
 pub(super) async fn serve(thread: Rc<PortThread>, stream: TcpStream, stop: CancellationToken) {
@@ -75,7 +86,11 @@ async fn introduce(
     mut stream: TcpStream,
     stop: &CancellationToken,
 ) -> io::Result<Option<(Client, Startup)>> {
-    let tls = thread.port.settings.front.tls.clone();
+    let has_tls = thread.port.settings.front.tls.is_some();
+    let mut first = [0];
+    if has_tls && stream.peek(&mut first).await? == 1 && first == [HANDSHAKE] {
+        return introduce_over_tls(thread, stream, stop, TlsBegin::Direct).await;
+    }
     let mut asked = (false, false);
     loop {
         let packet = match bare_packet(&mut stream).await {
@@ -84,15 +99,9 @@ async fn introduce(
             Err(Early::Refused(refusal)) => return refuse_bare(stream, &refusal).await,
         };
         match packet {
-            FirstPacket::Tls if !asked.0 && tls.is_some() => {
+            FirstPacket::Tls if !asked.0 && has_tls => {
                 stream.write_all(b"S").await?;
-                let tasks = &thread.port.guard.kit.tasks;
-                let socket = ClientSocket::prepared(stream, tls, tasks, stop).await?;
-                let (reader, writer) = socket.into_split();
-                let mut client = Client { reader, writer, inbox: BytesMut::new() };
-                let read = client.packet().await;
-                let read = read.and_then(|body| Ok(FirstPacket::read(&body)?));
-                return introduced(thread, client, read).await;
+                return introduce_over_tls(thread, stream, stop, TlsBegin::Requested).await;
             }
             FirstPacket::Tls if !asked.0 => {
                 asked.0 = true;
@@ -103,7 +112,7 @@ async fn introduce(
                 stream.write_all(b"N").await?;
             }
             // A cancellation has nothing to protect; clients send it without TLS too.
-            FirstPacket::Startup(_) if tls.is_some() => {
+            FirstPacket::Startup(_) if has_tls => {
                 let text = "this port speaks TLS only";
                 let hint = "Connect with sslmode=require or better.";
                 let refusal = Refusal::new(sqlstate::NOT_AUTHORIZED, text, "", hint);
@@ -118,9 +127,39 @@ async fn introduce(
     }
 }
 
+/// Does a TLS handshake, and reads the startup behind it.
+async fn introduce_over_tls(
+    thread: &PortThread,
+    stream: TcpStream,
+    stop: &CancellationToken,
+    begin: TlsBegin,
+) -> io::Result<Option<(Client, Startup)>> {
+    let tls = thread.port.settings.front.tls.clone();
+    let tasks = &thread.port.guard.kit.tasks;
+    let socket = ClientSocket::prepared(stream, tls, tasks, stop).await?;
+    // Without a request the name of the protocol (ALPN) alone shows that the client means it.
+    let is_named = matches!(&socket, ClientSocket::Tls(_, session)
+        if session.alpn_protocol().is_some());
+    let (reader, writer) = socket.into_split();
+    let mut client = Client { reader, writer, inbox: BytesMut::new() };
+    let read = match begin {
+        TlsBegin::Direct if !is_named => {
+            Err(Refusal::protocol("TLS without a request needs ALPN postgresql").into())
+        }
+        _ => client.packet().await.and_then(|body| Ok(FirstPacket::read(&body)?)),
+    };
+    introduced(thread, client, read).await
+}
+
 /// Reads one packet and not a byte more: a TLS handshake may follow.
 async fn bare_packet(stream: &mut TcpStream) -> Result<FirstPacket, Early> {
-    let len = packet_len(stream.read_i32().await?)?;
+    let len = stream.read_i32().await?;
+    if len.to_be_bytes()[0] == HANDSHAKE {
+        let text = "this port has no certificate, and speaks no TLS";
+        let hint = "Connect with sslnegotiation=postgres, or start the port with --tls-cert.";
+        return Err(Refusal::new(sqlstate::NOT_SUPPORTED, text, "", hint).into());
+    }
+    let len = packet_len(len)?;
     let mut body = vec![0; len - 4];
     stream.read_exact(&mut body).await?;
     Ok(FirstPacket::read(&body)?)
@@ -141,6 +180,8 @@ async fn introduced(
         Ok(FirstPacket::Startup(startup)) => return Ok(Some((client, startup))),
         Ok(FirstPacket::Cancel { pid, secret }) => {
             thread.port.cancels.cancel(&thread.port, pid, secret).await;
+            // libpq since 17 takes an end of TLS without its alert for a failure.
+            finish(client.writer, RelayEnd::Left).await;
             return Ok(None);
         }
         Ok(_) => Refusal::protocol("encryption was negotiated already"),
@@ -160,26 +201,24 @@ async fn log_in(
 ) -> Result<Admitted, Early> {
     let port = &thread.port;
     if let Some(unknown) = &startup.unknown {
-        write_all(&client.writer, &negotiate(unknown)).await?;
+        write_all(&client.writer, &negotiate(startup.version, unknown)).await?;
     }
     let admission = admission::authenticate(thread, client, startup).await?;
     let server = admission::open(thread, &admission, startup).await?;
-    let key = port.cancels.add(server.cancel_target());
+    let key = port.cancels.add(server.cancel_target(), startup.version);
     let (pid, secret) = key.of_client();
     let mut greeting = BytesMut::from(&b"R\0\0\0\x08\0\0\0\0"[..]);
     greeting.extend_from_slice(&server.greeting);
-    greeting.extend_from_slice(b"K\0\0\0\x0c");
-    greeting.put_i32(pid);
-    greeting.put_i32(secret);
+    greeting.extend_from_slice(&frames::frame(b'K', &[&pid.to_be_bytes()[..], secret].concat()));
     greeting.extend_from_slice(READY);
     write_all(&client.writer, &greeting).await?;
     Ok(Admitted { server, fences: admission.fences, key })
 }
 
-/// NegotiateProtocolVersion: 3.0, and the extensions that are not supported.
-fn negotiate(unknown: &[String]) -> BytesMut {
+/// NegotiateProtocolVersion: the session's, and the extensions that are not supported.
+fn negotiate(version: u32, unknown: &[String]) -> BytesMut {
     let mut body = BytesMut::new();
-    body.put_i32(3 << 16);
+    body.put_u32(version);
     body.put_i32(i32::try_from(unknown.len()).unwrap_or(i32::MAX));
     for name in unknown {
         body.extend_from_slice(name.as_bytes());

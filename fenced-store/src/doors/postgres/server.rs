@@ -14,6 +14,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::cancel::CancelTarget;
 use super::frames;
+use super::version::{CANCEL_KEY_MAX, NEWEST, OLDEST};
 use crate::doors::tcp::client_socket::{ClientReader, ClientSocket, ClientWriter};
 
 /// Limit of a connection to the server, and of a login on it.
@@ -103,7 +104,8 @@ pub(super) struct ServerSession {
     pub(super) greeting: BytesMut,
     at: usize,
     pub(super) pid: i32,
-    secret: i32,
+    /// Key for cancel requests.
+    secret: Bytes,
 }
 
 impl ServerSession {
@@ -117,11 +119,27 @@ impl ServerSession {
         login: &ServerLogin,
         parameters: &[(&str, &str)],
     ) -> Result<Self, ServerError> {
+        match Self::open_by(NEWEST, target, at, login, parameters).await {
+            // PostgreSQL replies with a version of its own; what stands before it may not.
+            Err(ServerError::Refused(error)) if ["08P01", "0A000"].contains(&error.sqlstate()) => {
+                Self::open_by(OLDEST, target, at, login, parameters).await
+            }
+            opened => opened,
+        }
+    }
+
+    async fn open_by(
+        version: u32,
+        target: &PostgresTarget,
+        at: usize,
+        login: &ServerLogin,
+        parameters: &[(&str, &str)],
+    ) -> Result<Self, ServerError> {
         let stream = target.open(at, LOGIN_WITHIN).await.map_err(ServerError::Broken)?;
         let inbox = BytesMut::new();
         let greeting = BytesMut::new();
-        let mut session = Self { stream, inbox, greeting, at, pid: 0, secret: 0 };
-        let logging_in = session.log_in(login, parameters);
+        let mut session = Self { stream, inbox, greeting, at, pid: 0, secret: Bytes::new() };
+        let logging_in = session.log_in(version, login, parameters);
         match tokio::time::timeout(LOGIN_WITHIN, logging_in).await {
             Ok(logged_in) => logged_in.map(|()| session),
             Err(_) => {
@@ -133,6 +151,7 @@ impl ServerSession {
 
     async fn log_in(
         &mut self,
+        version: u32,
         login: &ServerLogin,
         parameters: &[(&str, &str)],
     ) -> Result<(), ServerError> {
@@ -140,15 +159,14 @@ impl ServerSession {
         let user = [("user", login.user.as_str())];
         let all = user.iter().chain(parameters).copied();
         frontend::startup_message(all, &mut out).map_err(broken)?;
+        // Behind the length.
+        out[4..8].copy_from_slice(&version.to_be_bytes());
         self.stream.write_all(&out).await.map_err(broken)?;
         self.authenticate(login).await?;
         loop {
             let frame = self.frame().await?;
             match frame[0] {
-                b'K' if frame.len() == 13 => {
-                    let mut body = &frame[frames::HEADER..];
-                    (self.pid, self.secret) = (body.get_i32(), body.get_i32());
-                }
+                b'K' => (self.pid, self.secret) = cancel_key(&frame[frames::HEADER..])?,
                 b'S' | b'N' => self.greeting.extend_from_slice(&frame),
                 b'Z' => return Ok(()),
                 tag => return Err(unexpected(tag)),
@@ -167,6 +185,10 @@ impl ServerSession {
         loop {
             let frame = self.frame().await?;
             let mut body = &frame[frames::HEADER..];
+            if frame[0] == b'v' {
+                check_version(body)?;
+                continue;
+            }
             if frame[0] != b'R' || body.len() < 4 {
                 return Err(unexpected(frame[0]));
             }
@@ -206,7 +228,7 @@ impl ServerSession {
 
     /// The session in cancel requests.
     pub(super) fn cancel_target(&self) -> CancelTarget {
-        CancelTarget { at: self.at, pid: self.pid, secret: self.secret }
+        CancelTarget { at: self.at, pid: self.pid, secret: self.secret.clone() }
     }
 
     /// Runs one statement of the guard, and returns its rows. Not cancel-safe: a session whose
@@ -312,6 +334,26 @@ fn unexpected(tag: u8) -> ServerError {
     ServerError::Broken(text)
 }
 
+/// Reads the process id and the key in a BackendKeyData.
+fn cancel_key(body: &[u8]) -> Result<(i32, Bytes), ServerError> {
+    match body.split_first_chunk() {
+        Some((pid, key)) if (1..=CANCEL_KEY_MAX).contains(&key.len()) => {
+            Ok((i32::from_be_bytes(*pid), Bytes::copy_from_slice(key)))
+        }
+        _ => Err(unexpected(b'K')),
+    }
+}
+
+/// Checks a NegotiateProtocolVersion: a version up to the port's own, and no extension, as none was
+/// asked for.
+fn check_version(mut body: &[u8]) -> Result<(), ServerError> {
+    let version = body.try_get_u32().unwrap_or_default();
+    match (version >> 16 == 3 && version <= NEWEST, body.try_get_i32()) {
+        (true, Ok(0)) => Ok(()),
+        _ => Err(ServerError::Broken("the server speaks no protocol 3.0 to 3.2".to_owned())),
+    }
+}
+
 /// Reads the columns of a DataRow.
 fn row(mut body: &[u8]) -> Result<Row, ServerError> {
     let short = || ServerError::Broken("a row of the server is cut".to_owned());
@@ -334,6 +376,25 @@ fn row(mut body: &[u8]) -> Result<Row, ServerError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keys_and_versions_are_read_and_others_refused() {
+        for (len, is_read) in [(0, false), (1, true), (4, true), (256, true), (257, false)] {
+            let body = [&7_i32.to_be_bytes()[..], &vec![9; len]].concat();
+            assert_eq!(cancel_key(&body) == Ok((7, vec![9; len].into())), is_read, "{len}");
+        }
+        assert!(cancel_key(b"\0\0").is_err());
+        for (body, is_read) in [
+            (&b"\0\x03\0\0\0\0\0\0"[..], true),
+            (b"\0\x03\0\x02\0\0\0\0", true),
+            (b"\0\x03\0\x03\0\0\0\0", false),
+            (b"\0\x02\0\0\0\0\0\0", false),
+            (b"\0\x03\0\0\0\0\0\x01_pq_.x\0", false),
+            (b"\0\x03", false),
+        ] {
+            assert_eq!(check_version(body).is_ok(), is_read, "{body:?}");
+        }
+    }
 
     #[test]
     fn rows_are_read_and_cut_ones_refused() {

@@ -1,13 +1,15 @@
 //! First packet of a client: version, user, database and settings. Pure.
 
+use bytes::Bytes;
+
 use super::refusal::{Refusal, sqlstate};
+use super::version::{CANCEL, CANCEL_KEY_MAX, NEWEST};
 
 /// The longest packet, as PostgreSQL has it.
 pub(super) const PACKET_MAX: usize = 10_000;
 /// The name of the setting that carries a credential.
 const TOKEN_SETTING: &str = "fence.token";
 
-const CANCEL: u32 = 80_877_102;
 const TLS: u32 = 80_877_103;
 const GSS: u32 = 80_877_104;
 
@@ -19,7 +21,7 @@ pub(super) enum FirstPacket {
     /// The client asks for encryption by GSSAPI.
     Gss,
     /// The client asks to cancel the statement under way of another connection.
-    Cancel { pid: i32, secret: i32 },
+    Cancel { pid: i32, secret: Bytes },
     /// A session begins.
     Startup(Startup),
 }
@@ -33,6 +35,8 @@ pub(super) struct Startup {
     pub(super) credential: Option<String>,
     /// All other parameters, in order.
     pub(super) settings: Vec<(String, String)>,
+    /// Version that the session has: the client's, or the port's if that is older.
+    pub(super) version: u32,
     /// Reply to a client of a newer minor version: its extensions that the port does not know.
     pub(super) unknown: Option<Vec<String>>,
 }
@@ -50,17 +54,20 @@ impl FirstPacket {
             GSS => Ok(Self::Gss),
             CANCEL => {
                 let (pid, rest) = rest.split_first_chunk().ok_or_else(short)?;
-                let secret = rest.try_into().map_err(|_| short())?;
                 let pid = i32::from_be_bytes(*pid);
-                Ok(Self::Cancel { pid, secret: i32::from_be_bytes(secret) })
+                match rest.len() {
+                    0 => Err(short()),
+                    1..=CANCEL_KEY_MAX => {
+                        Ok(Self::Cancel { pid, secret: Bytes::copy_from_slice(rest) })
+                    }
+                    _ => Err(Refusal::protocol("the key of the cancel request is too long")),
+                }
             }
-            version if version >> 16 == 3 => {
-                Startup::read(rest, version & 0xffff).map(Self::Startup)
-            }
+            version if version >> 16 == 3 => Startup::read(rest, version).map(Self::Startup),
             version => Err(Refusal::new(
                 sqlstate::NOT_SUPPORTED,
                 format!(
-                    "protocol version {}.{} is not supported; this port speaks 3.0",
+                    "protocol version {}.{} is not supported; this port speaks 3.0 to 3.2",
                     version >> 16,
                     version & 0xffff
                 ),
@@ -72,8 +79,8 @@ impl FirstPacket {
 }
 
 impl Startup {
-    fn read(rest: &[u8], minor: u32) -> Result<Self, Refusal> {
-        let mut startup = Self::default();
+    fn read(rest: &[u8], version: u32) -> Result<Self, Refusal> {
+        let mut startup = Self { version: version.min(NEWEST), ..Self::default() };
         let mut unknown = Vec::new();
         let layout = || Refusal::protocol("the startup packet is not pairs of texts");
         let texts = rest.strip_suffix(&[0, 0]).ok_or_else(layout)?;
@@ -106,7 +113,7 @@ impl Startup {
         if startup.database.is_empty() {
             startup.database.clone_from(&startup.user);
         }
-        startup.unknown = (minor > 0 || !unknown.is_empty()).then_some(unknown);
+        startup.unknown = (version > NEWEST || !unknown.is_empty()).then_some(unknown);
         Ok(startup)
     }
 
@@ -283,10 +290,29 @@ mod tests {
 
     #[test]
     fn newer_minor_versions_are_negotiated() {
-        let body = packet((3 << 16) | 2, &[("user", "a"), ("_pq_.x", "1")]);
-        let Ok(FirstPacket::Startup(startup)) = FirstPacket::read(&body) else { panic!() };
-        assert_eq!(startup.unknown, Some(vec!["_pq_.x".to_owned()]));
-        assert_eq!(read(&[("user", "a")]).unwrap().unknown, None);
+        let x = ("_pq_.x", "1");
+        for (minor, pairs, version, unknown) in [
+            (0, &[("user", "a")][..], 3 << 16, None),
+            (0, &[("user", "a"), x], 3 << 16, Some(vec!["_pq_.x".to_owned()])),
+            (2, &[("user", "a")], NEWEST, None),
+            (2, &[("user", "a"), x], NEWEST, Some(vec!["_pq_.x".to_owned()])),
+            (9999, &[("user", "a")], NEWEST, Some(Vec::new())),
+        ] {
+            let body = packet((3 << 16) | minor, pairs);
+            let Ok(FirstPacket::Startup(startup)) = FirstPacket::read(&body) else { panic!() };
+            assert_eq!((startup.version, startup.unknown), (version, unknown), "{minor}");
+        }
+    }
+
+    #[test]
+    fn keys_of_cancel_requests_have_any_length() {
+        for (len, is_read) in [(0, false), (1, true), (4, true), (256, true), (257, false)] {
+            let body = [&CANCEL.to_be_bytes()[..], &7_i32.to_be_bytes(), &vec![9; len]].concat();
+            let secret = Bytes::from(vec![9; len]);
+            let read = FirstPacket::read(&body);
+            assert_eq!(read.is_ok(), is_read, "{len}");
+            assert!(!is_read || read == Ok(FirstPacket::Cancel { pid: 7, secret }), "{len}");
+        }
     }
 
     proptest! {
