@@ -11,6 +11,7 @@ mod rights;
 mod roles;
 mod sessions;
 mod stalled;
+mod synchronous;
 mod tables;
 mod upgrade;
 

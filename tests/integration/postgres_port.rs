@@ -12,6 +12,7 @@ mod protocol;
 mod race;
 mod rules;
 mod start;
+mod synchronous;
 mod tls;
 
 use fence_tests::postgres_client::{PostgresClient, SqlError, credential_of};

@@ -13,10 +13,11 @@ use rustix::process::Pid;
 use tempfile::TempDir;
 
 use crate::certificates::Certificates;
+use crate::postgres_client::{PostgresClient, frame};
 use crate::postgres_database::Database;
 use crate::process::{Process, command};
 use crate::redis_clock::OwnClock;
-use crate::wait::{patience, until};
+use crate::wait::{patience, until, until_true};
 use crate::{engines, ports};
 
 /// Folder of the programs of each version, in Debian.
@@ -237,6 +238,38 @@ impl Postgres {
     pub async fn restart(&mut self) {
         self.stop().await;
         self.start_again().await;
+    }
+
+    /// Lets every commit wait for a replica that does not exist, until
+    /// [`release_commits`](Self::release_commits). Returns the session of the first.
+    ///
+    /// # Panics
+    /// If a session cannot be opened.
+    pub async fn hold_commits(&self) -> PostgresClient {
+        let hold = "ALTER SYSTEM SET synchronous_standby_names = 'absent'";
+        self.script(&[hold, "SELECT pg_reload_conf()"]).await;
+        let client = PostgresClient::log_in(&self.address(), USER, USER, "").await;
+        let mut client = client.expect("a session");
+        let pid = client.key.0;
+        let waits =
+            format!("SELECT wait_event = 'SyncRep' FROM pg_stat_activity WHERE pid = {pid}");
+        loop {
+            let statement = b"SELECT pg_logical_emit_message(true, 'a', 'b')\0";
+            client.send(&frame(b'Q', statement)).await;
+            let waiting =
+                until_true("a commit to wait", || async { self.sql(&waits).await == "t" });
+            tokio::select! {
+                // The setting has not reached all processes.
+                rows = client.rows() => drop(rows.expect("a commit")),
+                () = waiting => return client,
+            }
+        }
+    }
+
+    /// Ends what [`hold_commits`](Self::hold_commits) began.
+    pub async fn release_commits(&self) {
+        let release = "ALTER SYSTEM RESET synchronous_standby_names";
+        self.script(&[release, "SELECT pg_reload_conf()"]).await;
     }
 
     /// Makes a replica a primary, on a new timeline.

@@ -47,7 +47,7 @@ const STALE_HINT: &str = "Stop the work that the lock protected. Acquire the loc
 /// Outcome of the statement that was under way at the end of a session.
 pub(super) fn outcome(is_unknown: bool) -> &'static str {
     match is_unknown {
-        true => "the outcome of the statement under way is unknown",
+        true => "the outcome of the statement under way is unknown: it may have committed",
         false => "no statement was under way; an open transaction was rolled back",
     }
 }
