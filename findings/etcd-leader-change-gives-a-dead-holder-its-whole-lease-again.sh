@@ -38,7 +38,7 @@ print(*(f"http://127.0.0.1:{socket.getsockname()[1]}" for socket in sockets), se
       --initial-cluster "$all" >"$dir/$name.log" 2>&1 &
     members+=($!)
   done
-  ETCDCTL=$etcdctl ENDPOINTS=${ports[0]},${ports[1]},${ports[2]} timeout 45 python3 - <<'PY'
+  ETCDCTL=$etcdctl ENDPOINTS=${ports[0]},${ports[1]},${ports[2]} timeout 60 python3 - <<'PY'
 import json
 import os
 import subprocess

@@ -36,7 +36,7 @@ until_queue_has() {
 seconds_after_release() { # kill the second waiter, or have none
   local holder second third released
   mkfifo "$dir/release"
-  "$etcdctl" --endpoints "${port[0]}" lock queue timeout 40 cat "$dir/release" &
+  "$etcdctl" --endpoints "${port[0]}" lock queue timeout 60 cat "$dir/release" &
   holder=$!
   until_queue_has 1
   if [ "$1" = killed ]; then

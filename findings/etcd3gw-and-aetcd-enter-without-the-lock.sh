@@ -38,7 +38,7 @@ servers+=($!)
 export ETCDCTL_API=3
 until etcdctl --endpoints "$client" get job >"$dir/out" 2>&1; do kill -0 "${servers[0]}"; done
 until redis-cli -p "${port[2]}" ping >"$dir/out" 2>&1; do kill -0 "${servers[1]}"; done
-PYTHONPATH=$dir/py timeout 40 python3 -u - "${port[0]}" "${port[2]}" <<'PY'
+PYTHONPATH=$dir/py timeout 60 python3 -u - "${port[0]}" "${port[2]}" <<'PY'
 import asyncio
 import sys
 import time

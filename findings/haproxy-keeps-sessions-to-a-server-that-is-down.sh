@@ -55,7 +55,7 @@ listen closing
 CFG
 "$haproxy" -db -f "$dir/haproxy.cfg" >"$dir/haproxy.log" 2>&1 &
 started+=($!)
-PYTHONPATH=$dir/py timeout 40 python3 -u - "$dir/stats" "${port[@]}" <<'PY'
+PYTHONPATH=$dir/py timeout 60 python3 -u - "$dir/stats" "${port[@]}" <<'PY'
 import csv
 import socket
 import sys

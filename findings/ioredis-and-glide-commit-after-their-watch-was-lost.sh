@@ -14,12 +14,14 @@
 # Fails if one of them does otherwise.
 set -euo pipefail
 dir=$(mktemp -d)
+server=
 cleanup() {
-  kill "$server" 2>"$dir/kill" || true
-  wait "$server" || true
+  if [ -n "$server" ]; then
+    kill "$server" 2>"$dir/kill" || true
+    wait "$server" || true
+  fi
   rm -rf "$dir"
 }
-server=
 trap cleanup EXIT
 cd "$dir"
 npm install --silent --no-save --prefix "$dir" ioredis@6.0.0 redis@6.3.1 >/dev/null
@@ -128,5 +130,5 @@ with redis.Redis(port=port).pipeline() as client:
         print("redis-py:", type(refused).__name__, refused, "balance", other.get("balance"))
 assert other.get("balance") == "5"
 PY
-timeout 20 node node.js "$port"
-timeout 20 python3 clients.py "$port"
+timeout 60 node node.js "$port"
+timeout 60 python3 clients.py "$port"

@@ -142,5 +142,5 @@ async function main() {
 
 main()
 JS
-PYTHONPATH=$dir/py timeout 30 python3 drivers.py "$port"
-timeout 30 node drivers.js "$port"
+PYTHONPATH=$dir/py timeout 60 python3 drivers.py "$port"
+timeout 60 node drivers.js "$port"

@@ -162,5 +162,5 @@ async function main() {
 
 main()
 JS
-PYTHONPATH=$dir/py timeout 30 python3 -u pools.py "${port[@]}"
-timeout 30 node pools.js "${port[0]}"
+PYTHONPATH=$dir/py timeout 60 python3 -u pools.py "${port[@]}"
+timeout 60 node pools.js "${port[0]}"

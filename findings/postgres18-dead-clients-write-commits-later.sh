@@ -54,7 +54,7 @@ INI
 pgbouncer=$(command -v pgbouncer || echo /usr/sbin/pgbouncer)
 as_owner "$pgbouncer" "$dir/pgbouncer.ini" >"$dir/bouncer.log" 2>&1 &
 bouncer=$!
-PYTHONPATH=$dir/py timeout 40 python3 -u - "${port[@]}" <<'PY'
+PYTHONPATH=$dir/py timeout 60 python3 -u - "${port[@]}" <<'PY'
 import subprocess
 import sys
 

@@ -31,7 +31,7 @@ if [ "$(id -u)" = 0 ]; then chown postgres "$dir/pg"; fi
 as_owner "$native/bin/initdb" -D "$dir/pg/data" -A trust -U postgres --no-sync >/dev/null
 as_owner "$native/bin/pg_ctl" -D "$dir/pg/data" -l "$dir/pg/log" -w start >/dev/null \
   -o "-c listen_addresses='' -k $dir/pg"
-DIR=$dir PYTHONPATH="$dir/py" timeout 50 python3 -u - <<'PY'
+DIR=$dir PYTHONPATH="$dir/py" timeout 60 python3 -u - <<'PY'
 import os
 import threading
 

@@ -44,7 +44,7 @@ cat >"$dir/crash" <<SH
 SH
 export DIR=$dir
 export -f as_owner
-PYTHONPATH="$dir/py" timeout 50 python3 - <<'PY'
+PYTHONPATH="$dir/py" timeout 60 python3 - <<'PY'
 import os
 import subprocess
 

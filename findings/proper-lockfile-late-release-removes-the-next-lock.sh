@@ -48,7 +48,7 @@ async function run(turn) {
   b.on('message', (message) => messages.push(message))
   while (!fs.existsSync('taken-over'));
 
-  if (turn) await new Promise((resolve) => setTimeout(resolve, 100))
+  while (turn && told.length === 0) await new Promise((resolve) => setImmediate(resolve))
   const outcome = await release().then(() => 'resolves', (error) => error.code)
   const theirs = fs.existsSync('resource.lock') ? 'left alone' : 'removed'
   console.log(`${turn ? 'after a turn of the loop' : 'at once'}: A was told [${told}]`)
@@ -75,4 +75,4 @@ async function main() {
 
 main()
 JS
-timeout 40 node a.js
+timeout 60 node a.js

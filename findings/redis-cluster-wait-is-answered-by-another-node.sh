@@ -156,6 +156,6 @@ async function main() {
 main()
 JS
 export PYTHONPATH=$dir/py
-timeout 30 python3 cluster.py "${port[@]}"
-timeout 30 python3 clients.py "${port[@]}"
-timeout 30 node clients.js "${port[@]}"
+timeout 60 python3 cluster.py "${port[@]}"
+timeout 60 python3 clients.py "${port[@]}"
+timeout 60 node clients.js "${port[@]}"

@@ -18,8 +18,10 @@ set -euo pipefail
 dir=$(mktemp -d)
 server=
 cleanup() {
-  kill "$server" 2>"$dir/kill" || true
-  wait "$server" || true
+  if [ -n "$server" ]; then
+    kill "$server" 2>"$dir/kill" || true
+    wait "$server" || true
+  fi
   rm -rf "$dir"
 }
 trap cleanup EXIT
@@ -29,7 +31,7 @@ redis-server --port "$port" --bind 127.0.0.1 --save '' --dir "$dir" >"$dir/log" 
 server=$!
 until redis-cli -p "$port" ping >"$dir/out" 2>&1; do kill -0 "$server"; done
 redis-cli -p "$port" info server | grep redis_version
-PYTHONPATH=$dir/py timeout 40 python3 -u - "$port" <<'PY'
+PYTHONPATH=$dir/py timeout 60 python3 -u - "$port" <<'PY'
 import asyncio
 import collections
 import socket
@@ -94,18 +96,18 @@ async def outcome_async(call):
 async def tasks_late(link, own_objects=False):
     direct.flushall()
     client = redis.asyncio.Redis(port=port)
-    lock = client.lock("job", timeout=0.2, sleep=0.01)
-    b_lock = client.lock("job", timeout=0.2, sleep=0.01) if own_objects else lock
+    lock = client.lock("job", timeout=30, sleep=0.01)
+    b_lock = client.lock("job", timeout=30, sleep=0.01) if own_objects else lock
     b_has_it, a_is_done = asyncio.Event(), asyncio.Event()
 
     async def b():
         await b_lock.acquire()
-        direct.persist("job")
         b_has_it.set()
         await a_is_done.wait()
         return await outcome_async(b_lock.release())
 
     await lock.acquire()
+    direct.pexpire("job", 1)  # instead of 30 s
     waiting = asyncio.create_task(b())
     await b_has_it.wait()
     a_releases = await outcome_async(lock.release()), direct.exists("job")
@@ -119,19 +121,19 @@ async def tasks_late_with_a_lock_object_each(link):
 
 def threads_late(link):
     direct.flushall()
-    lock = redis.Redis(port=port).lock("job", timeout=0.2, sleep=0.01)
+    lock = redis.Redis(port=port).lock("job", timeout=30, sleep=0.01)
     b_has_it, a_is_done = threading.Event(), threading.Event()
     seen = [None, None]
 
     def b():
         lock.acquire()
-        direct.persist("job")
         b_has_it.set()
         a_is_done.wait()
         seen[1] = outcome(lock.release)
 
     second = threading.Thread(target=b)
     lock.acquire()
+    direct.pexpire("job", 1)
     second.start()
     b_has_it.wait()
     seen[0] = outcome(lock.release), direct.exists("job")

@@ -16,8 +16,10 @@ set -euo pipefail
 dir=$(mktemp -d)
 server=
 cleanup() {
-  kill "$server" 2>"$dir/kill" || true
-  wait "$server" || true
+  if [ -n "$server" ]; then
+    kill "$server" 2>"$dir/kill" || true
+    wait "$server" || true
+  fi
   rm -rf "$dir"
 }
 trap cleanup EXIT
@@ -105,5 +107,5 @@ if current:
     check("release, no retry", lost_release(retry=once), (broken, "no key"))
 PY
 for version in 8.1.0 5.3.1; do
-  PYTHONPATH=$dir/$version timeout 25 python3 -u "$dir/seen.py" "$port"
+  PYTHONPATH=$dir/$version timeout 60 python3 -u "$dir/seen.py" "$port"
 done

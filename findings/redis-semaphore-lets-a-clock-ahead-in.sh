@@ -15,8 +15,10 @@ set -euo pipefail
 dir=$(mktemp -d)
 server=
 cleanup() {
-  kill "$server" 2>"$dir/kill" || true
-  wait "$server" || true
+  if [ -n "$server" ]; then
+    kill "$server" 2>"$dir/kill" || true
+    wait "$server" || true
+  fi
   rm -rf "$dir"
 }
 trap cleanup EXIT
@@ -70,4 +72,4 @@ async function main() {
 
 main()
 JS
-timeout 30 node a.js "$port"
+timeout 60 node a.js "$port"

@@ -137,5 +137,5 @@ async function main() {
 
 main()
 JS
-PYTHONPATH=$dir/py timeout 30 python3 cluster.py "${port[@]}"
-timeout 30 node clients.js "${port[@]}"
+PYTHONPATH=$dir/py timeout 60 python3 cluster.py "${port[@]}"
+timeout 60 node clients.js "${port[@]}"

@@ -41,7 +41,7 @@ for number in "${port[@]}"; do
     --dir "$dir/$number" --save '' --cluster-enabled yes --notify-keyspace-events KEA >"$dir/log" &
   nodes+=($!)
 done
-PYTHONPATH=$dir/py timeout 45 python3 -u - "${port[@]}" <<'PY'
+PYTHONPATH=$dir/py timeout 60 python3 -u - "${port[@]}" <<'PY'
 import sys
 
 import redis
