@@ -1,6 +1,6 @@
 //! Both servers on a real Redis, and what may happen to it.
 
-mod acl;
+pub(crate) mod acl;
 mod by_hand;
 mod clock;
 mod cluster;
@@ -23,6 +23,7 @@ mod sentinel;
 mod shared;
 mod tls;
 mod verdicts;
+mod versions;
 
 use fence_tests::redis_server::Redis;
 use fence_tests::servers::{Server, Setup};

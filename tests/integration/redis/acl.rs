@@ -228,7 +228,7 @@ async fn a_refused_login_is_one_sentence() {
 }
 
 /// Report of `fence doctor` about the rights of this user.
-async fn doctor(args: &[&str]) -> (i32, String) {
+pub(crate) async fn doctor(args: &[&str]) -> (i32, String) {
     let args = [&["doctor", "--output", "json"], args].concat();
     let said = fence_tests::process::run("fence", &args).await;
     let checks: Vec<serde_json::Value> =

@@ -11,7 +11,7 @@ use lock_server::engines::redis::rights::Needs;
 use redis::Cmd;
 use redis::aio::MultiplexedConnection;
 use redis_link::{
-    LinkError, LinkOptions, RedisLink, RedisTarget, Verifier, info_field, text_fields,
+    LinkError, LinkOptions, Product, RedisLink, RedisTarget, Verifier, info_field, text_fields,
 };
 use service_kit::clock::SystemClock;
 use service_kit::flags::StoreLoginFlags;
@@ -158,7 +158,7 @@ async fn check_at(target: RedisTarget, prefix: &str, tasks: &Tasks) -> Result<Ve
 
 async fn all(link: &RedisLink, needs: &Needs) -> Result<Vec<Check>, String> {
     login_suffices(link).await?;
-    let mut checks = vec![version(link).await?];
+    let mut checks = Vec::from_iter(version(link).await?);
     checks.extend(cluster(link).await?);
     let findings = probe(link, &SystemClock::new(), &mut ClockWatch::default()).await?;
     if findings.is_empty() {
@@ -193,35 +193,38 @@ fn finding_check(finding: Finding) -> Check {
     }
 }
 
-async fn version(link: &RedisLink) -> Result<Check, String> {
+/// Checks the version. One that is not tested is among the findings.
+async fn version(link: &RedisLink) -> Result<Option<Check>, String> {
     let about = "redis version";
-    let Some(version) = info(link, "server", "redis_version").await? else {
-        return Ok(Check::warning(about, "INFO may not be read; allow it to both servers"));
+    let Some(info) = info(link, "server").await? else {
+        return Ok(Some(Check::warning(about, "INFO may not be read; allow it to both servers")));
     };
-    let is_supported = Version::parse(&version).is_some_and(|found| found >= oldest_version());
-    Ok(if is_supported {
-        Check::ok(about, version)
-    } else {
-        let text = format!("{version} is not supported; use version {} or newer", oldest_version());
-        Check::failing(about, text)
-    })
+    let compatible = info_field(&info, "redis_version").and_then(Version::parse);
+    let Some(product) = Product::from_info(&info) else {
+        return Ok(Some(Check::failing(about, "INFO has no redis_version: this is no Redis")));
+    };
+    if compatible.is_none_or(|found| found < oldest_version()) {
+        let oldest = oldest_version();
+        let text = format!("{product} is not supported; use version {oldest} or newer");
+        return Ok(Some(Check::failing(about, text)));
+    }
+    Ok(product.untested().is_none().then(|| Check::ok(about, product.to_string())))
 }
 
 async fn cluster(link: &RedisLink) -> Result<Option<Check>, String> {
-    let is_node = info(link, "cluster", "cluster_enabled").await?.as_deref() == Some("1");
+    let info = info(link, "cluster").await?.unwrap_or_default();
+    let is_node = info_field(&info, "cluster_enabled") == Some("1");
     let text = "cluster_enabled is 1: lock-server refuses a node of a cluster, and a guard can fence \
                 there only command by command";
     Ok(is_node.then(|| Check::warning("redis cluster", text)))
 }
 
-async fn info(link: &RedisLink, section: &str, name: &str) -> Result<Option<String>, String> {
+/// A section of INFO, if it may be read.
+async fn info(link: &RedisLink, section: &str) -> Result<Option<String>, String> {
     let mut command = redis::cmd("INFO");
     command.arg(section);
     match link.call(&command).await {
-        Ok(value) => {
-            let text = text_fields(redis::Value::Array(vec![value])).unwrap_or_default().pop();
-            Ok(text.and_then(|text| info_field(&text, name).map(str::to_owned)))
-        }
+        Ok(value) => Ok(text_fields(redis::Value::Array(vec![value])).unwrap_or_default().pop()),
         Err(LinkError::Server { .. }) => Ok(None),
         Err(error) => Err(error.to_string()),
     }

@@ -18,6 +18,7 @@ mod cluster;
 #[doc(hidden)]
 pub mod fuzz;
 mod link;
+mod product;
 mod script;
 mod sentinel;
 mod slots;
@@ -27,6 +28,7 @@ mod value;
 
 pub use cluster::ClusterTarget;
 pub use link::{LinkError, LinkOptions, LinkState, LocalLinks, Pinned, RedisLink, Verifier};
+pub use product::Product;
 pub use script::{Script, load_scripts, plain};
 pub use slots::{SLOTS, SlotRange, slot_of};
 pub use target::RedisTarget;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use redis_link::{LinkState, RedisLink, Verifier, info_field, load_scripts};
+use redis_link::{LinkState, Product, RedisLink, Verifier, info_field, load_scripts};
 use service_kit::Kit;
 use service_kit::health::{Health, Status};
 
@@ -17,6 +17,8 @@ use super::state::GuardState;
 const LINK: &str = "redis";
 /// Readiness check: Redis keeps what was written.
 const PERSISTENCE: &str = "redis-persistence";
+/// Readiness check: the tests ran this version of Redis.
+const VERSION: &str = "redis-version";
 
 /// Refuses a Redis in which a mark can vanish or a script cannot write, and one that has lost its
 /// marks until the floor is known.
@@ -63,6 +65,11 @@ impl Verifier for GuardVerifier {
             .map_err(|error| format!("Redis did not reply to INFO: {error}"))?;
         judge(&info)?;
         let run_id = info_field(&info, "run_id").ok_or("INFO has no run_id")?;
+        let product = Product::from_info(&info).ok_or("INFO has no redis_version")?;
+        if self.state.run_id() != run_id {
+            tracing::info!(server = %product, "verifying the Redis behind the guard");
+        }
+        self.health.set(VERSION, product.untested().map_or(Status::Ok, Status::Warn));
         // Not every user may read the configuration; then INFO alone decides.
         let fsync: Option<Vec<String>> =
             redis::cmd("CONFIG").arg("GET").arg("appendfsync").query_async(connection).await.ok();
@@ -92,6 +99,10 @@ pub(crate) fn judge(info: &str) -> Result<(), String> {
     let major: u32 = version.split('.').next().and_then(|part| part.parse().ok()).unwrap_or(0);
     if major < 7 {
         return Err(format!("Redis is version {version}; at least 7.0 is required"));
+    }
+    // Meanwhile INFO says that it keeps no append-only file, even if it does.
+    if info_field(info, "loading") == Some("1") {
+        return Err("Redis is still loading its data".to_owned());
     }
     match info_field(info, "role") {
         Some("master") => {}
@@ -188,6 +199,7 @@ mod tests {
             (info("6.2.14", "master", "noeviction"), "at least 7.0"),
             (info("7.0.15", "slave", "noeviction"), "connect to the master"),
             (info("7.0.15", "master", "allkeys-lru"), "may evict marks"),
+            (info("7.0.15", "master", "noeviction") + "loading:1\r\n", "still loading"),
             (String::new(), "version unknown"),
         ] {
             let error = judge(&bad).unwrap_err();

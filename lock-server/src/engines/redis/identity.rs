@@ -1,6 +1,6 @@
 //! Identity of a Redis process, and whether it may issue tokens.
 
-use redis_link::info_field;
+use redis_link::{Product, info_field};
 
 use super::judge::{Version, oldest_version};
 
@@ -20,10 +20,9 @@ pub(crate) fn identity(info: &str, is_cluster: bool) -> Result<(&str, &str), Str
 pub(crate) fn check_master(info: &str, is_replica: &str) -> Result<(), String> {
     let version = field(info, "redis_version")?;
     if Version::parse(version).is_none_or(|version| version < oldest_version()) {
-        return Err(format!(
-            "Redis {version} is not supported; use version {} or newer",
-            oldest_version()
-        ));
+        let found = Product::from_info(info).map_or_else(String::new, |found| found.to_string());
+        let oldest = oldest_version();
+        return Err(format!("{found} is not supported; use version {oldest} or newer"));
     }
     if field(info, "role")? != "master" {
         return Err(is_replica.to_owned());

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use ::redis::Value;
-use redis_link::{LinkError, RedisLink, info_field, text_fields};
+use redis_link::{LinkError, Product, RedisLink, text_fields};
 use service_kit::clock::Clock;
 use service_kit::health::Status;
 
@@ -48,8 +48,8 @@ pub fn oldest_version() -> Version {
 /// Facts read of a Redis. A setting that may not be read is `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// `redis_version`.
-    pub version: Option<String>,
+    /// Name and version of the server.
+    pub product: Option<Product>,
     /// Value of `appendonly`.
     pub appendonly: Option<String>,
     /// Value of `appendfsync`.
@@ -81,6 +81,9 @@ pub struct Finding {
 /// Judges the facts.
 pub fn judge(facts: &Facts) -> Vec<Finding> {
     let mut findings = Vec::new();
+    if let Some(text) = facts.product.as_ref().and_then(Product::untested) {
+        findings.push(Finding { severe: false, about: "version", text });
+    }
     persistence(facts, &mut findings);
     if let Some(policy) = &facts.maxmemory_policy
         && policy != "noeviction"
@@ -205,7 +208,7 @@ pub async fn probe(
 ) -> Result<Vec<Finding>, String> {
     let mut facts = Facts::default();
     let info = text(link.call(::redis::cmd("INFO").arg("server")).await)?;
-    facts.version = info.as_deref().and_then(|i| info_field(i, "redis_version")).map(str::to_owned);
+    facts.product = info.as_deref().and_then(Product::from_info);
     for (name, slot) in [
         ("appendonly", &mut facts.appendonly),
         ("appendfsync", &mut facts.appendfsync),
@@ -262,7 +265,7 @@ mod tests {
 
     fn good() -> Facts {
         Facts {
-            version: Some("7.0.15".into()),
+            product: Product::from_info("redis_version:7.0.15"),
             appendonly: Some("yes".into()),
             appendfsync: Some("always".into()),
             no_appendfsync_on_rewrite: Some("no".into()),
@@ -294,6 +297,8 @@ mod tests {
         let facts = Facts { clock_step_ms: Some(3_600_000), ..good() };
         assert_eq!(about(&facts), ["clock"]);
         assert_eq!(about(&Facts { appendonly: None, ..good() }), ["persistence"]);
+        let newer = Product::from_info("redis_version:99.0.0");
+        assert_eq!(about(&Facts { product: newer, ..good() }), ["version"]);
         assert_eq!(about(&Facts { clock_offset_ms: None, ..good() }), ["clock"]);
     }
 
