@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_store;
 mod cluster;
 mod confinement;
+mod denials;
 mod facts;
 mod fail_points;
 mod flush;

@@ -46,6 +46,18 @@ impl Redis {
         Self::started(engines::installed(engine), &[], None).await
     }
 
+    /// One of each server that Fencepost is tested with, with the names of `tests/engines`.
+    ///
+    /// # Panics
+    /// If one cannot be installed.
+    pub async fn every() -> [(&'static str, Self); 3] {
+        [
+            ("redis-7.0", Self::start().await),
+            ("redis-8.2", Self::newer("redis-8.2").await),
+            ("valkey-9.1", Self::newer("valkey-9.1").await),
+        ]
+    }
+
     /// The same with a clock that is so many seconds ahead of the right time, or behind it.
     ///
     /// # Panics

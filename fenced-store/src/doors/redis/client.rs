@@ -24,10 +24,11 @@ use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
 use super::resp::request::{Command, Parsed, RequestLimits, RequestParser};
 use super::resp::{Protocol, ProtocolError};
+use super::script_denial::ScriptName;
 use super::session::{Flow, Identity};
 use super::token_group::TokenGroup;
 use super::tokens::HeldTokens;
-use super::upstream::{Raw, Upstream};
+use super::upstream::{Instead, Raw, Upstream};
 use crate::doors::tcp::client_socket::{ClientReader, ClientSocket};
 use command::OwnedCommand;
 use transaction::Transaction;
@@ -288,11 +289,13 @@ impl Client {
         {
             return false;
         }
+        let is_script = plan.handling == Handling::Script;
+        let instead = is_script.then(|| Instead::Script(ScriptName::from_command(command)));
         if Out::is_large(len) {
             let raw = self.buf.split_to(len).freeze();
-            upstream.send(&self.outbox, Raw::Give(raw), None);
+            upstream.send(&self.outbox, Raw::Give(raw), instead);
         } else {
-            upstream.send(&self.outbox, Raw::Copy(&self.buf[..len]), None);
+            upstream.send(&self.outbox, Raw::Copy(&self.buf[..len]), instead);
             self.buf.advance(len);
         }
         self.hub.port.counters.forwarded.inc();

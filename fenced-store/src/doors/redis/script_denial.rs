@@ -6,14 +6,53 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Port;
+use super::resp::request::Command;
 use super::tokens::HeldTokens;
 
 /// Maximum number of scripts of a connection that are reported, each once.
 const REPORTED_MAX: usize = 16;
 
-/// Beginnings of the errors of Redis 7.0, and of later versions.
-const OF_REDIS: [&str; 2] =
-    ["-ERR The user executing the script can't ", "-NOPERM ACL failure in script: "];
+/// Words of the errors of Redis 7.0, and of Redis 7.2 and Valkey; then those of SORT in each. An
+/// error that a script makes from one of them holds them too.
+const OF_REDIS: [&str; 4] = [
+    "The user executing the script can't ",
+    "ACL failure in script: ",
+    "BY option of SORT denied ",
+    "GET option of SORT denied ",
+];
+
+/// Maximum length of a name that is kept beside a command: that of a SHA-1.
+const NAME_BYTES_MAX: usize = 40;
+
+/// Name of a script in its command: the digest of EVALSHA, or the function of FCALL. Empty for
+/// EVAL, and for a longer one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ScriptName {
+    bytes: [u8; NAME_BYTES_MAX],
+    len: usize,
+}
+
+impl ScriptName {
+    /// No name.
+    pub(super) const NONE: Self = Self { bytes: [0; NAME_BYTES_MAX], len: 0 };
+
+    /// Reads the name of the script that `command` runs.
+    pub(super) fn from_command(command: Command<'_>) -> Self {
+        let name = command.arg(1);
+        let has_text = command.begins(&["eval"]) || command.begins(&["eval_ro"]);
+        let is_plain = name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_');
+        let mut read = Self::NONE;
+        if let Some(bytes) = read.bytes.get_mut(..name.len()).filter(|_| is_plain && !has_text) {
+            bytes.copy_from_slice(name);
+            read.len = name.len();
+        }
+        read
+    }
+
+    fn text(&self) -> Option<&str> {
+        std::str::from_utf8(&self.bytes[..self.len]).ok().filter(|name| !name.is_empty())
+    }
+}
 
 /// Refusals of scripts on one connection.
 #[derive(Debug)]
@@ -39,6 +78,7 @@ enum Object {
     Key,
     Command,
     Channel,
+    Database,
 }
 
 impl ScriptDenials {
@@ -47,10 +87,11 @@ impl ScriptDenials {
         Self { port, tokens, reported: RefCell::default() }
     }
 
-    /// Returns the line in place of `reply`, if that is Redis' refusal of a script's key, command
-    /// or channel. The refusal is counted, and reported like those of stale tokens.
-    pub(super) fn in_place_of(&self, reply: &[u8]) -> Option<String> {
-        let denial = Denial::from_reply(reply)?;
+    /// Returns the line in place of `reply`, if that is Redis' refusal of a key, command, channel
+    /// or database of the script that was sent as `sent`. The refusal is counted, and reported
+    /// like those of stale tokens.
+    pub(super) fn in_place_of(&self, reply: &[u8], sent: &ScriptName) -> Option<String> {
+        let denial = Denial::from_reply(reply, sent)?;
         self.port.counters.scripts_denied.inc();
         let mut reported = self.reported.borrow_mut();
         if reported.len() < REPORTED_MAX && reported.insert(denial.script.clone().into_owned()) {
@@ -61,17 +102,24 @@ impl ScriptDenials {
 }
 
 impl<'r> Denial<'r> {
-    fn from_reply(reply: &'r [u8]) -> Option<Self> {
+    fn from_reply(reply: &'r [u8], sent: &'r ScriptName) -> Option<Self> {
         let text = std::str::from_utf8(reply).ok()?;
-        let why = OF_REDIS.iter().find_map(|begin| text.strip_prefix(begin))?;
-        // The name is behind the reason, except in an error that the script itself replies.
-        let named = why.rsplit_once("script: ");
+        let behind = |words| Some((words, text.split_once(words)?.1));
+        let (words, behind): (&str, &str) = OF_REDIS.into_iter().find_map(behind)?;
+        // Redis puts the name behind the reason, except in an error that the script itself replies.
+        // Valkey has no name.
+        let named = behind.rsplit_once("script: ");
         let name = named.and_then(|(_, rest)| rest.split_once(", on @")).map(|(name, _)| name);
-        let why = named.map_or(why, |(why, _)| why);
-        let script = name.map_or(Cow::Borrowed("a script"), |name| format!("script {name}").into());
+        let why = named.map_or(behind, |(why, _)| why);
+        let script = match name.or_else(|| sent.text()) {
+            Some(name) => format!("script {name}").into(),
+            None => Cow::Borrowed("a script"),
+        };
+        // Before a command there can be the name of the guard's user, which has any words.
         let object = match why {
+            _ if why.contains("run th") || words.contains("SORT") => Object::Command,
             _ if why.contains("channel") => Object::Channel,
-            _ if why.contains("run th") => Object::Command,
+            _ if why.contains("database") => Object::Database,
             _ => Object::Key,
         };
         Some(Self { script, object })
@@ -83,6 +131,7 @@ impl<'r> Denial<'r> {
         match object {
             Object::Channel => format!("{script} published to one of Fencepost's own channels"),
             Object::Command => format!("{script} ran a command that scripts may not run"),
+            Object::Database => format!("{script} selected a database that is closed to the guard"),
             Object::Key => format!("{script} touched a key that this connection may not touch"),
         }
     }
@@ -92,6 +141,9 @@ impl<'r> Denial<'r> {
         let summary = self.summary();
         let advice = match self.object {
             Object::Channel => return format!("DENIED {summary}; choose another channel"),
+            Object::Database => {
+                "; choose one that the rules of the guard's user (db=) allow".to_owned()
+            }
             Object::Command => {
                 ", because its keys are not certain; send it outside of the script".to_owned()
             }
@@ -113,58 +165,4 @@ impl<'r> Denial<'r> {
 }
 
 #[cfg(test)]
-mod tests {
-    use fence_protocol::LockName;
-
-    use super::*;
-    use crate::verdict::Fence;
-    use crate::verdict::tests::mark;
-
-    fn line(reply: &str) -> Option<String> {
-        let fence = Fence { lock: LockName::new("orders/1").unwrap(), presented: mark(5, 1) };
-        let tokens = HeldTokens::default().with(vec![fence]).unwrap();
-        Denial::from_reply(reply.as_bytes()).map(|denial| denial.line(&tokens))
-    }
-
-    #[test]
-    fn errors_of_the_acl_become_a_sentence() {
-        let rest = "script: 93777d, on @user_script:1.\r\n";
-        for (text, expected) in [
-            (
-                "ERR The user executing the script can't access at least one of the keys mentioned \
-                 in the command arguments ",
-                "DENIED script 93777d touched a key that this connection may not touch, with token \
-                 5 of lock orders/1.",
-            ),
-            ("NOPERM ACL failure in script: No permissions to access a key ", "touched a key"),
-            (
-                "ERR The user executing the script can't run this command or subcommand ",
-                "DENIED script 93777d ran a command",
-            ),
-            (
-                "NOPERM ACL failure in script: User fence:x has no permissions to run the 'sort' \
-                 command ",
-                "ran a command",
-            ),
-            (
-                "ERR The user executing the script can't publish to the channel mentioned in the \
-                 command ",
-                "published to",
-            ),
-        ] {
-            let line = line(&format!("-{text}{rest}")).unwrap();
-            assert!(line.contains(expected) && !line.contains("fence:x"), "{line}");
-        }
-    }
-
-    #[test]
-    fn the_name_of_a_function_is_no_reason() {
-        let key = "-NOPERM ACL failure in script: No permissions to access a key ";
-        let named = line(&format!("{key}script: my_channel, on @user_function:1.\r\n")).unwrap();
-        assert!(named.contains("script my_channel touched a key"), "{named}");
-        // An error that the script itself replies has no name.
-        let unnamed = line(&format!("{key}\r\n")).unwrap();
-        assert!(unnamed.contains("DENIED a script touched a key"), "{unnamed}");
-        assert_eq!(line("-ERR no such key\r\n"), None);
-    }
-}
+mod tests;

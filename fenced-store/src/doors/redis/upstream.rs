@@ -22,7 +22,7 @@ use super::commands::names::Listing;
 use super::out::Out;
 use super::outbox::Outbox;
 use super::resp::Protocol;
-use super::script_denial::ScriptDenials;
+use super::script_denial::{ScriptDenials, ScriptName};
 
 mod barrier;
 pub(super) mod connect;
@@ -99,8 +99,9 @@ enum Waiting {
 pub(super) enum Instead {
     /// These bytes.
     Reply(Bytes),
-    /// Redis' reply to the EXEC of a transaction with scripts, whose errors are replaced.
-    Exec,
+    /// Redis' reply to this script, or to the EXEC of a transaction with scripts, in which errors
+    /// are replaced.
+    Script(ScriptName),
     /// The reply made from the names in so many replies.
     Names { listing: Listing, replies: u32, protocol: Protocol },
 }

@@ -9,6 +9,7 @@ use super::super::outbox::End;
 use super::super::own_clients::OwnClient;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::Protocol;
+use super::super::script_denial::ScriptName;
 use super::super::session::{self, Flow, Session as _};
 use super::super::upstream::{Instead, Raw, Upstream};
 use super::command::OwnedCommand;
@@ -150,7 +151,13 @@ impl Client {
         if let Some(transaction) = &mut self.transaction {
             let user = self.own.as_ref().and_then(|own| own.user.as_ref());
             let beyond = |wanted: &Wanted<'_>| user.is_none_or(|user| !user.reaches(*wanted));
-            transaction.add(plan, keys_of(&self.keys, command.command()).filter(beyond));
+            let command = command.command();
+            transaction.add(plan, command, keys_of(&self.keys, command).filter(beyond));
+        } else if plan.handling == Handling::Script {
+            let reply = Instead::Script(ScriptName::from_command(command.command()));
+            self.with_room().await?.send(&self.outbox, Raw::Give(command.raw()), Some(reply));
+            self.hub.port.counters.forwarded.inc();
+            return Ok(Flow::Continue);
         }
         self.send(command).await?;
         Ok(Flow::Continue)
@@ -293,13 +300,14 @@ impl Client {
             Handling::Exec if self.lost_watch => Some(Transaction::not_run(self.profile.protocol)),
             _ => None,
         };
-        match (&self.upstream, instead) {
-            (Some(upstream), Some(reply)) => {
+        match (&self.upstream, instead, transaction.script) {
+            (Some(upstream), Some(reply), _) => {
                 let instead = Some(Instead::Reply(reply));
                 upstream.send(&self.outbox, Raw::Copy(Transaction::DISCARD), instead);
             }
-            (Some(upstream), None) if transaction.has_script => {
-                upstream.send(&self.outbox, Raw::Copy(&command.raw()), Some(Instead::Exec));
+            (Some(upstream), None, Some(name)) => {
+                let instead = Some(Instead::Script(name));
+                upstream.send(&self.outbox, Raw::Copy(&command.raw()), instead);
                 self.hub.port.counters.forwarded.inc();
             }
             _ => self.send(command).await?,

@@ -86,7 +86,7 @@ impl Client {
         if user.covers(plan.in_scripts, keys_of(&self.keys, command.command())) {
             return Ok(());
         }
-        if self.transaction.as_ref().is_some_and(|transaction| transaction.has_script) {
+        if self.transaction.as_ref().is_some_and(|transaction| transaction.script.is_some()) {
             if !plan.in_scripts {
                 return Err(Refusal::Line(MIXED.to_owned()));
             }

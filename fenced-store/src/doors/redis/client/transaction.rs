@@ -5,6 +5,8 @@ use bytes::Bytes;
 use super::super::commands::{Handling, Plan};
 use super::super::confine::{CheckedKeys, Wanted};
 use super::super::resp::Protocol;
+use super::super::resp::request::Command;
+use super::super::script_denial::ScriptName;
 
 /// An open MULTI.
 #[derive(Debug, Default)]
@@ -14,8 +16,9 @@ pub(super) struct Transaction {
     /// The keys of the commands that are queued, but for those that patterns of the connection's
     /// user cover. Redis checks them once more when it runs them.
     pub(super) keys: CheckedKeys,
-    /// A script is queued, so that all of it has to stay confined.
-    pub(super) has_script: bool,
+    /// Name of the script that is queued, or none of several; with a script, all of it has to stay
+    /// confined.
+    pub(super) script: Option<ScriptName>,
     /// A command is queued that the user of a script may not run.
     pub(super) exceeds_scripts: bool,
 }
@@ -38,8 +41,17 @@ impl Transaction {
     }
 
     /// Adds a queued command, with those of its keys that no pattern covers.
-    pub(super) fn add<'k>(&mut self, plan: Plan, keys: impl Iterator<Item = Wanted<'k>>) {
-        self.has_script |= plan.handling == Handling::Script;
+    pub(super) fn add<'k>(
+        &mut self,
+        plan: Plan,
+        command: Command<'_>,
+        keys: impl Iterator<Item = Wanted<'k>>,
+    ) {
+        if plan.handling == Handling::Script {
+            let name = ScriptName::from_command(command);
+            let is_only = self.script.is_none_or(|known| known == name);
+            self.script = Some(if is_only { name } else { ScriptName::NONE });
+        }
         self.exceeds_scripts |= !plan.in_scripts;
         keys.for_each(|wanted| self.keys.add(wanted));
     }

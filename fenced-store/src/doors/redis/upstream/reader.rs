@@ -8,13 +8,13 @@ use tokio::io::AsyncReadExt;
 use tokio::net::tcp::OwnedReadHalf;
 
 use super::barrier::Seen;
-use super::error_lines::{ErrorLines, ExecReply};
+use super::error_lines::ErrorLines;
 use super::{Instead, Upstream, UpstreamState, Waiting};
 use crate::doors::redis::commands::names;
 use crate::doors::redis::out::Out;
 use crate::doors::redis::outbox::{End, Outbox};
 use crate::doors::redis::resp::reply::ReplyScanner;
-use crate::doors::redis::script_denial::ScriptDenials;
+use crate::doors::redis::script_denial::{ScriptDenials, ScriptName};
 
 /// Maximum size of one read, in bytes.
 const READ: usize = 64 * 1024;
@@ -110,9 +110,8 @@ impl Upstream {
             }
             (Some(Waiting::Reply { outbox, instead }), _) if !piece.is_message => {
                 match (instead, &self.denials) {
-                    (None, Some(denials)) if replies.holds_error(denials, outbox, piece) => {}
-                    (Some(Instead::Exec), Some(denials)) => {
-                        replies.pass_exec(denials, outbox, piece)?;
+                    (Some(Instead::Script(name)), Some(denials)) => {
+                        replies.pass_script(denials, name, outbox, piece)?;
                     }
                     (Some(Instead::Reply(bytes)), _) => {
                         replies.buf.advance(piece.len);
@@ -208,42 +207,38 @@ impl Upstream {
 }
 
 impl Replies {
-    /// Holds an error on an own connection until its line is whole, and delivers it, in the guard's
-    /// words if it is Redis' refusal of a script. `false` for any other reply.
-    fn holds_error(&mut self, denials: &ScriptDenials, outbox: &Rc<Outbox>, piece: Piece) -> bool {
-        let in_place_of = |error: &[u8]| denials.in_place_of(error);
-        let bytes = &self.buf[..piece.len];
-        let passed = self.errors.pass(bytes, piece.begins, piece.ends, &in_place_of);
-        let Some(error) = passed else { return false };
-        self.buf.advance(piece.len);
-        self.hand_over(error, outbox, piece);
-        true
-    }
-
-    /// Delivers a reply to an EXEC with scripts, whose errors are among its values.
-    fn pass_exec(
+    /// Delivers a reply to a script, or to an EXEC with scripts. Errors in it are held until their
+    /// line is whole, and are in the guard's words if they are Redis' refusal of a script.
+    fn pass_script(
         &mut self,
         denials: &ScriptDenials,
+        name: &ScriptName,
         outbox: &Rc<Outbox>,
         piece: Piece,
     ) -> Result<(), String> {
+        let bytes = &self.buf[..piece.len];
         if piece.begins {
-            self.exec = ExecReply::new();
+            self.errors = ErrorLines::default();
         }
-        let in_place_of = |error: &[u8]| denials.in_place_of(error);
-        let passed = self.exec.pass(&self.buf[..piece.len], &in_place_of);
-        let bytes = passed.map_err(|error| error.to_string())?;
+        // Few replies have the sign of an error at all.
+        let is_whole = piece.begins && piece.ends;
+        let changed = match is_whole && !bytes.contains(&b'-') {
+            true => None,
+            false => {
+                let in_place_of = |error: &[u8]| denials.in_place_of(error, name);
+                self.errors.pass(bytes, &in_place_of).map_err(|error| error.to_string())?
+            }
+        };
+        let Some(bytes) = changed else {
+            self.deliver(outbox, piece);
+            return Ok(());
+        };
         self.buf.advance(piece.len);
-        self.hand_over(bytes, outbox, piece);
-        Ok(())
-    }
-
-    /// Delivers the replacement of a piece; nothing while all of it is held.
-    fn hand_over(&mut self, bytes: Vec<u8>, outbox: &Rc<Outbox>, piece: Piece) {
         if !bytes.is_empty() {
             outbox.give(bytes.into(), piece.ends);
             self.will_flush(outbox);
         }
+        Ok(())
     }
 }
 
@@ -263,7 +258,6 @@ struct Replies {
     scanner: ReplyScanner,
     flush: Vec<Rc<Outbox>>,
     errors: ErrorLines,
-    exec: ExecReply,
     /// Set while part of a value was delivered; `true` for a message.
     cut: Option<bool>,
 }
@@ -275,7 +269,6 @@ impl Replies {
             scanner: ReplyScanner::new(),
             flush: Vec::new(),
             errors: ErrorLines::default(),
-            exec: ExecReply::new(),
             cut: None,
         }
     }
