@@ -26,6 +26,7 @@ mod pipelines;
 mod restart;
 mod script_keys;
 mod sentinel;
+mod servers;
 mod sessions;
 mod silence;
 mod spares;

@@ -20,7 +20,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use fence_protocol::wire::fence::Mode;
-use redis_link::{LinkState, RedisLink, info_field};
+use redis_link::{LinkState, RedisLink};
 use tokio::sync::{mpsc, watch};
 
 use crate::doors::tcp::front::{CONNECTION, FrontSettings};
@@ -35,6 +35,7 @@ mod cluster;
 pub(crate) mod commands;
 mod confine;
 mod counters;
+mod databases;
 mod front;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -51,6 +52,7 @@ mod refusal;
 pub(crate) mod resp;
 mod retire;
 mod script_denial;
+mod server_facts;
 mod session;
 mod spares;
 mod stranger;
@@ -67,6 +69,7 @@ pub use password::PortPassword;
 pub use patience::SilenceLimits;
 use refusal::Refusal;
 use retire::Ended;
+use server_facts::ServerFacts;
 use session::PortContext;
 
 /// Settings of the port.
@@ -110,7 +113,7 @@ pub(crate) struct Port {
     context: Arc<PortContext>,
     redis: Arc<Shared>,
     table: watch::Receiver<Arc<CommandTable>>,
-    version: RwLock<String>,
+    facts: RwLock<Arc<ServerFacts>>,
     ended: mpsc::Sender<Ended>,
     counters: PortCounters,
     own_clients: Arc<OwnClients>,
@@ -138,7 +141,7 @@ impl Port {
         let tasks = guard.kit.tasks.clone();
         confine::remove_leftovers(&redis, guard.fencing.namespace.as_str()).await;
         let port = Arc::new(Self {
-            version: RwLock::new(read_version(&redis.link).await),
+            facts: RwLock::new(Arc::new(read_facts(&redis).await?)),
             context: PortContext::new(guard, settings),
             redis,
             table,
@@ -152,8 +155,8 @@ impl Port {
         Ok(port)
     }
 
-    fn redis_version(&self) -> String {
-        self.version.read().unwrap_or_else(PoisonError::into_inner).clone()
+    fn facts(&self) -> Arc<ServerFacts> {
+        Arc::clone(&self.facts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Queues an ended connection; its registration in Redis is removed later.
@@ -194,12 +197,14 @@ async fn follow(port: Arc<Port>, publish: watch::Sender<Arc<CommandTable>>) {
             continue;
         }
         match read_table(&port.redis.link, port.observing).await {
-            Ok(table) => {
-                publish.send_replace(Arc::new(table));
-                let version = read_version(&port.redis.link).await;
-                *port.version.write().unwrap_or_else(PoisonError::into_inner) = version;
-            }
+            Ok(table) => drop(publish.send_replace(Arc::new(table))),
             Err(reason) => tracing::warn!(reason, "the list of commands is out of date"),
+        }
+        match read_facts(&port.redis).await {
+            Ok(facts) => {
+                *port.facts.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
+            }
+            Err(reason) => tracing::warn!(reason, "what is known of the server is out of date"),
         }
     }
 }
@@ -225,11 +230,9 @@ async fn read_table(
     })
 }
 
-/// Returns the version for HELLO, by which drivers choose commands.
-async fn read_version(link: &RedisLink) -> String {
-    let mut info = redis::cmd("INFO");
-    info.arg("server");
-    let reply = link.call(&info).await.ok().and_then(|reply| redis::from_redis_value(reply).ok());
-    let text: String = reply.unwrap_or_default();
-    info_field(&text, "redis_version").unwrap_or("7.0.0").to_owned()
+async fn read_facts(redis: &Shared) -> Result<ServerFacts, String> {
+    let hello = redis.link.call(&redis::cmd("HELLO")).await.map_err(|error| error.to_string())?;
+    let mut facts = ServerFacts::from_hello(hello).ok_or("the reply to HELLO cannot be read")?;
+    facts.databases = databases::rule(redis).await?;
+    Ok(facts)
 }

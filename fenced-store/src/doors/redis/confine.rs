@@ -27,13 +27,13 @@ mod keys;
 mod users;
 
 pub(super) use keys::{CheckedKeys, Wanted};
-pub(super) use users::{AclUsers, remove, remove_leftovers};
+pub(super) use users::{AclUsers, UserRules, remove, remove_leftovers};
 
-/// Rights of a user that is not confined, as a selector. Redis counts ROLE and LASTSAVE as
+/// Rights of a user that is not confined, for a selector. Redis counts ROLE and LASTSAVE as
 /// administration, although they only read.
-const WIDE: &str = "(~* &* +@all -@admin +role +lastsave -swapdb -migrate)";
+pub(super) const WIDE: &str = "~* &* +@all -@admin +role +lastsave -swapdb -migrate";
 /// Rights in observe mode, in which clients may administer Redis.
-const WIDE_OBSERVED: &str = "(~* &* +@all -swapdb)";
+const WIDE_OBSERVED: &str = "~* &* +@all -swapdb";
 
 /// Channels that a script may publish to: all but those that begin with `{fence:`. Patterns cannot
 /// exclude, so there is one for each byte in which a name can differ.
@@ -60,8 +60,8 @@ const SCRIPT_CHANNELS: [&str; 14] = [
 pub(super) struct AclUser {
     name: String,
     password: String,
-    /// Rights when it is not confined.
-    wide: &'static str,
+    /// Selector of its rights when it is not confined.
+    wide: String,
     scope: RefCell<Scope>,
     /// Keys when it is confined, whatever a script declares.
     patterns: KeyPatterns,
@@ -158,7 +158,7 @@ impl AclUser {
     /// The reason why Redis cannot be used.
     pub(super) async fn widen(&self, redis: &Shared, run_id: Option<&str>) -> Result<(), Refusal> {
         let mut command = set_user(&self.name);
-        command.arg("clearselectors").arg(self.wide);
+        command.arg("clearselectors").arg(&self.wide);
         self.set(redis, run_id, &command, Scope::All).await
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let user = AclUser {
             name: String::new(),
             password: String::new(),
-            wide: WIDE,
+            wide: WIDE.to_owned(),
             scope: RefCell::new(Scope::Confined(more)),
             patterns: KeyPatterns::default(),
             rules: Arc::new([]),

@@ -13,7 +13,7 @@ use tokio::task::spawn_local;
 
 use super::Port;
 use super::budget::Budget;
-use super::confine::{AclUser, AclUsers};
+use super::confine::{AclUser, AclUsers, UserRules};
 use super::outbox::{InFlight, Outbox};
 use super::profile::ConnectionProfile;
 use super::refusal::Refusal;
@@ -169,6 +169,8 @@ impl Hub {
         let patterns = self.key_patterns(&profile.tokens);
         // Without a reply Redis may have made the user all the same.
         let unsure = |name| self.port.retire(Ended { registration: None, user: Some(name) });
+        let facts = self.port.facts();
+        let rules = UserRules { commands: rules, databases: facts.databases.as_deref() };
         let user = self.users.user(&self.port.redis, rules, patterns, is_confined, unsure).await?;
         self.prepare(profile, user).await
     }

@@ -16,6 +16,7 @@ use super::commands::{Local, Plan};
 use super::refusal::Refusal;
 use super::resp::request::{Command, RequestParser};
 use super::resp::{Protocol, ProtocolError, encode};
+use super::server_facts::ServerFacts;
 use super::tokens::HeldTokens;
 use super::{PortSettings, password, stranger};
 use crate::guard::Guard;
@@ -125,8 +126,8 @@ impl Identity {
 pub(super) trait Session {
     fn identity(&self) -> &Identity;
     fn identity_mut(&mut self) -> &mut Identity;
-    /// Version of Redis that HELLO reports; drivers choose commands by it.
-    fn redis_version(&self) -> String;
+    /// Facts of the server for HELLO and MODULE LIST.
+    fn server_facts(&self) -> Arc<ServerFacts>;
     fn protocol(&self) -> Protocol;
     fn db(&self) -> i64;
 

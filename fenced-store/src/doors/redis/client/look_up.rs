@@ -28,7 +28,10 @@ impl Client {
             LookUp::Text(text) => {
                 ("return {verbatim_string={format='txt', string=ARGV[1]}}", text.into_bytes())
             }
-            LookUp::NoItems => ("return {}", Vec::new()),
+            LookUp::Modules(facts) => {
+                let modules = facts.modules_for_script(self.profile.protocol);
+                ("return cjson.decode(ARGV[1])", modules)
+            }
         };
         let words: [&[u8]; 4] = [b"EVAL", script.as_bytes(), b"0", &argument];
         Ok(Some(OwnedCommand::new(words.into_iter())))

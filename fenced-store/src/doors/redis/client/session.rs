@@ -1,5 +1,7 @@
 //! The session of a client of one Redis: its connections follow its tokens, protocol and database.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use redis::Value;
 
@@ -10,6 +12,7 @@ use super::super::profile::ConnectionProfile;
 use super::super::refusal::Refusal;
 use super::super::resp::Protocol;
 use super::super::resp::request::Command;
+use super::super::server_facts::ServerFacts;
 use super::super::session::{self, Flow, Identity, Session};
 use super::super::tokens::HeldTokens;
 use super::Client;
@@ -24,8 +27,8 @@ impl Session for Client {
         &mut self.identity
     }
 
-    fn redis_version(&self) -> String {
-        self.hub.port.redis_version()
+    fn server_facts(&self) -> Arc<ServerFacts> {
+        self.hub.port.facts()
     }
 
     fn protocol(&self) -> Protocol {

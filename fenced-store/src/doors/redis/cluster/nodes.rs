@@ -7,13 +7,15 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis_link::{
-    ClusterTarget, LinkOptions, LinkState, RedisLink, Script, Verifier, info_field, load_scripts,
+    ClusterTarget, LinkOptions, LinkState, Product, RedisLink, Script, Verifier, info_field,
+    load_scripts,
 };
 use service_kit::Kit;
 use service_kit::health::Status;
 use tokio::sync::{Notify, OnceCell};
 
 use super::super::commands::CommandTable;
+use super::super::server_facts::ServerFacts;
 use super::slots::{SlotMap, direction};
 use crate::stores::redis::judge;
 
@@ -64,7 +66,7 @@ impl Nodes {
         kit: &Kit,
     ) -> Result<Self, String> {
         let verifier =
-            Arc::new(NodeVerifier { script, table: RwLock::default(), version: RwLock::default() });
+            Arc::new(NodeVerifier { script, table: RwLock::default(), facts: RwLock::default() });
         let nodes = Self {
             inner: Arc::new(NodesParts {
                 target,
@@ -107,10 +109,10 @@ impl Nodes {
         self.inner.verifier.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The version of Redis of the node that was verified last.
-    pub(super) fn version(&self) -> String {
-        let version = &self.inner.verifier.version;
-        version.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Facts of the node that was verified last.
+    pub(super) fn server_facts(&self) -> Arc<ServerFacts> {
+        let facts = &self.inner.verifier.facts;
+        Arc::clone(&facts.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Returns the link to a node, and connects if there is none yet.
@@ -295,7 +297,7 @@ async fn follow(nodes: Nodes) {
 struct NodeVerifier {
     script: Script,
     table: RwLock<Option<Arc<CommandTable>>>,
-    version: RwLock<String>,
+    facts: RwLock<Arc<ServerFacts>>,
 }
 
 #[async_trait]
@@ -315,8 +317,15 @@ impl Verifier for NodeVerifier {
             .map_err(|error| format!("a node of the cluster did not answer COMMAND: {error}"))?;
         let table = CommandTable::from_reply(&commands)?;
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(table));
-        let version = info_field(&info, "redis_version").unwrap_or_default().to_owned();
-        *self.version.write().unwrap_or_else(PoisonError::into_inner) = version;
+        let hello = redis::cmd("HELLO")
+            .query_async::<redis::Value>(connection)
+            .await
+            .map_err(|error| format!("a node of the cluster did not answer HELLO: {error}"))?;
+        let facts = ServerFacts::from_hello(hello).ok_or("the reply to HELLO cannot be read")?;
+        *self.facts.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(facts);
+        if let Some(untested) = Product::from_info(&info).and_then(|product| product.untested()) {
+            tracing::warn!("{untested}");
+        }
         load_scripts(connection, &[&self.script]).await
     }
 }

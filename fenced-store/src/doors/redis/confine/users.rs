@@ -22,6 +22,14 @@ pub(crate) struct AclUsers {
     wide: &'static str,
 }
 
+/// Rules of a new user beyond its keys.
+pub(crate) struct UserRules<'r> {
+    /// Commands when it is confined.
+    pub(crate) commands: Arc<[String]>,
+    /// Databases, if some are closed to the guard itself.
+    pub(crate) databases: Option<&'r str>,
+}
+
 impl AclUsers {
     pub(crate) fn new(namespace: &str, mode: Mode) -> Self {
         let wide = match mode {
@@ -45,7 +53,7 @@ impl AclUsers {
     pub(crate) async fn user(
         &self,
         redis: &Shared,
-        rules: Arc<[String]>,
+        UserRules { commands: rules, databases }: UserRules<'_>,
         patterns: KeyPatterns,
         is_confined: bool,
         unanswered: impl FnOnce(String),
@@ -56,20 +64,24 @@ impl AclUsers {
         let name = format!("{}{}", self.prefix, self.next.replace(self.next.get() + 1));
         let password = ids::random_hex(16);
         let mut command = set_user(&name);
-        command.arg("reset").arg("on").arg(format!(">{password}"));
+        command.arg("reset").arg("on").arg(format!(">{password}")).arg(databases);
+        let wide = match databases {
+            None => format!("({})", self.wide),
+            Some(databases) => format!("({} {databases})", self.wide),
+        };
         let scope = if is_confined {
             let none = CheckedKeys::default();
             add_confinement(&mut command, Some(&rules), &patterns, &none)?;
             Scope::Confined(none)
         } else {
-            command.arg(self.wide);
+            command.arg(&wide);
             Scope::All
         };
         match redis.link.call(&command).await {
             Ok(_) => Ok(Some(AclUser {
                 name,
                 password,
-                wide: self.wide,
+                wide,
                 scope: RefCell::new(scope),
                 patterns,
                 rules,

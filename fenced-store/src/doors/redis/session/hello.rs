@@ -74,10 +74,10 @@ pub(super) async fn hello<S: Session>(
 fn introduce(session: &mut impl Session) {
     let protocol = session.protocol();
     let id = session.identity().id;
-    let version = session.redis_version();
+    let facts = session.server_facts();
     session.reply(|out| {
         encode::map(out, 7, protocol);
-        for (key, value) in [("server", "redis"), ("version", version.as_str())] {
+        for (key, value) in [("server", &facts.server), ("version", &facts.version)] {
             encode::bulk(out, key.as_bytes());
             encode::bulk(out, value.as_bytes());
         }
@@ -90,7 +90,7 @@ fn introduce(session: &mut impl Session) {
             encode::bulk(out, value.as_bytes());
         }
         encode::bulk(out, b"modules");
-        encode::array(out, 0);
+        facts.encode_modules(out, protocol);
     });
 }
 

@@ -1,10 +1,13 @@
 //! Look-ups: the client itself, and the few settings of Redis that drivers read.
 
+use std::sync::Arc;
+
 use super::super::commands::Local;
 use super::super::look_ups;
 use super::super::refusal::{Refusal, quoted};
 use super::super::resp::request::Command;
 use super::super::resp::{Protocol, encode};
+use super::super::server_facts::ServerFacts;
 use super::{Identity, Session, line};
 
 /// User name shown to every client.
@@ -18,7 +21,7 @@ pub(crate) enum LookUp {
     Word(Vec<u8>),
     /// A text with line ends.
     Text(String),
-    NoItems,
+    Modules(Arc<ServerFacts>),
 }
 
 /// The reply to a look-up; `None` for any other command.
@@ -38,7 +41,7 @@ pub(crate) fn look_up(
         Local::ClientInfo => LookUp::Text(info(session, "client|info")),
         Local::ClientList => LookUp::Text(list(session, command)?),
         Local::AclWhoAmI => LookUp::Word(USER.as_bytes().to_vec()),
-        Local::ModuleList => LookUp::NoItems,
+        Local::ModuleList => LookUp::Modules(session.server_facts()),
         _ => return Ok(None),
     }))
 }
@@ -102,7 +105,7 @@ pub(super) fn reply(
             Protocol::Resp2 => encode::bulk(out, text.as_bytes()),
             Protocol::Resp3 => encode::verbatim(out, "txt", text),
         },
-        Some(LookUp::NoItems) => encode::array(out, 0),
+        Some(LookUp::Modules(facts)) => facts.encode_modules(out, protocol),
     });
     Ok(())
 }

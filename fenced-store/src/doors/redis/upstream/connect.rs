@@ -161,7 +161,12 @@ async fn select(wire: &mut RawWire, db: i64) -> Result<(), Refusal> {
     let mut select = redis::cmd("SELECT");
     select.arg(db);
     let answered = wire.call(&select).await.map(drop);
-    answered.map_err(|_| Refusal::Line("ERR DB index is out of range".to_owned()))
+    answered.map_err(|error| match error.contains("access database") {
+        true => Refusal::Line(format!(
+            "DENIED database {db} is closed to the guard's own user; choose another one"
+        )),
+        false => Refusal::Line("ERR DB index is out of range".to_owned()),
+    })
 }
 
 /// A connection with one command at a time.

@@ -1,6 +1,8 @@
 //! The session of a client of a cluster. It has no connection of its own: each command brings its
 //! tokens along, so tokens and protocol change without a round trip.
 
+use std::sync::Arc;
+
 use bytes::BytesMut;
 use redis::Value;
 
@@ -10,6 +12,7 @@ use crate::doors::redis::commands::{Handling, Plan};
 use crate::doors::redis::refusal::Refusal;
 use crate::doors::redis::resp::request::Command;
 use crate::doors::redis::resp::{Protocol, encode};
+use crate::doors::redis::server_facts::ServerFacts;
 use crate::doors::redis::session::{Flow, Identity, Session};
 use crate::doors::redis::tokens::HeldTokens;
 
@@ -22,8 +25,8 @@ impl Session for ClusterSession {
         &mut self.identity
     }
 
-    fn redis_version(&self) -> String {
-        self.port.cluster.nodes.version()
+    fn server_facts(&self) -> Arc<ServerFacts> {
+        self.port.cluster.nodes.server_facts()
     }
 
     fn protocol(&self) -> Protocol {
