@@ -3,7 +3,7 @@
 use super::action::{Action, Denial, Keys};
 use super::meta::Meta;
 use super::policy::{self, LOCALS, Observed, Verdict, verdict};
-use super::spec::{Number, Spec};
+use super::spec::{Find, Number, Spec};
 use super::table::{Entries, Entry};
 use super::{Handling, KeyAccess};
 
@@ -43,6 +43,7 @@ fn entry(meta: &Meta) -> Entry {
 fn action(meta: &Meta) -> Result<Action, String> {
     let verdict = match verdict(&meta.name) {
         Some(Verdict::Denied(reason)) => return Err(reason.to_owned()),
+        Some(Verdict::VectorSet) => return vector_set(meta),
         Some(_) if meta.has("module") => return Err(OF_A_MODULE.to_owned()),
         Some(verdict) => verdict,
         None => return by_rule(meta),
@@ -64,8 +65,24 @@ fn action(meta: &Meta) -> Result<Action, String> {
         Verdict::Keyless(handling) => Ok(new(handling, Keys::None)),
         Verdict::Channels(handling, which) => Ok(new(handling, Keys::Channels(which))),
         Verdict::Keyspace => Ok(new(Handling::Shared, Keys::Keyspace)),
-        Verdict::Container | Verdict::Denied(_) => Err("it needs a subcommand".to_owned()),
+        Verdict::Container | Verdict::Denied(_) | Verdict::VectorSet => {
+            Err("it needs a subcommand".to_owned())
+        }
     }
+}
+
+/// Returns the action for a command on a vector set. Redis' key spec calls each of them a write.
+fn vector_set(meta: &Meta) -> Result<Action, String> {
+    let find = Find::Range { last: 0, step: 1, limit: 0 };
+    let is_one_key = |spec: &Option<Spec>| spec.is_some_and(|s| (s.index, s.find) == (1, find));
+    if meta.specs.len() != 1 || !meta.specs.iter().all(is_one_key) {
+        return Err("Redis says of it that its keys are not those of a vector set".to_owned());
+    }
+    let is_read = meta.has("readonly") && !meta.has("write");
+    let access = if is_read { KeyAccess::Read } else { KeyAccess::Write };
+    let specs = [Spec { access, index: 1, find }].into();
+    let keys = Keys::Specs { specs, number: Number::Positive };
+    Ok(Action::new(&meta.name, Handling::Shared, keys))
 }
 
 /// Decides on a command that the policy does not list.

@@ -22,7 +22,7 @@ pub(crate) const TOO_LARGE: &str = "DENIED the reply lists more names than the g
 /// A command whose reply lists names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Listing {
-    /// KEYS, SCAN, PUBSUB CHANNELS: own names are removed.
+    /// KEYS, SCAN, CLUSTERSCAN, PUBSUB CHANNELS: own names are removed.
     All,
     /// RANDOMKEY: one of several replies.
     Random,
@@ -31,7 +31,8 @@ pub(crate) enum Listing {
 impl Listing {
     /// Returns the kind of listing in the reply to `command`, if any.
     pub(crate) fn from_command(command: Command<'_>) -> Option<Self> {
-        if command.begins(&["keys"]) || command.begins(&["scan"]) || is_of_channels(command) {
+        let lists_keys = ["keys", "scan", "clusterscan"].iter().any(|name| command.begins(&[name]));
+        if lists_keys || is_of_channels(command) {
             return Some(Self::All);
         }
         command.begins(&["randomkey"]).then_some(Self::Random)

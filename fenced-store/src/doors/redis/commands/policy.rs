@@ -13,6 +13,9 @@ use super::{Handling, Local};
 pub(super) enum Verdict {
     /// Works on the keys that its key specs give.
     Keys(Handling),
+    /// Works on the key at position 1 and on nothing else, although it belongs to a module, the one
+    /// that Redis 8 has built in. It reads the key, unless Redis calls it a write.
+    VectorSet,
     /// Works on keys that no key spec gives for certain; they are computed.
     ByHand(ByHand),
     /// Touches no key.
@@ -140,11 +143,15 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (SHARED, "object|encoding object|freq object|idletime object|refcount"),
     // Strings and bitmaps. BITFIELD counts as a write even if it only gets.
     (SHARED, "append decr decrby get getdel getex getrange getset incr incrby incrbyfloat lcs"),
-    (SHARED, "mget mset msetnx psetex set setex setnx setrange strlen substr"),
+    (SHARED, "mget mset msetnx psetex set setex setnx setrange strlen substr delifeq msetex"),
     (SHARED, "bitcount bitfield bitfield_ro bitop bitpos getbit setbit"),
     // Hashes, lists, sets.
     (SHARED, "hdel hexists hget hgetall hincrby hincrbyfloat hkeys hlen hmget hmset hrandfield"),
-    (SHARED, "hscan hset hsetnx hstrlen hvals"),
+    (
+        SHARED,
+        "hscan hset hsetnx hstrlen hvals hexpire hexpireat hexpiretime hgetdel hgetex hpersist",
+    ),
+    (SHARED, "hpexpire hpexpireat hpexpiretime hpttl hsetex httl"),
     (SHARED, "lindex linsert llen lmove lmpop lpop lpos lpush lpushx lrange lrem lset ltrim rpop"),
     (SHARED, "rpoplpush rpush rpushx"),
     (SHARED, "sadd scard sdiff sdiffstore sinter sintercard sinterstore sismember smembers"),
@@ -161,7 +168,10 @@ const ALLOWED: &[(Verdict, &str)] = &[
     // Streams.
     (SHARED, "xack xadd xautoclaim xclaim xdel xlen xpending xrange xrevrange xsetid xtrim"),
     (SHARED, "xgroup|create xgroup|createconsumer xgroup|delconsumer xgroup|destroy xgroup|setid"),
-    (SHARED, "xinfo|consumers xinfo|groups xinfo|stream"),
+    (SHARED, "xinfo|consumers xinfo|groups xinfo|stream xackdel xdelex"),
+    // Vector sets.
+    (Verdict::VectorSet, "vadd vcard vdim vemb vgetattr vinfo vismember vlinks vrandmember vrem"),
+    (Verdict::VectorSet, "vsetattr vsim"),
     // Blocking commands.
     (BLOCKING, "blmove blmpop blpop brpop brpoplpush bzmpop bzpopmax bzpopmin"),
     // Keys that are computed.
@@ -172,7 +182,7 @@ const ALLOWED: &[(Verdict, &str)] = &[
     (Verdict::ByHand(ByHand::Radius { options: 6 }), "georadius"),
     (Verdict::ByHand(ByHand::Radius { options: 5 }), "georadiusbymember"),
     // All keys.
-    (Verdict::Keyspace, "dbsize keys randomkey scan"),
+    (Verdict::Keyspace, "clusterscan dbsize keys randomkey scan"),
     (Verdict::ByHand(ByHand::Flush), "flushall flushdb"),
     // Scripts and functions. Loading a script runs nothing; a function is shared by all, so
     // libraries are an operator's.

@@ -97,6 +97,12 @@ impl Entry {
         !self.subcommands.0.is_empty()
     }
 
+    /// Least number of words of the command.
+    #[cfg(test)]
+    pub(super) fn words_min(&self) -> usize {
+        usize::try_from(self.arity.unsigned_abs()).unwrap_or_default()
+    }
+
     #[cfg(test)]
     pub(super) fn outcome(&self) -> Result<&Action, &str> {
         self.action.as_ref().map_err(|denial| &*denial.reason)

@@ -7,12 +7,14 @@ use redis::Value;
 use super::meta::{self, Meta};
 use super::*;
 
+mod catalog;
 mod denied;
 mod documented;
 mod effects;
 mod every_command;
 mod hand_made;
 mod hostile;
+mod newer_servers;
 mod observed;
 mod page;
 mod real;

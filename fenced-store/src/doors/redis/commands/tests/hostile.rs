@@ -1,6 +1,5 @@
 //! Commands with their words in hostile orders, and keys that must stay unchanged.
 
-use super::samples::{FIXTURES, SAMPLES};
 use super::*;
 
 /// The guard's marks, another lock's data of every type, and a lock server's record.
@@ -16,13 +15,15 @@ impl Canaries {
     /// Creates the keys of the samples anew, and canaries beside them: a copy of each (`c:l1`),
     /// marks and a record.
     pub(super) fn place(redis: &mut Redis) -> Self {
-        redis.line("FLUSHALL").unwrap();
-        FIXTURES.lines().for_each(|line| drop(redis.line(line).unwrap()));
+        redis.make_keys();
         let Value::Array(keys) = redis.line("KEYS *").unwrap() else { panic!("no keys") };
         let mut names = Vec::new();
         for key in keys {
             let key: String = redis::from_redis_value(key).unwrap();
-            redis.words(&["COPY", &key, &format!("c:{key}")]).unwrap();
+            let mut copy = redis::cmd("RESTORE");
+            let Value::BulkString(value) = redis.words(&["DUMP", &key]).unwrap() else { panic!() };
+            copy.arg(format!("c:{key}")).arg(0).arg(value);
+            copy.exec(&mut redis.connection).unwrap();
             names.push(format!("c:{key}"));
         }
         redis.words(&["HSET", MARKS, "orders/1", SECRET]).unwrap();
@@ -64,9 +65,10 @@ fn dump(redis: &mut Redis, name: &str) -> Value {
 
 /// Makes variants of a sample with its words repeated, replaced and prolonged: keywords twice,
 /// canaries in every position, wrong counts.
-pub(super) fn variants(line: &str) -> Vec<Vec<String>> {
+pub(super) fn variants(redis: &Redis, line: &str) -> Vec<Vec<String>> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    let like = words.iter().skip(1).find(|word| FIXTURES.contains(&format!(" {word} ")));
+    let is_key = |word: &str| redis.fixtures.iter().any(|f| f.contains(&format!(" {word} ")));
+    let like = words.iter().skip(1).find(|word| is_key(word));
     let like = like.map_or("c:s1".to_owned(), |word| format!("c:{word}"));
     let mut all: Vec<Vec<String>> = Vec::new();
     let mut add = |words: &[&str]| all.push(words.iter().map(|word| (*word).to_owned()).collect());
@@ -114,16 +116,23 @@ pub(super) fn variants(line: &str) -> Vec<Vec<String>> {
 #[test]
 fn no_order_of_words_hides_a_key_from_the_guard() {
     let mut redis = Redis::start();
+    let lines = redis.samples.clone();
+    let (passed, refused) = no_order_hides_a_key(&mut redis, &lines);
+    assert!(passed > 5_000 && refused > 5_000, "{passed} passed, {refused} were refused");
+}
+
+/// Returns how many variants of these samples passed, and how many were refused.
+pub(super) fn no_order_hides_a_key(redis: &mut Redis, lines: &[&str]) -> (usize, usize) {
     let table = redis.table();
     let mut passed = 0;
     let mut refused = 0;
-    for line in SAMPLES.lines() {
+    for line in lines {
         let (planned, _) = plan_line(&table, line).unwrap();
         if matches!(planned.handling, Handling::Script | Handling::Watch) {
             continue;
         }
-        let canaries = Canaries::place(&mut redis);
-        for words in variants(line) {
+        let canaries = Canaries::place(redis);
+        for words in variants(redis, line) {
             let bytes: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
             let Ok((_, keys)) = plan(&table, &bytes) else {
                 refused += 1;
@@ -140,7 +149,7 @@ fn no_order_of_words_hides_a_key_from_the_guard() {
             let reply = if queued.is_ok() { redis.line("EXEC") } else { redis.line("DISCARD") };
             canaries.check_reply(&names, &reply);
         }
-        canaries.check(&mut redis, line);
+        canaries.check(redis, line);
     }
-    assert!(passed > 5_000 && refused > 5_000, "{passed} passed, {refused} were refused");
+    (passed, refused)
 }

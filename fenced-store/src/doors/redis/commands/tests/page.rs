@@ -1,6 +1,6 @@
 //! docs/reference/redis-commands.md, made from the table and the policy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::doors::redis::commands::action::{Action, Keys};
 use crate::doors::redis::commands::channels::Channels;
@@ -13,17 +13,20 @@ use crate::doors::redis::commands::{CommandTable, Handling, KeyAccess, policy};
 const HEAD: &str = "\
 # Redis commands
 
-At the Redis port; generated from the guard's policy and the COMMAND reply of Redis 7.0.
+At the Redis port; generated from the guard's policy and the COMMAND replies of Redis 7.0, Redis \
+8.2 and Valkey 9.1. A command that your server does not have is an unknown one at the port too.
 
 A command needs the tokens of its keys' locks. Numbers are positions of keys, the command's name \
 is 0. `HELP` of every command that has subcommands passes.
 
 - *Own names*: keys whose first brace begins `{fence:` are refused in every position. Replies to \
-KEYS, SCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and SCAN inside MULTI, nor \
-the counts of DBSIZE and PUBSUB NUMPAT.
+KEYS, SCAN, CLUSTERSCAN, RANDOMKEY and PUBSUB CHANNELS leave them out, but not KEYS and SCAN \
+inside MULTI, nor the counts of DBSIZE and PUBSUB NUMPAT.
 - *Names of all keys*: read without a token where no rule protects a key's reads, or with \
 `--allow-unfenced-reads`. A reply beyond the [limit](redis-connections.md#limits-on-a-client) is \
 `DENIED`: use SCAN.
+- *Modules*: vector sets (VADD …), which Redis 8 has built in, pass; commands of every other \
+module are refused.
 - *Writes* are PFCOUNT, XREADGROUP, and BITFIELD that only reads: use BITFIELD_RO.
 - *Channels* are no keys. Refused are Fencepost's own (`{fence:…`), patterns that can match one, \
 and notifications of its keys (`__keyspace@0__:{fence:…`); `__keyevent@…` needs what KEYS needs.
@@ -51,7 +54,7 @@ A command passes as
 commands](#not-in-scripts)
 - *guard*: answered by the guard
 
-An unlisted command (HGETEX, HEXPIRE, MSETEX …) passes, as *shared*, if Redis reports all its \
+An unlisted command of a later server passes, as *shared*, if Redis reports all its \
 keys by fixed positions or a count, either write or read, and no flags but `denyoom`, `fast` and \
 `movablekeys`; each key of such a write counts as written.
 Every other one is refused.
@@ -82,14 +85,14 @@ scripts, and from BY and GET of SORT, by a rule `app1:**`; with an open default,
 with a shorter text (`app:**=@open` with the prefix `app:1:`), or a rule that gives such names to \
 a lock (`{app}:**={app}`), put `--rule 'app1:%7Bfence:**=@deny'` first.
 
-A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 or name and \
-the tokens of its connection, and is [reported](../operating/events.md#what-guards-refused) at \
-their locks; its earlier writes stay.
+A script that touches anything else gets `DENIED`, also within EXEC, with its SHA-1 or name (not \
+with EVAL at Valkey) and the tokens of its connection, and is \
+[reported](../operating/events.md#what-guards-refused) at their locks; its earlier writes stay.
 
 ## Not in scripts
 
-Redis' ACL refuses these commands and those of modules to a script (`DENIED`), as computed when \
-the guard connects; outside a script, and a MULTI with one, they work.
+Redis' ACL refuses these commands and those of other modules to a script (`DENIED`), as computed \
+when the guard connects; outside a script, and a MULTI with one, they work.
 A script may PUBLISH and SPUBLISH on all channels but Fencepost's own.
 Instead of GEORADIUS use GEORADIUS_RO, with STORE GEOSEARCHSTORE.
 
@@ -100,41 +103,36 @@ const FOOT: &str = "
 
 ";
 
-/// Makes the text of the page.
-pub(super) fn page(table: &CommandTable) -> String {
+/// Makes the text of the page, for the servers of these tables.
+pub(super) fn page(tables: &[CommandTable]) -> String {
     let mut allowed = Items::new();
-    for entry in table.entries.all() {
+    for entry in tables.iter().flat_map(|table| table.entries.all()) {
         if let Some((passes, keys)) = allowed_as(entry) {
-            allowed.entry(format!("- *{passes}*; {keys}:")).or_default().push(shown(entry.name()));
+            allowed
+                .entry(format!("- *{passes}*; {keys}:"))
+                .or_default()
+                .insert(shown(entry.name()));
         }
     }
     let mut denied = Items::new();
     for (verdict, names) in policy::all() {
-        let is_known = |name: &&str| table.entries.all().iter().any(|e| e.name() == *name);
-        for name in names.split_whitespace() {
-            let (items, head) = match verdict {
-                Verdict::Denied(reason) => (&mut denied, format!("- {reason}:")),
-                Verdict::Keyless(handling) if !is_known(&name) => {
-                    (&mut allowed, format!("- *{}*; none:", passes_as(handling)))
-                }
-                _ => continue,
-            };
-            items.entry(head).or_default().push(shown(name));
-        }
+        let Verdict::Denied(reason) = verdict else { continue };
+        let names = names.split_whitespace().map(shown);
+        denied.entry(format!("- {reason}:")).or_default().extend(names);
     }
-    let not_in_scripts = not_in_scripts(table).join(", ");
+    let not_in_scripts: BTreeSet<String> = tables.iter().flat_map(not_in_scripts).collect();
+    let not_in_scripts = not_in_scripts.into_iter().collect::<Vec<_>>().join(", ");
     let allowed = text(allowed);
     let denied = text(denied);
     format!("{HEAD}{allowed}{NOT_IN_SCRIPTS}{not_in_scripts}.\n{FOOT}{denied}")
 }
 
 /// The names of the commands by the text in front of them.
-type Items = BTreeMap<String, Vec<String>>;
+type Items = BTreeMap<String, BTreeSet<String>>;
 
 fn text(items: Items) -> String {
-    let item = |(head, mut names): (String, Vec<String>)| {
-        names.sort();
-        format!("{head} {}\n", names.join(", "))
+    let item = |(head, names): (String, BTreeSet<String>)| {
+        format!("{head} {}\n", names.into_iter().collect::<Vec<_>>().join(", "))
     };
     items.into_iter().map(item).collect()
 }
@@ -159,7 +157,7 @@ fn allowed_as(entry: &Entry) -> Option<(&'static str, String)> {
     (!is_help).then(|| (passes_as(action.handling), keys(action)))
 }
 
-fn passes_as(handling: Handling) -> &'static str {
+pub(super) fn passes_as(handling: Handling) -> &'static str {
     match handling {
         Handling::Shared => "shared",
         Handling::Own => "own",
@@ -174,7 +172,7 @@ fn passes_as(handling: Handling) -> &'static str {
     }
 }
 
-fn keys(action: &Action) -> String {
+pub(super) fn keys(action: &Action) -> String {
     match &action.keys {
         Keys::None => "none".to_owned(),
         Keys::Keyspace => "the names of all keys".to_owned(),
@@ -200,7 +198,7 @@ fn keys(action: &Action) -> String {
     }
 }
 
-fn spec(spec: &Spec) -> String {
+pub(super) fn spec(spec: &Spec) -> String {
     let access = match spec.access {
         KeyAccess::Read => "read",
         KeyAccess::Write => "write",
@@ -215,8 +213,13 @@ fn spec(spec: &Spec) -> String {
         Find::Range { last: -1, step: 1, .. } => format!("{access} {at} to the last"),
         Find::Range { last: -2, step: 1, .. } => format!("{access} {at} to the last but one"),
         Find::Range { step, .. } => format!("{access} {at}, {}, …", at + step),
-        Find::KeyNum { number, first, .. } => {
+        Find::KeyNum { number, first, step: 1 } => {
             format!("{access} from {}, as many as {} says", at + first, at + number)
+        }
+        Find::KeyNum { number, first, step } => {
+            let first = at + first;
+            let second = first + step;
+            format!("{access} {first}, {second}, …, as many as {} says", at + number)
         }
     }
 }

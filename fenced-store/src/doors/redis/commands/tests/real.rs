@@ -3,27 +3,58 @@
 use std::io::BufRead as _;
 use std::process::{Child, Command, Stdio};
 
+use super::samples::{FIXTURES, SAMPLES, newer_samples};
 use super::*;
 
 pub(super) struct Redis {
     child: Child,
     url: String,
     pub(super) connection: redis::Connection,
+    /// Samples that this server knows, and the commands that make their keys.
+    pub(super) samples: Vec<&'static str>,
+    pub(super) fixtures: Vec<&'static str>,
     _folder: tempfile::TempDir,
 }
 
 impl Redis {
+    /// The installed one.
     pub(super) fn start() -> Self {
-        // Another process may take the port before Redis does.
-        (0..20).find_map(|_| Self::try_start()).expect("redis-server did not start")
+        Self::started("redis-server")
     }
 
-    fn try_start() -> Option<Self> {
+    /// A newer one, that `tests/engines` installs.
+    pub(super) fn newer(engine: &str) -> Self {
+        let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/engines"));
+        let installed = install.arg(engine).output().unwrap();
+        let errors = String::from_utf8_lossy(&installed.stderr);
+        assert!(installed.status.success(), "{engine}: {errors}");
+        let program = String::from_utf8(installed.stdout).unwrap();
+        let mut redis = Self::started(program.trim_end());
+        let (samples, fixtures) = newer_samples(engine);
+        redis.samples.extend(samples);
+        redis.fixtures.extend(fixtures);
+        redis
+    }
+
+    fn started(program: &str) -> Self {
+        // Another process may take the port before Redis does.
+        (0..20).find_map(|_| Self::try_start(program)).expect("redis-server did not start")
+    }
+
+    /// Makes the keys of the samples, and no others.
+    pub(super) fn make_keys(&mut self) {
+        self.line("FLUSHALL").unwrap();
+        for line in self.fixtures.clone() {
+            self.line(line).unwrap_or_else(|error| panic!("{line}: {error}"));
+        }
+    }
+
+    fn try_start(program: &str) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let socket = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         drop(socket);
-        let mut child = Command::new("redis-server")
+        let mut child = Command::new(program)
             .args(["--port", &port.to_string(), "--save", "", "--bind", "127.0.0.1"])
             .arg("--dir")
             .arg(folder.path())
@@ -38,7 +69,9 @@ impl Redis {
         }
         let url = format!("redis://127.0.0.1:{port}");
         let connection = redis::Client::open(&*url).unwrap().get_connection().unwrap();
-        Some(Self { child, url, connection, _folder: folder })
+        let samples = SAMPLES.lines().collect();
+        let fixtures = FIXTURES.lines().collect();
+        Some(Self { child, url, connection, samples, fixtures, _folder: folder })
     }
 
     /// Opens another connection.

@@ -28,6 +28,62 @@ SCRIPT LOAD redis.call('SET',KEYS[1],1)";
 /// Commands that fail here: a payload that is not readable text, and a policy that is not set.
 pub(super) const FAILING: [&str; 2] = ["RESTORE", "OBJECT FREQ"];
 
+/// Samples and fixtures that this newer server has beyond those of Redis 7.0.
+pub(super) fn newer_samples(
+    engine: &str,
+) -> (impl Iterator<Item = &'static str>, impl Iterator<Item = &'static str>) {
+    let (samples, fixtures) = match engine {
+        "valkey-9.1" => (OF_VALKEY, ""),
+        _ => (OF_REDIS_8, "VADD v1 VALUES 3 1 2 3 a"),
+    };
+    let fixtures = NEWER_FIXTURES.lines().chain(fixtures.lines());
+    (NEWER.lines().chain(samples.lines()), fixtures)
+}
+
+const NEWER_FIXTURES: &str = "\
+HSET h2 a 1 b 2
+HEXPIRE h2 1000 FIELDS 1 a";
+
+/// Samples of Redis 8.2 and Valkey 9.1.
+const NEWER: &str = "\
+HEXPIRE h1 100 FIELDS 1 a
+HEXPIREAT h1 33177117420 FIELDS 1 a
+HEXPIRETIME h2 FIELDS 1 a
+HGETDEL h1 FIELDS 1 a
+HGETEX h1 EX 100 FIELDS 1 a
+HPERSIST h2 FIELDS 1 a
+HPEXPIRE h1 100000 FIELDS 1 a
+HPEXPIREAT h1 33177117420000 FIELDS 1 a
+HPEXPIRETIME h2 FIELDS 1 a
+HPTTL h2 FIELDS 1 a
+HSETEX h1 EX 100 FIELDS 1 c 3
+HTTL h2 FIELDS 1 a";
+
+/// Samples of Redis 8.2 alone. `v` are vector sets.
+const OF_REDIS_8: &str = "\
+XACKDEL x1 grp IDS 1 1-0
+XDELEX x1 IDS 1 1-0
+VADD v1 VALUES 3 3 2 1 b
+VADD n1 VALUES 3 1 2 3 a CAS
+VCARD v1
+VDIM v1
+VEMB v1 a
+VGETATTR v1 a
+VINFO v1
+VISMEMBER v1 a
+VLINKS v1 a
+VRANDMEMBER v1
+VREM v1 a
+VSETATTR v1 a {\"x\":1}
+VSIM v1 ELE a WITHSCORES COUNT 2
+VSIM v1 VALUES 3 1 2 3";
+
+/// Samples of Valkey 9.1 alone.
+const OF_VALKEY: &str = "\
+DELIFEQ s1 5
+MSETEX 2 s1 a n1 b EX 100
+SET s1 x IFEQ 5";
+
 /// Samples, one a line.
 pub(super) const SAMPLES: &str = "\
 COPY s1 n1

@@ -2,7 +2,6 @@
 
 use super::hostile::{Canaries, variants};
 use super::page::not_in_scripts;
-use super::samples::SAMPLES;
 use super::*;
 use crate::doors::redis::confine::{CheckedKeys, add_confinement};
 use crate::rules::{DefaultRule, KeyPatterns, Rules};
@@ -88,6 +87,13 @@ fn narrow(redis: &mut Redis, rules: &[String], line: &str, keys: &[KeyUse]) {
 #[test]
 fn no_order_of_words_reaches_another_key_from_a_script() {
     let mut redis = Redis::start();
+    let lines = redis.samples.clone();
+    let (ran, tried) = no_order_reaches_another_key(&mut redis, &lines);
+    assert!(ran > 150 && tried > 5_000, "{ran} samples ran, and {tried} variants were tried");
+}
+
+/// Returns how many of these samples ran as they are, and how many variants were tried.
+pub(super) fn no_order_reaches_another_key(redis: &mut Redis, lines: &[&str]) -> (usize, usize) {
     let table = redis.table();
     let rules = table.script_rules();
     redis.words(&["ACL", "SETUSER", USER, "on", ">p"]).unwrap();
@@ -98,24 +104,24 @@ fn no_order_of_words_reaches_another_key_from_a_script() {
     };
     let mut ran = 0;
     let mut tried = 0;
-    for line in SAMPLES.lines() {
+    for line in lines {
         let (plan, keys) = plan_line(&table, line).unwrap();
         if !plan.in_scripts || plan.handling == Handling::Script {
             continue;
         }
-        let canaries = Canaries::place(&mut redis);
-        narrow(&mut redis, &rules, line, &keys);
+        let canaries = Canaries::place(redis);
+        narrow(redis, &rules, line, &keys);
         real::run(&mut script, &["AUTH", USER, "p"]).unwrap();
         let as_it_is: Vec<&str> = line.split_whitespace().collect();
         ran += usize::from(run(&mut script, &as_it_is).is_ok());
-        for words in variants(line) {
+        for words in variants(redis, line) {
             tried += 1;
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             canaries.check_reply(&words, &run(&mut script, &words));
         }
-        canaries.check(&mut redis, line);
+        canaries.check(redis, line);
     }
-    assert!(ran > 150 && tried > 5_000, "{ran} samples ran, and {tried} variants were tried");
+    (ran, tried)
 }
 
 /// Shows the attack that confinement prevents: a user that may run every command on its own keys.
