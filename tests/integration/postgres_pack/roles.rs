@@ -86,7 +86,7 @@ async fn status_names_risky_clients_and_locks_that_block() {
         .await;
     let risky = [
         "risk: app is a member of pg_maintain, which locks tables of schema fence by MAINTAIN",
-        "risk: writer is a member of pg_create_subscription, which has subscriptions",
+        "risk: writer is a member of pg_create_subscription, which may have subscriptions",
     ];
     let status = postgres(&server, "status").await;
     assert_eq!(status.code, 0, "{}", status.stderr);

@@ -16,7 +16,7 @@ with risky as materialized (
     when g.rolname = 'pg_use_reserved_connections' then 'takes the last connections of the server'
     when g.rolname = 'pg_create_subscription'
       or exists (select from pg_subscription s where s.subowner = g.oid and s.subdbid = d.oid)
-      then 'has subscriptions, which write after a session has ended'
+      then 'may have subscriptions, which write after a session has ended'
     when has_schema_privilege(g.oid, n.oid, 'create') then 'creates objects in schema fence'
     when has_function_privilege(g.oid, 'fence.register(text, text, bigint, uuid, integer)', 'execute')
       then 'registers sessions by fence.register'
