@@ -233,6 +233,9 @@ async fn read_table(
 async fn read_facts(redis: &Shared) -> Result<ServerFacts, String> {
     let hello = redis.link.call(&redis::cmd("HELLO")).await.map_err(|error| error.to_string())?;
     let mut facts = ServerFacts::from_hello(hello).ok_or("the reply to HELLO cannot be read")?;
-    facts.databases = databases::rule(redis).await?;
+    // Redis itself closes no databases to a user.
+    if facts.server != "redis" {
+        facts.databases = databases::rule(redis).await?;
+    }
     Ok(facts)
 }

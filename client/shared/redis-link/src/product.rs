@@ -24,11 +24,6 @@ impl Product {
         Some(Self { name: name.to_owned(), version: version.to_owned() })
     }
 
-    /// Returns `true` for Redis itself.
-    pub fn is_redis(&self) -> bool {
-        self.name == "redis"
-    }
-
     /// Returns a sentence if it is another server than the tests run, or a newer one.
     pub fn untested(&self) -> Option<String> {
         let Some((name, major, minor)) = TESTED.iter().find(|(name, ..)| *name == self.name) else {
