@@ -35,6 +35,8 @@ const REPLY_BYTES_MAX: usize = 32 * 1024 * 1024;
 pub(super) enum Effect {
     /// A second time changes nothing more, and the answer is the same.
     Harmless,
+    /// It only reads.
+    Reads,
     /// It compares what it changes, so that a second time changes nothing; but whether the first
     /// one was done, its answer does not say.
     Compared,
@@ -258,7 +260,7 @@ fn final_answer(answer: Verdict, effect: Effect, unclear: bool, url: &str) -> Ca
     };
     match effect {
         _ if unclear => CallError::Unknown(reason),
-        Effect::Compared if is_full => CallError::Full(reason),
+        Effect::Compared | Effect::Reads if is_full => CallError::Full(reason),
         _ => CallError::Down(reason),
     }
 }

@@ -9,7 +9,8 @@ use super::{CallError, Effect, EtcdClient};
 use crate::engines::etcd::txn;
 use crate::engines::etcd::txn::Range;
 use crate::engines::etcd::wire::{
-    LeaseGrant, LeaseKeepAlive, LeaseReply, RangeReply, Status, StatusRequest, Txn, TxnReply,
+    LeaseGrant, LeaseKeepAlive, LeaseReply, Operation, OperationReply, RangeReply, Status,
+    StatusRequest, StepReply, Txn, TxnReply,
 };
 
 const TXN: Path = "/etcdserverpb.KV/Txn";
@@ -32,7 +33,31 @@ impl EtcdClient {
     /// # Errors
     /// [`CallError`], never [`CallError::Unknown`] where it only reads.
     pub(crate) async fn run(&self, txn: &Txn) -> Result<TxnReply, CallError> {
-        self.call(TXN, txn, Effect::Harmless).await
+        if !txn.success.iter().all(|step| matches!(step.operation, Some(Operation::Range(_)))) {
+            return self.call(TXN, txn, Effect::Harmless).await;
+        }
+        match self.call(TXN, txn, Effect::Reads).await {
+            Err(CallError::Full(_)) => self.read_in_steps(txn).await,
+            reply => reply,
+        }
+    }
+
+    /// Reads what a transaction would, one range after the other at one revision: an etcd 3.5 that
+    /// is full refuses every transaction.
+    async fn read_in_steps(&self, txn: &Txn) -> Result<TxnReply, CallError> {
+        let mut read = TxnReply { succeeded: true, ..TxnReply::default() };
+        for step in &txn.success {
+            let Some(Operation::Range(mut range)) = step.operation.clone() else { continue };
+            if range.revision == 0 {
+                range.revision = read.header.revision;
+            }
+            let reply: RangeReply = self.call(RANGE, &range, Effect::Harmless).await?;
+            if read.responses.is_empty() {
+                read.header = reply.header.clone();
+            }
+            read.responses.push(StepReply { reply: Some(OperationReply::Range(reply)) });
+        }
+        Ok(read)
     }
 
     /// The first keys of a range in the order of their names; linearizable.
