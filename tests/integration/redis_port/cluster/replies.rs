@@ -116,7 +116,7 @@ async fn same_replies(protocol: &str) {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let expected = direct.call(&words).await;
         // Valkey 9 encodes a number that a script writes, as the guard does here, as text.
-        if words[..2] == ["OBJECT", "ENCODING"] && is_valkey {
+        if is_valkey && words.starts_with(&["OBJECT", "ENCODING"]) {
             continue;
         }
         let found = guarded.call(&words).await;
