@@ -10,7 +10,7 @@ use crate::engines::etcd::txn;
 use crate::engines::etcd::txn::Range;
 use crate::engines::etcd::wire::{
     LeaseGrant, LeaseKeepAlive, LeaseReply, Operation, OperationReply, RangeReply, Status,
-    StatusRequest, StepReply, Txn, TxnReply,
+    StatusRequest, StepReply, Txn, TxnReply, TxnStep,
 };
 
 const TXN: Path = "/etcdserverpb.KV/Txn";
@@ -33,7 +33,9 @@ impl EtcdClient {
     /// # Errors
     /// [`CallError`], never [`CallError::Unknown`] where it only reads.
     pub(crate) async fn run(&self, txn: &Txn) -> Result<TxnReply, CallError> {
-        if !txn.success.iter().all(|step| matches!(step.operation, Some(Operation::Range(_)))) {
+        let reads = |step: &TxnStep| matches!(step.operation, Some(Operation::Range(_)));
+        let is_plain = txn.compare.is_empty() && txn.failure.is_empty();
+        if !is_plain || !txn.success.iter().all(reads) {
             return self.call(TXN, txn, Effect::Harmless).await;
         }
         match self.call(TXN, txn, Effect::Reads).await {
