@@ -44,6 +44,7 @@ mod probe;
 mod refusal;
 mod registry;
 mod relay;
+mod roles;
 mod server;
 mod startup;
 mod traffic;
@@ -110,15 +111,13 @@ pub(crate) async fn open_marks(
     settings: &PortSettings,
     namespace: &Namespace,
 ) -> Result<Arc<dyn Fences>, String> {
-    let upstream = settings.upstream.clone();
-    let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
+    let registry = Registry::new(settings, namespace, FailPoints::default());
     let probed = probe::probe(&registry, settings).await?;
     if let Some(floor) = settings.floor {
         let set = registry.set_floor(floor).await;
         set.map_err(|error| format!("--floor {floor} cannot be set: {error}"))?;
     }
-    let registry =
-        Registry::new(settings.upstream.clone(), namespace.clone(), settings.fail_points);
+    let registry = Registry::new(settings, namespace, settings.fail_points);
     Ok(Arc::new(DatabaseMarks::new(registry, probed)))
 }
 
@@ -132,8 +131,7 @@ pub(crate) async fn check_store(
     namespace: &Namespace,
     database_id: Option<&str>,
 ) -> Result<(), String> {
-    let upstream = settings.upstream.clone();
-    let registry = Registry::new(upstream, namespace.clone(), FailPoints::default());
+    let registry = Registry::new(settings, namespace, FailPoints::default());
     probe::probe(&registry, settings).await?;
     let rows =
         registry.query("SELECT b.id::text || ' ' || b.tableoid::text FROM fence.meta b").await;
@@ -189,8 +187,7 @@ impl Port {
     }
 
     fn registry(&self) -> Registry {
-        let PortSettings { upstream, fail_points, .. } = &self.settings;
-        Registry::new(upstream.clone(), self.guard.fencing.namespace.clone(), *fail_points)
+        Registry::new(&self.settings, &self.guard.fencing.namespace, self.settings.fail_points)
     }
 
     /// Counts a refusal by the fence in the guard's account.

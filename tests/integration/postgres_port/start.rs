@@ -128,6 +128,35 @@ async fn a_server_that_allows_them_later_gets_no_sessions() {
     assert!(error.field('M').contains("max_prepared_transactions"), "{error:?}");
 }
 
+/// At the start they had no such right, and a connection of the guard's is as good as a start.
+#[tokio::test]
+async fn roles_that_became_a_risk_get_no_sessions() {
+    let mut postgres = database().await;
+    let port = port(&setup(&postgres)).await;
+    port.log_in(1).await.unwrap();
+    for (change, back, reason) in [
+        ("GRANT pg_signal_backend TO writer", "REVOKE pg_signal_backend FROM writer", "it is a"),
+        (
+            "GRANT TRIGGER ON fence.marks TO reader",
+            "REVOKE TRIGGER ON fence.marks FROM reader",
+            "it writes or locks tables",
+        ),
+        (
+            "ALTER ROLE reader RENAME TO gone",
+            "ALTER ROLE gone RENAME TO reader",
+            "role reader does not exist",
+        ),
+    ] {
+        shop(&postgres, "postgres", change).await;
+        postgres.restart().await;
+        let error = port.log_in(1).await.unwrap_err();
+        assert_eq!(error.code(), "57P03");
+        assert!(error.field('M').contains(reason), "{change}: {error:?}");
+        shop(&postgres, "postgres", back).await;
+    }
+    port.log_in(1).await.unwrap();
+}
+
 #[tokio::test]
 async fn a_replica_gets_no_sessions() {
     let primary = database().await;

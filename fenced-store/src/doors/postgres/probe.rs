@@ -8,7 +8,6 @@ use service_kit::ids;
 use super::PortSettings;
 use super::registry::{NotAdmitted, Registry};
 use super::server::ServerError;
-use crate::stores::postgres::pack::RISKS;
 use crate::verdict::{Fence, Mark};
 
 /// Lock of the probes; its mark rises by two a probe.
@@ -23,7 +22,6 @@ const WITHIN: Duration = Duration::from_secs(30);
 /// A sentence on the deviation.
 pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Result<String, String> {
     let run = async {
-        check_roles(registry, settings).await?;
         for _ in 0..TRIES {
             if let Some(shown) = show(registry, settings).await? {
                 return Ok(shown);
@@ -34,44 +32,6 @@ pub(super) async fn probe(registry: &Registry, settings: &PortSettings) -> Resul
     let result = tokio::time::timeout(WITHIN, run).await;
     let result = result.unwrap_or_else(|_| Err(format!("no end of the probe in {WITHIN:?}")));
     result.map_err(|reason| format!("PostgreSQL at {}: {reason}", registry.upstream))
-}
-
-async fn check_roles(registry: &Registry, settings: &PortSettings) -> Result<(), String> {
-    let writers = settings.writers.iter().map(|writer| &writer.user);
-    for role in settings.reader.iter().chain(writers.clone()) {
-        let sql = format!(
-            "SELECT string_agg(k.reason, ' and ' ORDER BY k.reason) FROM pg_roles r \
-             LEFT JOIN ({RISKS}) k ON k.role = r.oid WHERE r.rolname = {} GROUP BY r.oid",
-            literal(role)
-        );
-        let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
-        match rows.first().and_then(|row| row.first()) {
-            Some(None) => {}
-            Some(Some(reasons)) => {
-                return Err(format!(
-                    "role {role} could act on the fence: it {reasons}; revoke that, or name \
-                     another role"
-                ));
-            }
-            None => return Err(format!("role {role} does not exist")),
-        }
-        for other in writers.clone().filter(|other| *other != role) {
-            let [member, of] = [role, other].map(|role| literal(role));
-            let sql = format!("SELECT pg_has_role({member}, {of}, 'MEMBER')");
-            let rows = registry.query(&sql).await.map_err(|error| error.to_string())?;
-            if rows.first().and_then(|row| row.first()?.as_deref()) != Some("f") {
-                return Err(format!(
-                    "role {role} is a member of {other}, and could write without its token"
-                ));
-            }
-        }
-    }
-    Ok(())
-}
-
-/// Returns a name as a text of SQL.
-fn literal(name: &str) -> String {
-    format!("'{}'", name.replace('\'', "''"))
 }
 
 /// Preempts a session with an open transaction; `None` if another guard probed in between.

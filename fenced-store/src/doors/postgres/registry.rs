@@ -11,6 +11,7 @@ use postgres_link::UNREAD_LIMIT;
 use super::refusal::{Refusal, sqlstate};
 use super::server::{Row, ServerError, ServerSession};
 use super::upstream::{ServerIdentity, Upstream};
+use super::{PortSettings, roles};
 use crate::fail_points::{FailPoint, FailPoints};
 use crate::stores::postgres::pack::VERSION;
 use crate::verdict::{Fence, Mark, Verdict};
@@ -36,6 +37,8 @@ pub(super) struct Registry {
     pub(super) upstream: Upstream,
     pub(super) namespace: Namespace,
     pub(super) fail_points: FailPoints,
+    /// Query of the clients' roles.
+    roles: String,
     idle: Mutex<Vec<ServerSession>>,
 }
 
@@ -59,8 +62,14 @@ pub(super) enum NotAdmitted {
 }
 
 impl Registry {
-    pub(super) fn new(upstream: Upstream, namespace: Namespace, fail_points: FailPoints) -> Self {
-        Self { upstream, namespace, fail_points, idle: Mutex::default() }
+    pub(super) fn new(
+        settings: &PortSettings,
+        namespace: &Namespace,
+        fail_points: FailPoints,
+    ) -> Self {
+        let upstream = settings.upstream.clone();
+        let roles = roles::query(settings);
+        Self { upstream, namespace: namespace.clone(), fail_points, roles, idle: Mutex::default() }
     }
 
     /// Runs one statement; once more on a new connection if an idle one was broken. All statements
@@ -126,7 +135,7 @@ impl Registry {
         Err(ServerError::Broken(reasons.join("; ")))
     }
 
-    /// Connects, and checks the server and its marks.
+    /// Connects, and checks the server, the clients' roles there and its marks.
     async fn connect_to(&self, at: usize) -> Result<ServerSession, ServerError> {
         let Upstream { target, login, .. } = &self.upstream;
         let options = format!(
@@ -153,6 +162,7 @@ impl Registry {
                 version.as_deref().unwrap_or("none")
             )));
         }
+        roles::judge(&session.query(&self.roles).await?)?;
         let text = |row: &Row, index: usize| row.get(index).cloned().flatten().unwrap_or_default();
         let identity = ServerIdentity {
             start: text(&facts, 4),
