@@ -9,8 +9,8 @@ use super::{CallError, Effect, EtcdClient};
 use crate::engines::etcd::txn;
 use crate::engines::etcd::txn::Range;
 use crate::engines::etcd::wire::{
-    LeaseGrant, LeaseKeepAlive, LeaseReply, Operation, OperationReply, RangeReply, Status,
-    StatusRequest, StepReply, Txn, TxnReply, TxnStep,
+    LeaseGrant, LeaseKeepAlive, LeaseReply, Operation, OperationReply, RangeReply, RangeRequest,
+    Status, StatusRequest, StepReply, Txn, TxnReply, TxnStep,
 };
 
 const TXN: Path = "/etcdserverpb.KV/Txn";
@@ -33,9 +33,7 @@ impl EtcdClient {
     /// # Errors
     /// [`CallError`], never [`CallError::Unknown`] where it only reads.
     pub(crate) async fn run(&self, txn: &Txn) -> Result<TxnReply, CallError> {
-        let reads = |step: &TxnStep| matches!(step.operation, Some(Operation::Range(_)));
-        let is_plain = txn.compare.is_empty() && txn.failure.is_empty();
-        if !is_plain || !txn.success.iter().all(reads) {
+        if !is_plain_read(txn) {
             return self.call(TXN, txn, Effect::Harmless).await;
         }
         match self.call(TXN, txn, Effect::Reads).await {
@@ -49,10 +47,7 @@ impl EtcdClient {
     async fn read_in_steps(&self, txn: &Txn) -> Result<TxnReply, CallError> {
         let mut read = TxnReply { succeeded: true, ..TxnReply::default() };
         for step in &txn.success {
-            let Some(Operation::Range(mut range)) = step.operation.clone() else { continue };
-            if range.revision == 0 {
-                range.revision = read.header.revision;
-            }
+            let Some(range) = range_at(step, read.header.revision) else { continue };
             let reply: RangeReply = self.call(RANGE, &range, Effect::Harmless).await?;
             if read.responses.is_empty() {
                 read.header = reply.header.clone();
@@ -136,5 +131,46 @@ impl EtcdClient {
             ) => why,
         };
         Some(format!("{url}: {why}"))
+    }
+}
+
+/// Returns `true` if a transaction compares and changes nothing.
+fn is_plain_read(txn: &Txn) -> bool {
+    let reads = |step: &TxnStep| matches!(step.operation, Some(Operation::Range(_)));
+    txn.compare.is_empty() && txn.failure.is_empty() && txn.success.iter().all(reads)
+}
+
+/// Returns the range that a step reads, of the state after `revision` if the step names none.
+fn range_at(step: &TxnStep, revision: u64) -> Option<RangeRequest> {
+    let Some(Operation::Range(range)) = &step.operation else { return None };
+    let revision = if range.revision == 0 { revision } else { range.revision };
+    Some(RangeRequest { revision, ..range.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_of_one_revision() {
+        let newest = txn::get("a");
+        assert_eq!(range_at(&newest, 0).unwrap().revision, 0);
+        assert_eq!(range_at(&newest, 7).unwrap().revision, 7);
+        assert_eq!(range_at(&txn::as_of(newest, 5), 7).unwrap().revision, 5);
+        assert_eq!(range_at(&txn::put("a", b""), 7), None);
+    }
+
+    /// Read range by range, the others would not be one transaction any more.
+    #[test]
+    fn only_a_transaction_without_comparisons_is_read_range_by_range() {
+        let read = Txn { success: vec![txn::get("a"), txn::get("b")], ..Txn::default() };
+        assert!(is_plain_read(&read));
+        for other in [
+            Txn { compare: vec![txn::absent("c")], ..read.clone() },
+            Txn { failure: vec![txn::get("c")], ..read.clone() },
+            Txn { success: vec![txn::get("a"), txn::put("b", b"")], ..Txn::default() },
+        ] {
+            assert!(!is_plain_read(&other));
+        }
     }
 }
