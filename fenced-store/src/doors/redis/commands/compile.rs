@@ -7,13 +7,14 @@ use super::spec::{Find, Number, Spec};
 use super::table::{Entries, Entry};
 use super::{Handling, KeyAccess};
 
-/// Flags that an unlisted command may have. All others (`admin`, `blocking`, `noscript`, `module`,
-/// `pubsub`, and those that do not exist yet) exclude it.
-const PLAIN_FLAGS: [&str; 5] = ["denyoom", "fast", "movablekeys", "readonly", "write"];
-
 /// Reason for refusing every command of a module.
 const OF_A_MODULE: &str = "it belongs to a module, and only the module knows which keys it reaches; \
                            the guard does not";
+
+/// Reason for refusing a command of a later server: its own word on its keys was never compared
+/// with its effects, as it was for every command that the policy lists.
+const UNKNOWN: &str = "this version of the guard does not know it, and could overlook a key that it \
+                       writes; a newer guard may know it";
 
 /// Makes the table of Redis' commands.
 pub(super) fn entries(commands: &[Meta]) -> Entries {
@@ -46,7 +47,7 @@ fn action(meta: &Meta) -> Result<Action, String> {
         Some(Verdict::VectorSet) => return vector_set(meta),
         Some(_) if meta.has("module") => return Err(OF_A_MODULE.to_owned()),
         Some(verdict) => verdict,
-        None => return by_rule(meta),
+        None => return Err(unlisted(meta).to_owned()),
     };
     let new = |handling, keys| Action::new(&meta.name, handling, keys);
     // Redis' flag overrides the list.
@@ -85,31 +86,13 @@ fn vector_set(meta: &Meta) -> Result<Action, String> {
     Ok(Action::new(&meta.name, Handling::Shared, keys))
 }
 
-/// Decides on a command that the policy does not list.
-fn by_rule(meta: &Meta) -> Result<Action, String> {
-    if !meta.subcommands.is_empty() {
-        return Err("it needs a subcommand".to_owned());
+/// Returns the reason for refusing a command that the policy does not list.
+fn unlisted(meta: &Meta) -> &'static str {
+    match (meta.subcommands.is_empty(), meta.has("module")) {
+        (false, _) => "it needs a subcommand",
+        (true, true) => OF_A_MODULE,
+        (true, false) => UNKNOWN,
     }
-    if meta.has("module") {
-        return Err(OF_A_MODULE.to_owned());
-    }
-    if let Some(flag) = meta.flags().find(|flag| !PLAIN_FLAGS.contains(flag)) {
-        return Err(format!(
-            "this version of the guard does not know it, and it is more than a plain data \
-             command (flag {flag})"
-        ));
-    }
-    if meta.has("write") == meta.has("readonly") {
-        return Err("this version of the guard does not know it, and Redis does not say whether \
-                    it writes"
-            .to_owned());
-    }
-    let mut specs = specs(meta)?;
-    if meta.has("write") {
-        specs.iter_mut().for_each(|spec| spec.access = KeyAccess::Write);
-    }
-    let number = number(meta, Handling::Shared);
-    Ok(Action::new(&meta.name, Handling::Shared, Keys::Specs { specs, number }))
 }
 
 /// Returns the key specs, if they give every key.

@@ -30,6 +30,7 @@ impl Meta {
         self.flags.iter().any(|known| known == flag)
     }
 
+    #[cfg(test)]
     pub(super) fn flags(&self) -> impl Iterator<Item = &str> {
         self.flags.iter().map(String::as_str)
     }

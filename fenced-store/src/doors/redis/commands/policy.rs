@@ -1,8 +1,6 @@
 //! Policy for each command of Redis: the one list to read, and to change.
 //!
-//! An unlisted command passes only by the rule in `compile`: Redis gives all its keys, and it has
-//! no special flag. So a later Redis' plain data commands work at once, and all its other commands
-//! are refused until they are listed here.
+//! A command that is not listed is refused by its name.
 
 use super::channels::Channels;
 use super::refused::NO_CLUSTER;

@@ -54,10 +54,8 @@ A command passes as
 commands](#not-in-scripts)
 - *guard*: answered by the guard
 
-An unlisted command of a later server passes, as *shared*, if Redis reports all its \
-keys by fixed positions or a count, either write or read, and no flags but `denyoom`, `fast` and \
-`movablekeys`; each key of such a write counts as written.
-Every other one is refused.
+A command that is not on this page is refused by its name, also a later server's; in observe \
+mode it passes, unless the server says that it administers.
 
 ";
 
