@@ -38,6 +38,16 @@ impl Redis {
         Self::started(engines::redis(), options, None).await
     }
 
+    /// Debian's, whichever version the tests run on.
+    pub async fn of_debian() -> Self {
+        Self::started("redis-server".into(), &[], None).await
+    }
+
+    /// Returns `true` if it is a Valkey.
+    pub async fn is_valkey(&self) -> bool {
+        self.run::<String>(&["INFO", "server"]).await.contains("valkey_version:")
+    }
+
     /// A newer server with the same protocol, which `tests/engines` installs: `valkey-9.1`.
     ///
     /// # Panics
@@ -52,7 +62,7 @@ impl Redis {
     /// If one cannot be installed.
     pub async fn every() -> [(&'static str, Self); 3] {
         [
-            ("redis-7.0", Self::start().await),
+            ("redis-7.0", Self::of_debian().await),
             ("redis-8.2", Self::newer("redis-8.2").await),
             ("valkey-9.1", Self::newer("valkey-9.1").await),
         ]
@@ -121,6 +131,15 @@ impl Redis {
         self.process =
             spawn(&self.program, self.port, &self.folder, &self.options, self.clock.as_ref());
         self.ready().await;
+    }
+
+    /// Asks it to end, and starts another of `tests/engines` on its port and data: an upgrade.
+    ///
+    /// # Panics
+    /// If it cannot be installed, or does not start.
+    pub async fn upgrade(&mut self, engine: &str) {
+        self.program = engines::installed(engine);
+        self.restart().await;
     }
 
     /// Asks it to end (it saves what it should), and starts it again.

@@ -49,7 +49,7 @@ async fn renamed(redis: &Redis, words: &[(&str, &str)]) -> String {
 /// Newer versions and forks are served under their own name, with a warning.
 #[tokio::test]
 async fn an_untested_server_is_served_with_a_warning() {
-    let redis = Redis::start().await;
+    let redis = Redis::of_debian().await;
     let valkey = Redis::newer("valkey-9.1").await;
     for (url, name, newest) in [
         (
@@ -85,7 +85,7 @@ async fn an_untested_server_is_served_with_a_warning() {
 /// One that is too old is not, and the reason names the least version.
 #[tokio::test]
 async fn an_older_server_is_refused() {
-    let redis = Redis::start().await;
+    let redis = Redis::of_debian().await;
     let url = renamed(&redis, &[("redis_version:7.0.15", "redis_version:6.2.15")]).await;
     let said = Setup::lock_server(&url).refused().await;
     let words = "redis 6.2.15 is not supported; use version 7.0.0 or newer";

@@ -48,7 +48,8 @@ async fn a_script_builds_keys_of_its_lock() {
         let text = reply.expect_error("DENIED");
         assert!(text.contains("token 5 of lock orders/1") && text.contains("KEYS"), "{text}");
         let sha: String = redis.run(&["SCRIPT", "LOAD", BUILD]).await;
-        assert!(text.contains(&sha), "{text}");
+        // Valkey names no script.
+        assert!(text.contains(&sha) || redis.is_valkey().await, "{text}");
         assert_eq!(redis.run::<i64>(&["EXISTS", &format!("orders:{name}")]).await, 0);
     }
     // The same of declared keys without limit, in a transaction and in a function.
@@ -63,7 +64,8 @@ async fn a_script_builds_keys_of_its_lock() {
     assert_eq!(results[0], ok());
     let text = results[1].expect_error("DENIED");
     let sha: String = redis.run(&["SCRIPT", "LOAD", BUILD]).await;
-    assert!(text.contains(&sha) && text.contains("token 5 of lock orders/1"), "{text}");
+    assert!(text.contains(&sha) || redis.is_valkey().await, "{text}");
+    assert!(text.contains("token 5 of lock orders/1"), "{text}");
     let library = "#!lua name=l\nredis.register_function('build', function(_, args) \
                    return redis.call('SET', 'orders:' .. args[1], 'x') end)";
     redis.run::<String>(&["FUNCTION", "LOAD", library]).await;
@@ -78,9 +80,10 @@ async fn a_script_builds_keys_of_its_lock() {
 }
 
 /// Commands in a script with a key of its own (`M`) and one of another lock (`T`, `K`).
-const HIDING: [&str; 40] = [
+const HIDING: [&str; 41] = [
     "SET T x",
     "MSET M 1 T 1",
+    "MSETEX 2 M 1 T 1",
     "RENAME M T",
     "COPY M T",
     "BITOP NOT T M",
@@ -160,7 +163,13 @@ async fn two_locks_do_not_reach_each_other() {
             let call = ["EVAL", "return redis.call(unpack(ARGV))", "0"];
             let words: Vec<&str> =
                 call.into_iter().chain(words.iter().map(String::as_str)).collect();
-            client.call(&words).await.expect_error("DENIED");
+            // A server without a command says so.
+            let reply = client.call(&words).await;
+            let is_missing =
+                reply.error().is_some_and(|text| text.contains("Unknown Redis command"));
+            if !(line.starts_with("MSETEX") && is_missing) {
+                reply.expect_error("DENIED");
+            }
             assert_eq!(redis.run::<i64>(&["EXISTS", &theirs]).await, 0, "{line}");
             assert_eq!(redis.run::<String>(&["GET", &kept]).await, "x", "{line}");
         }

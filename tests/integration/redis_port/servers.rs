@@ -1,8 +1,11 @@
 //! Differences between the servers that the guard is tested with.
 
 use fence_tests::redis_server::Redis;
+use fence_tests::redis_writes::Grant;
 use fence_tests::resp_client::{Resp, RespClient};
+use fence_tests::servers::Setup;
 use fence_tests::wait::until_true;
+use serde_json::json;
 
 use super::{bare_open_setup, port, setup};
 
@@ -110,6 +113,21 @@ async fn a_script_enters_no_database_that_is_closed_to_the_guard() {
     }
 }
 
+/// Without the right to SELECT, the guard cannot find out.
+#[tokio::test]
+async fn a_port_that_cannot_know_its_databases_does_not_start() {
+    let redis = Redis::newer("valkey-9.1").await;
+    redis.run::<()>(&["ACL", "SETUSER", "guard", "on", ">g", "~*", "&*", "+@all", "-select"]).await;
+    let setup = bare_open_setup(&format!("redis://guard:g@{}", redis.address()));
+    let said = setup.refused().await;
+    let reason = "the databases that the guard's user may enter are unknown";
+    let is_named =
+        said.stderr.contains(reason) && said.stderr.contains("ACL SETUSER guard +select");
+    assert!(said.code == 1 && is_named, "{said:?}");
+    redis.run::<()>(&["ACL", "SETUSER", "guard", "+select"]).await;
+    port(&setup).await;
+}
+
 /// A server with all databases open is used as before, by a user with the least rights.
 #[tokio::test]
 async fn databases_that_are_open_to_the_guard_are_open_to_scripts() {
@@ -127,6 +145,44 @@ async fn databases_that_are_open_to_the_guard_are_open_to_scripts() {
             let reply = client.call(words).await;
             assert!(reply.error().is_none(), "{engine} {words:?}: {reply:?}");
         }
+    }
+}
+
+/// A server is upgraded in place, while guard and lock server run. Marks and leases stay; the guard
+/// knows the commands of the server that it has now.
+#[tokio::test]
+async fn a_server_of_another_version_takes_over() {
+    for (engine, name, command) in [
+        ("redis-8.2", "8.2.3", &["VADD", "orders:1:v", "VALUES", "1", "1", "a"][..]),
+        ("valkey-9.1", "9.1.2", &["DELIFEQ", "orders:1:v", "x"]),
+    ] {
+        let mut redis = Redis::of_debian().await;
+        let server = Setup::lock_server(&redis.url()).start().await;
+        let guard = port(&setup(&redis.url())).await;
+        let [old, new] = [5, 6].map(|token| Grant::new(token, "1"));
+        let granted = server.locks().grant("jobs", 600_000).await;
+        let mut client = RespClient::fenced(&guard.address, &new.credential).await;
+        let before = client.call(command).await;
+        assert!(before.error().is_some_and(|text| text.contains("unknown command")), "{before:?}");
+        redis.upgrade(engine).await;
+        until_true("the new server to be verified", || async {
+            let mut client = RespClient::connect(&guard.address).await;
+            let Ok(Resp::Array(hello)) = client.try_call(&["HELLO", "2"]).await else {
+                return false;
+            };
+            hello.contains(&Resp::bulk(name))
+                && client.try_call(&["AUTH", "fence", &new.credential]).await.is_ok()
+                && matches!(client.try_call(command).await, Ok(Resp::Integer(_)))
+        })
+        .await;
+        let mut late = RespClient::connect(&guard.address).await;
+        late.call(&["AUTH", "fence", &old.credential]).await.expect_error("FENCED");
+        let renew = json!({"lease_id": granted.lease_id, "ttl_ms": 600_000});
+        until_true("the lease to be renewed", || async {
+            let reply = server.locks().try_post("jobs", "renew", renew.clone()).await;
+            reply.is_ok_and(|reply| reply.status == 200)
+        })
+        .await;
     }
 }
 
