@@ -27,7 +27,7 @@ fn without_id(reply: Resp) -> Resp {
 }
 
 /// Names and fields of each module, in any order.
-fn modules(reply: &Resp) -> Vec<Vec<String>> {
+pub(super) fn modules(reply: &Resp) -> Vec<Vec<String>> {
     let fields = |module: &Resp| {
         let mut fields: Vec<String> = match module {
             Resp::Map(pairs) => pairs.iter().map(|pair| format!("{pair:?}")).collect(),
