@@ -128,7 +128,7 @@ async fn a_server_that_allows_them_later_gets_no_sessions() {
     assert!(error.field('M').contains("max_prepared_transactions"), "{error:?}");
 }
 
-/// At the start they had no such right, and a connection of the guard's is as good as a start.
+/// At the start of the guard they had no such right.
 #[tokio::test]
 async fn roles_that_became_a_risk_get_no_sessions() {
     let mut postgres = database().await;

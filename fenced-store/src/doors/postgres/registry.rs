@@ -135,7 +135,7 @@ impl Registry {
         Err(ServerError::Broken(reasons.join("; ")))
     }
 
-    /// Connects, and checks the server, the clients' roles there and its marks.
+    /// Connects, and checks the server; one that was not verified yet, its roles and marks too.
     async fn connect_to(&self, at: usize) -> Result<ServerSession, ServerError> {
         let Upstream { target, login, .. } = &self.upstream;
         let options = format!(
@@ -162,14 +162,13 @@ impl Registry {
                 version.as_deref().unwrap_or("none")
             )));
         }
-        roles::judge(&session.query(&self.roles).await?)?;
         let text = |row: &Row, index: usize| row.get(index).cloned().flatten().unwrap_or_default();
         let identity = ServerIdentity {
             start: text(&facts, 4),
             timeline: text(&facts, 5),
             lineage: format!("{} {}", text(&facts, 6), text(&pack, 1)),
         };
-        self.upstream.verify(&mut session, &identity, &self.namespace).await?;
+        self.upstream.verify(&mut session, &identity, &self.namespace, &self.roles).await?;
         Ok(session)
     }
 
