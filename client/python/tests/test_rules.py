@@ -20,6 +20,7 @@ from fencepost import (
     timing,
     token,
     validation,
+    wording,
 )
 from fencepost.attempts import SentChange
 from fencepost.clock import Reading
@@ -67,6 +68,43 @@ def test_every_code_of_the_servers_has_a_class_that_agrees_on_retries() -> None:
         kind = errors.class_of(problem(code, int(status)))
         may_retry = issubclass(kind, (Contended, Unavailable, OutcomeUnknown))
         assert may_retry == (f"`{code}`" in retryable), code
+
+
+def test_no_error_speaks_of_http() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    listed = re.findall(r"^- `([a-z-]+)` \((\d+)\): (.*)$", page, re.M)
+    assert len(listed) > 30
+    for code, status, hint in listed:
+        detail = "no Authorization header; PUT a: its Idempotency-Key named another operation"
+        error = errors.from_problem("put a", Problem(int(status), code, detail, hint, False), None)
+        for text in (str(error), error.hint, error.detail):
+            assert text and not any(word in text for word in wording.HTTP_WORDS), text
+    own = Problem(403, "forbidden", "detail", "Ask for the right write.", False)
+    assert errors.from_problem("put a", own, None).hint == own.hint
+
+
+def test_a_held_lock_says_by_whom_and_how_long_was_waited() -> None:
+    holder = {"owner": "w1", "token": 7, "expires_in_ms": 59_990, "held_ms": 10}
+    sent = Problem(423, "lock-held", "d", "h", True, {"holder": holder, "queue_length": 2})
+    error = errors.contended("acquire a", sent, 60.0, 30.04)
+    text = "acquire a: w1 holds it with token 7 for another 60.0 s unless it is renewed; 2 more in"
+    assert str(error) == f"{text} the queue; waited 30.0 s (lock-held): h"
+    assert error.waited == 30.04 and error.retry_after == 60.0
+    several = Problem(423, "lock-held", "d", "h", True, {"holder": holder, "lock": "b"})
+    assert "w1 holds b with" in str(errors.contended("acquire a, b", several, None, 0))
+    assert "no wait was asked for" in str(errors.contended("acquire a", several, None, 0))
+    newer = Problem(423, "new-word", "because", "h", True, {"holder": {"owner": 1}})
+    assert "because" in str(errors.from_problem("acquire a", newer, None))
+
+
+def test_a_value_that_is_no_object_body_is_named() -> None:
+    for value in ("ü", "ü".encode(), bytearray("ü".encode()), memoryview("ü".encode())):
+        assert validation.body(value) == "ü".encode()
+    for wrong, kind in (({"x": 1}, "dict"), (5, "int"), (None, "NoneType"), (["a"], "list")):
+        with pytest.raises(Invalid, match=f"type {kind}; write bytes or str"):
+            validation.body(wrong)
+    with pytest.raises(Invalid, match="UTF-8"):
+        validation.body("\ud800")
 
 
 def test_an_unknown_code_goes_by_its_status() -> None:

@@ -269,6 +269,33 @@ def test_a_contended_lock_says_who_holds_it(direct: Client, name: str) -> None:
             direct.lock(name).acquire()
         assert refused.value.holder is not None and refused.value.holder["token"] == lease.token
         assert refused.value.retryable and refused.value.retry_after is not None
+        assert refused.value.waited == 0 and "no wait was asked for" in str(refused.value)
+        with pytest.raises(fencepost.Contended, match=r"waited \d+\.\d s") as refused:
+            direct.lock(name, wait=0.3).acquire()
+        assert refused.value.waited == 0.3
+        with pytest.raises(fencepost.Contended, match=r"waited \d+\.\d s") as refused:
+            direct.election(name).campaign(wait=0.3)
+        assert refused.value.waited is not None and refused.value.waited >= 0.3
+
+
+def test_a_value_of_another_type_is_not_sent(
+    direct: Client, guard_proxy: FaultProxy, name: str
+) -> None:
+    other = Client(direct.settings.server, guard_proxy.url, environment={})
+    with other, other.lock(name, ttl=60) as lease:
+        for wrong in ({"x": 1}, 5):
+            with pytest.raises(Invalid, match="write bytes or str"):
+                lease.put(name, wrong)  # type: ignore[arg-type]
+    assert guard_proxy.requests == []
+
+
+def test_requests_are_not_logged_at_info(
+    direct: Client, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    with direct.lock(name, ttl=60) as lease:
+        lease.put(name, "1")
+    assert caplog.records == []
 
 
 def test_kinds_of_lock_and_several_at_once(direct: Client, name: str) -> None:

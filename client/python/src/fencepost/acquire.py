@@ -11,7 +11,7 @@ from typing import Any, Callable, TypeVar
 from . import clock, locks
 from .attempts import SentChange, jitter
 from .core import Core, best_effort
-from .errors import LeaseLost, Unavailable
+from .errors import LeaseLost, Unavailable, contended
 from .locks import Grant
 from .plan import LockOptions, Plan, may_have_granted
 from .timing import TTL_MS_MAX, Window
@@ -105,11 +105,13 @@ async def _until_granted(claim: Claim, plan: Plan, attempt: Callable[[], Awaitab
             return granted
         except Failure as failure:
             step = plan.after(failure, clock.now_ms(), jitter())
-            is_held = isinstance(failure, Refused) and failure.is_held
             if step.action == "fail":
-                # A server that replies so says that this lease id does not hold the lock.
-                sent = SentChange() if is_held else sent
-                raise sent.error(f"acquire {claim.shown()}", failure) from None
+                what = f"acquire {claim.shown()}"
+                if isinstance(failure, Refused) and failure.is_held:
+                    # A server that replies so says that this lease id does not hold the lock.
+                    problem, after = failure.problem, failure.retry_after
+                    raise contended(what, problem, after, plan.waited_s()) from None
+                raise sent.error(what, failure) from None
             if step.action == "retry":
                 sent.record(failure)
         await asyncio.sleep(step.pause_ms / 1000)

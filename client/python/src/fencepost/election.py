@@ -10,7 +10,14 @@ from typing import Any
 from . import clock, locks, timing
 from .attempts import jitter
 from .core import Core
-from .errors import Contended, FencepostError, LeaseLost, OutcomeUnknown, Unavailable
+from .errors import (
+    Contended,
+    FencepostError,
+    LeaseLost,
+    OutcomeUnknown,
+    Unavailable,
+    after_wait,
+)
 from .events import ENDS, EventStream
 from .lease import HeldLease, WarningCallback
 from .plan import LockOptions
@@ -46,7 +53,8 @@ async def campaign(
 
     Candidates are elected in the order of the queue; each queues anew every minute. Cancel-safe.
     """
-    until_ms = None if wait_ms is None else clock.now_ms() + wait_ms
+    begin_ms = clock.now_ms()
+    until_ms = None if wait_ms is None else begin_ms + wait_ms
     failures = 0
     while True:
         left_ms = _ROUND_MS if until_ms is None else max(0, until_ms - clock.now_ms())
@@ -57,6 +65,8 @@ async def campaign(
         except FencepostError as error:
             is_passing = isinstance(error, (Contended, Unavailable, OutcomeUnknown, LeaseLost))
             if not is_passing or (until_ms is not None and clock.now_ms() >= until_ms):
+                if isinstance(error, Contended) and wait_ms:
+                    raise after_wait(error, (clock.now_ms() - begin_ms) / 1000) from None
                 raise
             failures = 1 if isinstance(error, Contended) else failures + 1
         await asyncio.sleep(timing.pause_ms(failures, jitter()) / 1000)

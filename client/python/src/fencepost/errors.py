@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from . import wording
+
 #: Member of a problem, true if the guard's header says that the reply states the outcome of an
 #: earlier request with the same idempotency key.
 REPLAYED = "idempotency_replayed"
@@ -23,7 +25,12 @@ class Problem:
     raw: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return f"{self.detail} ({self.code}): {self.hint}"
+        return f"{wording.detail_of(self.detail)} ({self.code}): {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        """The hint in the words of this package."""
+        return wording.hint_of(self.code, self.hint)
 
 
 @dataclass(frozen=True)
@@ -104,11 +111,11 @@ class FencepostError(Exception):
 
     @property
     def detail(self) -> str | None:
-        return self._problem.detail if self._problem else None
+        return wording.detail_of(self._problem.detail) if self._problem else None
 
     @property
     def hint(self) -> str | None:
-        return self._problem.hint if self._problem else None
+        return self._problem.advice if self._problem else None
 
     @property
     def request_id(self) -> str | None:
@@ -154,6 +161,13 @@ class Contended(FencepostError):
 
     kind = "contended"
     _is_retryable = True
+    _waited_s: float | None = None
+    _what = "acquire"
+
+    @property
+    def waited(self) -> float | None:
+        """Seconds for which the call waited in the queue; 0 if it asked for no wait."""
+        return self._waited_s
 
     @property
     def holder(self) -> Mapping[str, Any] | None:
@@ -316,9 +330,37 @@ def end_reason(problem: Problem) -> str:
 def from_problem(what: str, problem: Problem, retry_after: float | None) -> FencepostError:
     """The error of an error reply; ``what`` names the call."""
     kind = class_of(problem)
+    if kind is Contended:
+        return contended(what, problem, retry_after, None)
     reason = ended(end_reason(problem)) if kind is LeaseLost else None
     message = f"{what}: {problem}"
     return kind(message, problem=problem, retry_after=retry_after, reason=reason)
+
+
+def contended(
+    what: str, problem: Problem, retry_after: float | None, waited_s: float | None
+) -> Contended:
+    """The error of a lock that is held; ``waited_s`` is ``None`` if the wait is unknown."""
+    error = Contended(_held_text(what, problem, waited_s), problem=problem, retry_after=retry_after)
+    error._what, error._waited_s = what, waited_s
+    return error
+
+
+def _held_text(what: str, problem: Problem, waited_s: float | None) -> str:
+    parts = [wording.holder_of(problem.raw) or wording.detail_of(problem.detail)]
+    length = problem.raw.get("queue_length")
+    if isinstance(length, int) and length > 0:
+        parts.append(f"{length} more in the queue")
+    if waited_s is not None:
+        parts.append(f"waited {waited_s:.1f} s" if waited_s else "no wait was asked for")
+    return f"{what}: {'; '.join(parts)} ({problem.code}): {problem.advice}"
+
+
+def after_wait(error: Contended, waited_s: float) -> Contended:
+    """The error of a call that waited in several rounds, the last of which failed so."""
+    if error._problem is None:
+        return error
+    return contended(error._what, error._problem, error.retry_after, waited_s)
 
 
 def lease_lost(what: str, reason: LostReason) -> LeaseLost:

@@ -108,7 +108,7 @@ async def put(
     headers = _conditions(if_match, if_absent)
     kind = "application/octet-stream" if content_type is None else content_type
     headers["content-type"] = validation.header("content_type", kind)
-    body = value.encode() if isinstance(value, str) else bytes(value)
+    body = validation.body(value)
     return await _change(fence, "PUT", key, body, headers, op_id)
 
 

@@ -98,6 +98,7 @@ class Plan:
     """Time and attempts of one call."""
 
     def __init__(self, begin_ms: int, wait_ms: int, patience_ms: int) -> None:
+        self._begin_ms = begin_ms
         self._wait_until_ms = begin_ms + wait_ms
         self._unknown_until_ms = self._wait_until_ms + patience_ms
         self._attempts = 0
@@ -106,6 +107,10 @@ class Plan:
     def wait_ms(self, now: int | None = None) -> int:
         """Time left of the wait in the queue."""
         return max(0, self._wait_until_ms - (now_ms() if now is None else now))
+
+    def waited_s(self) -> float:
+        """Seconds of the wait so far; 0 if none was asked for."""
+        return (min(now_ms(), self._wait_until_ms) - self._begin_ms) / 1000
 
     def timeout_ms(self, wait_ms: int) -> int:
         """Time-out of a request that waits for so long."""

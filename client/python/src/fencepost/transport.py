@@ -21,7 +21,7 @@ T = TypeVar("T")
 JSON_BYTES_MAX = 4 << 20
 #: Time-out of a call that waits for nothing, in ms.
 CALL_TIMEOUT_MS = 10_000
-_CONNECT_TIMEOUT_S = 3.0
+_TIMEOUT = {"timeout": httpx.Timeout(None, connect=3.0).as_dict()}
 #: Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does not
 #: use a connection that the server is closing.
 _POOL_IDLE_S = 60.0
@@ -147,14 +147,13 @@ class Endpoint:
     def __init__(self, url: str, bearer: str | None, tls: ssl.SSLContext | None) -> None:
         self.url = url
         self._has_replied = False
-        headers = {"accept-encoding": "identity", "user-agent": "fencepost-python"}
+        self._headers = {"accept-encoding": "identity", "user-agent": "fencepost-python"}
         if bearer is not None:
-            headers["authorization"] = f"Bearer {bearer}"
-        self._http = httpx.AsyncClient(
-            headers=headers,
+            self._headers["authorization"] = f"Bearer {bearer}"
+        # The client of httpx would log each request, follow proxies and keep cookies.
+        self._http = httpx.AsyncHTTPTransport(
             # Of an http:// address nothing is verified; a context without CAs trusts no server.
             verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if tls is None else tls,
-            follow_redirects=False,
             # A proxy of the environment would see the bearer token and the fencing token.
             trust_env=False,
             limits=httpx.Limits(
@@ -162,12 +161,17 @@ class Endpoint:
                 max_keepalive_connections=100,
                 keepalive_expiry=_POOL_IDLE_S,
             ),
-            timeout=httpx.Timeout(None, connect=_CONNECT_TIMEOUT_S),
         )
 
     async def close(self) -> None:
         """Closes the pooled connections."""
         await self._http.aclose()
+
+    def _request(
+        self, method: str, path: str, headers: Mapping[str, str], content: bytes | None = None
+    ) -> httpx.Request:
+        url, merged = f"{self.url}{path}", {**self._headers, **headers}
+        return httpx.Request(method, url, headers=merged, content=content, extensions=_TIMEOUT)
 
     async def post(self, path: str, body: Mapping[str, Any], timeout_ms: int) -> dict[str, Any]:
         """Posts JSON and reads JSON."""
@@ -193,9 +197,7 @@ class Endpoint:
         merged = dict(headers or {})
         if content is not None:
             merged.setdefault("content-type", "application/json")
-        request = self._http.build_request(
-            method, f"{self.url}{path}", content=content, headers=merged
-        )
+        request = self._request(method, path, merged, content)
         try:
             return await within(timeout_ms / 1000, self._exchange(request, bytes_max))
         except asyncio.TimeoutError:
@@ -214,7 +216,7 @@ class Endpoint:
     async def _response(self, request: httpx.Request) -> httpx.Response:
         """Sends a request and awaits the head of its reply."""
         try:
-            response = await self._http.send(request, stream=True)
+            response = await self._http.handle_async_request(request)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
             hint = "Check that the server runs and that the address is right"
             raise NotSent(f"{self.url}: {_causes(error)}. {hint}") from None
@@ -277,9 +279,7 @@ class Endpoint:
         headers = {"accept": "text/event-stream"}
         if last_event_id is not None:
             headers["last-event-id"] = last_event_id
-        response = await self._response(
-            self._http.build_request("GET", f"{self.url}{path}", headers=headers)
-        )
+        response = await self._response(self._request("GET", path, headers))
         kind = response.headers.get("content-type", "nothing")
         if not response.is_success or not kind.startswith("text/event-stream"):
             try:

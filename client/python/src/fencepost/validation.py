@@ -144,6 +144,17 @@ def op_id(value: str | None) -> str:
     return value
 
 
+def body(value: object) -> bytes:
+    """Checks the value of an object, and encodes a text as UTF-8."""
+    if isinstance(value, str):
+        _utf8_bytes("value", value)
+        return value.encode()
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        kind = type(value).__name__
+        raise Invalid(f"value has the type {kind}; write bytes or str, such as json.dumps(value)")
+    return bytes(value)
+
+
 def header(name: str, value: str) -> str:
     """Checks a value that a header must carry."""
     if not isinstance(value, str) or not value or not value.isascii() or not value.isprintable():
