@@ -6,6 +6,7 @@ from collections.abc import Iterator
 import pytest
 from servers import FaultProxy, Site
 
+from fencepost import Client
 from fencepost.timing import Window
 
 _names = itertools.count(1)
@@ -31,6 +32,18 @@ def guard_proxy(site: Site) -> Iterator[FaultProxy]:
     proxy = FaultProxy(site.guard)
     yield proxy
     proxy.stop()
+
+
+@pytest.fixture
+def direct(site: Site) -> Iterator[Client]:
+    with Client(site.server, site.guard, owner="direct", environment={}) as made:
+        yield made
+
+
+@pytest.fixture
+def faulty(proxy: FaultProxy, guard_proxy: FaultProxy) -> Iterator[Client]:
+    with Client(proxy.url, guard_proxy.url, owner="faulty", environment={}) as made:
+        yield made
 
 
 @pytest.fixture

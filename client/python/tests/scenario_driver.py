@@ -283,7 +283,7 @@ class Driver:
 
     async def show(self, request: Json) -> Json:
         shown = await settled(self.client_of(request).show(request["name"]))
-        return {"state": shown["state"], "owner": (shown.get("holder") or {}).get("owner")}
+        return {"state": shown.state, "owner": shown.holder.owner if shown.holder else None}
 
     async def revoke(self, request: Json) -> Json:
         await settled(self.client_of(request).revoke(request["name"], request["reason"]))

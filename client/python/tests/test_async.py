@@ -123,7 +123,7 @@ def test_a_cancellation_from_elsewhere_wins_over_a_loss(site: Site, name: str) -
 
 
 async def is_free(direct: AsyncClient, name: str) -> bool:
-    return bool((await direct.show(name))["state"] == "free")
+    return bool((await direct.show(name)).state == "free")
 
 
 @pytest.mark.usefixtures("soon_renewed")
@@ -241,7 +241,7 @@ def test_a_wait_keeps_its_place_beyond_one_request(
                 second = asyncio.ensure_future(direct.lock(name, ttl=60, wait=300).acquire())
 
                 async def waiters() -> bool:
-                    return bool((await direct.show(name))["queue_length"] == 2)
+                    return bool((await direct.show(name)).queue_length == 2)
 
                 await until("both in the queue", waiters)
                 # It is sent when the first, which began the wait, has been given up.
@@ -297,7 +297,7 @@ def test_a_client_belongs_to_one_loop_at_a_time(site: Site, name: str) -> None:
     @request
     async def job() -> str:
         assert shared._shared is not None
-        return str((await shared.show(name))["state"])
+        return str((await shared.show(name)).state)
 
     async def twice() -> None:
         assert await job() == "held"

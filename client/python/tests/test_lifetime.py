@@ -177,7 +177,7 @@ def test_a_child_is_free_of_the_loop_of_its_parent(
 
 
 def is_free(client: Client, name: str) -> bool:
-    return bool(client.show(name)["state"] == "free")
+    return bool(client.show(name).state == "free")
 
 
 class Worker:
@@ -254,7 +254,7 @@ def test_an_asynchronous_lease_whose_owner_is_dropped_is_released(site: Site, na
                 await asyncio.sleep(0.005)
             del worker
             gc.collect()
-            while (await client.show(name))["state"] != "free":
+            while (await client.show(name)).state != "free":
                 await asyncio.sleep(0.005)
             assert [lost.ended_by for lost in calls] == ["released"]
 

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -22,20 +21,8 @@ def client(server: str, guard: str, **options: Any) -> Client:
     return Client(server, guard, environment={}, **options)
 
 
-@pytest.fixture
-def direct(site: Site) -> Iterator[Client]:
-    with client(site.server, site.guard, owner="direct") as made:
-        yield made
-
-
-@pytest.fixture
-def faulty(proxy: FaultProxy, guard_proxy: FaultProxy) -> Iterator[Client]:
-    with client(proxy.url, guard_proxy.url, owner="faulty") as made:
-        yield made
-
-
 def is_free(direct: Client, name: str) -> bool:
-    return bool(direct.show(name)["state"] == "free")
+    return bool(direct.show(name).state == "free")
 
 
 def test_a_stale_write_is_refused(direct: Client, faulty: Client, name: str) -> None:
@@ -100,7 +87,7 @@ def test_a_waiter_that_is_interrupted_leaves_nothing_held(
     hold = proxy.fault("/acquire", "hold-reply")
 
     def interrupt() -> None:
-        until("the grant", lambda: direct.show(name)["state"] == "held")
+        until("the grant", lambda: direct.show(name).state == "held")
         # A process that is stopped right now has no thread but this for a signal to the process.
         signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
@@ -239,7 +226,7 @@ def test_a_decorated_function_holds_the_lock(direct: Client, name: str) -> None:
     @direct.lock(name, ttl=60)
     def job(value: int) -> tuple[int, str]:
         """Its name stays."""
-        return value, direct.show(name)["state"]
+        return value, direct.show(name).state
 
     assert job(7) == (7, "held") and job(8) == (8, "held")
     assert is_free(direct, name) and job.__doc__ == "Its name stays."
@@ -276,26 +263,6 @@ def test_a_contended_lock_says_who_holds_it(direct: Client, name: str) -> None:
         with pytest.raises(fencepost.Contended, match=r"waited \d+\.\d s") as refused:
             direct.election(name).campaign(wait=0.3)
         assert refused.value.waited is not None and refused.value.waited >= 0.3
-
-
-def test_a_value_of_another_type_is_not_sent(
-    direct: Client, guard_proxy: FaultProxy, name: str
-) -> None:
-    other = Client(direct.settings.server, guard_proxy.url, environment={})
-    with other, other.lock(name, ttl=60) as lease:
-        for wrong in ({"x": 1}, 5):
-            with pytest.raises(Invalid, match="write bytes or str"):
-                lease.put(name, wrong)  # type: ignore[arg-type]
-    assert guard_proxy.requests == []
-
-
-def test_requests_are_not_logged_at_info(
-    direct: Client, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    with direct.lock(name, ttl=60) as lease:
-        lease.put(name, "1")
-    assert caplog.records == []
 
 
 def test_kinds_of_lock_and_several_at_once(direct: Client, name: str) -> None:

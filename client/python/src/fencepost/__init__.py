@@ -24,6 +24,17 @@ from .errors import (
 from .event_reader import Events
 from .events import Event, EventStream
 from .objects import Applied, Object
+from .shown import (
+    EndedLease,
+    GuardSeal,
+    LeaseHolder,
+    ListedLock,
+    LockPage,
+    LockState,
+    Revocation,
+    RevokedLease,
+    Waiter,
+)
 from .token import FencingToken
 
 logging.getLogger("fencepost").addHandler(logging.NullHandler())
@@ -41,23 +52,32 @@ __all__ = [
     "Client",
     "Contended",
     "Election",
+    "EndedLease",
     "Event",
     "EventStream",
     "Events",
     "FencepostError",
     "FencingToken",
+    "GuardSeal",
     "InternalError",
     "Invalid",
     "Leader",
     "Lease",
+    "LeaseHolder",
     "LeaseLost",
     "Leases",
+    "ListedLock",
+    "LockPage",
     "LockRequest",
+    "LockState",
     "Object",
     "OutcomeUnknown",
     "PreconditionFailed",
+    "Revocation",
+    "RevokedLease",
     "Session",
     "Stale",
     "TakeoverRefused",
     "Unavailable",
+    "Waiter",
 ]

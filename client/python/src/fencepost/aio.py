@@ -32,6 +32,7 @@ from .limits import Limits
 from .objects import Applied, Object
 from .plan import PATIENCE_S
 from .session import HeldSession
+from .shown import LockPage, LockState, Revocation
 from .validation import Seconds
 
 log = logging.getLogger("fencepost")
@@ -413,19 +414,17 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
         """Reads an object without a lease, where the guard's rules allow that."""
         return await objects.get(self._core(), key, None)
 
-    async def show(self, lock: str) -> dict[str, Any]:
-        """State, holder, queue and history of a lock, as the HTTP API replies it."""
+    async def show(self, lock: str) -> LockState:
+        """State, holder, queue and history of a lock."""
         return await locks.show(self._core().locks, validation.lock_name(lock))
 
     async def locks(
         self, prefix: str = "", *, after: str | None = None, limit: int = 100
-    ) -> dict[str, Any]:
-        """A page of locks: ``locks``, and ``next_after`` unless it is the last page."""
+    ) -> LockPage:
+        """A page of held locks, at most 1000; the next one is ``after`` its ``next_after``."""
         return await locks.page(self._core().locks, prefix, after, limit)
 
-    async def revoke(
-        self, lock: str, reason: str, *, lease_id: str | None = None
-    ) -> dict[str, Any]:
+    async def revoke(self, lock: str, reason: str, *, lease_id: str | None = None) -> Revocation:
         """Ends every live lease of a lock, or one, for operators. Sent once."""
         name, why = validation.lock_name(lock), validation.text("reason", reason)
         lease_id = validation.identifier("lease_id", lease_id)

@@ -32,6 +32,7 @@ from .limits import Limits
 from .objects import Applied, Object
 from .plan import PATIENCE_S
 from .session import HeldSession
+from .shown import LockPage, LockState, Revocation
 from .trust import LossEvent
 from .validation import Seconds
 
@@ -426,18 +427,16 @@ class Client(ClientBase[LockRequest]):
         """Reads an object without a lease, where the guard's rules allow that."""
         return self._background.run(lambda core: objects.get(core, key, None))
 
-    def show(self, lock: str) -> dict[str, Any]:
-        """State, holder, queue and history of a lock, as the HTTP API replies it."""
+    def show(self, lock: str) -> LockState:
+        """State, holder, queue and history of a lock."""
         name = validation.lock_name(lock)
         return self._background.run(lambda core: locks.show(core.locks, name))
 
-    def locks(
-        self, prefix: str = "", *, after: str | None = None, limit: int = 100
-    ) -> dict[str, Any]:
-        """A page of locks: ``locks``, and ``next_after`` unless it is the last page."""
+    def locks(self, prefix: str = "", *, after: str | None = None, limit: int = 100) -> LockPage:
+        """A page of held locks, at most 1000; the next one is ``after`` its ``next_after``."""
         return self._background.run(lambda core: locks.page(core.locks, prefix, after, limit))
 
-    def revoke(self, lock: str, reason: str, *, lease_id: str | None = None) -> dict[str, Any]:
+    def revoke(self, lock: str, reason: str, *, lease_id: str | None = None) -> Revocation:
         """Ends every live lease of a lock, or one, for operators. Sent once."""
         name, why = validation.lock_name(lock), validation.text("reason", reason)
         lease_id = validation.identifier("lease_id", lease_id)

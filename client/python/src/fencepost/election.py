@@ -76,16 +76,10 @@ async def leader(core: Core, name: str) -> Leader | None:
     """The leader when the server replied; ``None`` if the office is vacant."""
     core.check()
     shown = await locks.show(core.locks, name)
-    holder = shown.get("holder")
-    if shown.get("state") != "held" or not isinstance(holder, dict):
+    holder = shown.holder
+    if shown.state != "held" or holder is None:
         return None
-    return Leader(
-        str(holder["owner"]),
-        int(holder["token"]),
-        str(holder["lease_id"]),
-        int(holder["held_ms"]),
-        holder.get("metadata"),
-    )
+    return Leader(holder.owner, holder.token, holder.lease_id, holder.held_ms, holder.metadata)
 
 
 async def observe(core: Core, name: str) -> AsyncIterator[Leader | None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import attempts, errors
 from .errors import InternalError
+from .shown import LockPage, LockState, Revocation
 from .timing import TTL_MS_MAX
 from .transport import Endpoint, Failure, Refused, Unusable, encoded
 from .validation import TOKEN_MAX
@@ -106,7 +107,7 @@ def _was_released(failure: Failure) -> bool:
 
 
 async def release(server: Endpoint, lock: str, lease_id: str) -> None:
-    """Releases a lease; retries for up to 5 s if no reply arrives.."""
+    """Releases a lease; retries for up to 5 s if no reply arrives."""
 
     async def send() -> dict[str, Any]:
         body = {"lease_id": lease_id}
@@ -115,29 +116,30 @@ async def release(server: Endpoint, lock: str, lease_id: str) -> None:
     await attempts.until_settled(f"release {lock}", RELEASE_PATIENCE_MS, send, _was_released)
 
 
-async def show(server: Endpoint, lock: str) -> dict[str, Any]:
-    """State, holder, queue and history of a lock, as the server replies it."""
+async def show(server: Endpoint, lock: str) -> LockState:
+    """State, holder, queue and history of a lock."""
     try:
-        return await server.get(path(lock))
+        return LockState.of(await server.get(path(lock)))
     except Failure as failure:
         raise failure.error(f"show {lock}", changes=False) from None
 
 
-async def page(server: Endpoint, prefix: str, after: str | None, limit: int) -> dict[str, Any]:
+async def page(server: Endpoint, prefix: str, after: str | None, limit: int) -> LockPage:
     """A page of locks whose names begin with ``prefix``."""
     query = f"/v1/locks?limit={int(limit)}&prefix={encoded(prefix)}"
     if after is not None:
         query += f"&after={encoded(after)}"
     try:
-        return await server.get(query)
+        return LockPage.of(await server.get(query))
     except Failure as failure:
         raise failure.error("list locks", changes=False) from None
 
 
-async def revoke(server: Endpoint, lock: str, reason: str, lease_id: str | None) -> dict[str, Any]:
+async def revoke(server: Endpoint, lock: str, reason: str, lease_id: str | None) -> Revocation:
     """Ends every live lease of a lock, or one. Sent once: an operator reads before a retry."""
     body = {"reason": reason, "lease_id": lease_id}
     try:
-        return await server.post(path(lock, "/revoke"), body, _REVOKE_TIMEOUT_MS)
+        reply = await server.post(path(lock, "/revoke"), body, _REVOKE_TIMEOUT_MS)
+        return Revocation.of(reply)
     except Failure as failure:
         raise failure.error(f"revoke {lock}", changes=True) from None
