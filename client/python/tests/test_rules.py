@@ -158,7 +158,7 @@ def options(**changes: object) -> LockOptions:
         *[{"name": name} for name in ("", "/a", "a/", "a//b", ".", "a/../b", "a b", "ä", "a\n", 7)],
         {"name": "a" * 257},
         *[{"ttl": ttl} for ttl in (0, -1, 0.0001, 86_401, float("nan"), float("inf"), "15", True)],
-        *[{"wait": wait} for wait in (-1, 604_801, None)],
+        *[{"wait": wait} for wait in (-1, 604_801, float("inf"), "5")],
         *[{"mode": "permit", "size": size} for size in (0, 1025, None, 1.5, True)],
         {"mode": "shared", "size": 2},
         {"mode": "other"},

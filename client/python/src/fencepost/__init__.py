@@ -24,6 +24,7 @@ from .errors import (
 from .event_reader import Events
 from .events import Event, EventStream
 from .objects import Applied, Object
+from .queue_position import QueuePosition
 from .shown import (
     EndedLease,
     GuardSeal,
@@ -73,6 +74,7 @@ __all__ = [
     "Object",
     "OutcomeUnknown",
     "PreconditionFailed",
+    "QueuePosition",
     "Revocation",
     "RevokedLease",
     "Session",

@@ -14,6 +14,7 @@ from .core import Core, best_effort
 from .errors import LeaseLost, Unavailable, contended
 from .locks import Grant
 from .plan import LockOptions, Plan, may_have_granted
+from .queue_position import QueuedCallback, report_position
 from .timing import TTL_MS_MAX, Window
 from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, retrieved, within
 
@@ -121,7 +122,10 @@ async def _until_granted(claim: Claim, plan: Plan, attempt: Callable[[], Awaitab
 
 
 async def obtain(
-    core: Core, options: LockOptions, session_id: str | None = None
+    core: Core,
+    options: LockOptions,
+    session_id: str | None = None,
+    on_queued: QueuedCallback | None = None,
 ) -> tuple[Grant, Window]:
     """Acquires a lock; returns the grant and the window in which it is trusted.
 
@@ -154,7 +158,14 @@ async def obtain(
                 return await _confirm(core, options, grant)
             return grant, window
 
-        return await _until_granted(claim, plan, attempt)
+        if on_queued is None or options.wait_ms == 0:
+            return await _until_granted(claim, plan, attempt)
+        reports = report_position(core, options.name, lambda: claim.lease_id, on_queued)
+        reporting = core.spawn(reports)
+        try:
+            return await _until_granted(claim, plan, attempt)
+        finally:
+            reporting.cancel()
 
 
 async def obtain_all(

@@ -8,7 +8,7 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Iterable
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Literal, TypeVar, overload
 
 from . import election, forks, locks, objects, validation
 from .base import (
@@ -25,7 +25,7 @@ from .base import (
 )
 from .core import Core
 from .election import Leader
-from .errors import FencepostError, Invalid, LeaseLost
+from .errors import Contended, FencepostError, Invalid, LeaseLost
 from .events import EventStream
 from .lease import Fence, HeldLease, Loss, WarningCallback, leave
 from .limits import Limits
@@ -160,21 +160,36 @@ class AsyncLockRequest(RequestBase[AsyncLease]):
         self._entering = None
         super().after_fork()
 
-    async def acquire(self) -> AsyncLease:
+    @overload
+    async def acquire(self, blocking: Literal[True] = True) -> AsyncLease: ...
+
+    @overload
+    async def acquire(self, blocking: bool) -> AsyncLease | None: ...
+
+    async def acquire(self, blocking: bool = True) -> AsyncLease | None:
         """Acquires the lock; each call is another grant.
 
-        If the caller is cancelled, a grant that it may have caused is released in the background.
-        Raises ``Contended``, ``TakeoverRefused``, ``Unavailable``, ``OutcomeUnknown``,
-        ``Invalid``.
+        With ``blocking=False`` it tries once, and returns ``None`` if the lock is held. If the
+        caller is cancelled, a grant that it may have caused is released in the background. Raises
+        ``Contended``, ``TakeoverRefused``, ``Unavailable``, ``OutcomeUnknown``, ``Invalid``.
         """
-        held = await HeldLease.obtain(
-            self._client._core(), self._options.lock, self._options.weak_on_warning()
-        )
+        core, options = self._client._core(), self._options
+        wish, warn, queued = options.wish(blocking), options.weak_on_warning(), options.on_queued
+        try:
+            held = await HeldLease.obtain(core, wish, warn, queued)
+        except Contended:
+            if blocking:
+                raise
+            return None
         lease = AsyncLease(held)
-        lease._options = self._options
-        if self._options.on_lost is not None:
-            lease.on_lost(self._options.on_lost)
+        lease._options = options
+        if options.on_lost is not None:
+            lease.on_lost(options.on_lost)
         return lease
+
+    async def locked(self) -> bool:
+        """``True`` if a lease of any client held the lock when the server replied."""
+        return (await self._client.show(self._options.lock.name)).state == "held"
 
     async def __aenter__(self) -> AsyncLease:
         if self._entering is None:
@@ -258,7 +273,7 @@ class AsyncSession(SessionView, _Block):
         self,
         name: str,
         *,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
@@ -271,7 +286,7 @@ class AsyncSession(SessionView, _Block):
         self,
         names: Iterable[str],
         *,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
@@ -376,7 +391,7 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
         names: Iterable[str],
         *,
         ttl: Seconds = TTL_S,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,

@@ -11,6 +11,7 @@ from .errors import Invalid, LeaseLost, LostReason
 from .lease import Fence, WarningCallback
 from .limits import Limits
 from .plan import PATIENCE_S, LockOptions
+from .queue_position import QueuedCallback
 from .session import HeldSession
 from .trust import Trust
 from .validation import Seconds
@@ -238,11 +239,19 @@ class Options(Warned):
         on_warning: WarningCallback | None = None,
         on_lost: LostCallback | None = None,
         is_reentrant: bool = False,
+        on_queued: QueuedCallback | None = None,
     ) -> None:
         self.lock = lock
         self.on_warning = on_warning
         self.on_lost = on_lost
         self.is_reentrant = is_reentrant
+        self.on_queued = on_queued
+
+    def wish(self, is_waiting: bool) -> LockOptions:
+        """Options of one acquire, without the wait if the caller does not want to wait."""
+        if is_waiting:
+            return self.lock
+        return self.lock.waiting(0, self.lock.patience_ms)
 
 
 class RequestBase(Generic[L]):
@@ -334,7 +343,7 @@ class ClientBase(Generic[R]):
         name: str,
         *,
         ttl: Seconds = TTL_S,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         patience: Seconds = PATIENCE_S,
         mode: str = "exclusive",
         size: int | None = None,
@@ -347,6 +356,7 @@ class ClientBase(Generic[R]):
         warn_before: Seconds | None = None,
         on_warning: WarningCallback | None = None,
         on_lost: LostCallback | None = None,
+        on_queued: QueuedCallback | None = None,
         reentrant: bool = False,
     ) -> R:
         """A request for a lock: a context manager, a decorator, or ``acquire()``.
@@ -355,7 +365,8 @@ class ClientBase(Generic[R]):
         ``Invalid``.
 
         - ``ttl``: longest time for which a holder that died blocks others
-        - ``wait``: longest wait in the queue, at most 168 hours; 0 is one answer
+        - ``wait``: longest wait in the queue, at most 168 hours; 0, the default, tries once, and
+          ``None`` waits without end
         - ``patience``: time beyond the wait for which an unreachable server is retried
         - ``mode``: ``exclusive``, ``shared``, or ``permit`` of a semaphore of ``size``
         - ``metadata``: JSON shown with the lock
@@ -364,6 +375,7 @@ class ClientBase(Generic[R]):
         - ``progress_within``, ``max_hold``: ends of the lease unless the work reports, or at all
         - ``warn_before``, ``on_warning``: callback with the reason and the seconds left
         - ``on_lost``: callback with the ``LeaseLost``; must not block
+        - ``on_queued``: callback with the ``QueuePosition`` while it waits; must not block
         - ``reentrant``: this object may be entered again while it is held
         """
         checked = LockOptions.checked(
@@ -381,7 +393,8 @@ class ClientBase(Generic[R]):
             max_hold=max_hold,
             warn_before=warn_before,
         )
-        return self._request(Options(checked, on_warning, on_lost, reentrant))
+        options = Options(checked, on_warning, on_lost, reentrant, on_queued)
+        return self._request(options)
 
 
 class SessionOptions(Warned):
@@ -404,7 +417,7 @@ class SessionOptions(Warned):
 
 def several(
     names: Iterable[str],
-    wait: Seconds,
+    wait: Seconds | None,
     mode: str,
     size: int | None,
     metadata: Any,

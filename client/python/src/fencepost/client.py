@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, Callable, TypeVar
+from typing import Any, Callable, Literal, TypeVar, overload
 
 from . import election, locks, objects, validation
 from .aio import begin_session
@@ -24,7 +24,7 @@ from .base import (
     several,
 )
 from .election import Leader
-from .errors import FencepostError, LeaseLost
+from .errors import Contended, FencepostError, LeaseLost
 from .event_reader import Events
 from .events import EventStream
 from .lease import Fence, HeldLease, WarningCallback, leave
@@ -153,23 +153,38 @@ class LockRequest(RequestBase[Lease]):
         self._entering = threading.Lock()
         super().after_fork()
 
-    def acquire(self) -> Lease:
+    @overload
+    def acquire(self, blocking: Literal[True] = True) -> Lease: ...
+
+    @overload
+    def acquire(self, blocking: bool) -> Lease | None: ...
+
+    def acquire(self, blocking: bool = True) -> Lease | None:
         """Acquires the lock; each call is another grant.
 
-        If the caller is interrupted, a grant that it may have caused is released in the background.
-        Raises ``Contended``, ``TakeoverRefused``, ``Unavailable``, ``OutcomeUnknown``,
-        ``Invalid``.
+        With ``blocking=False`` it tries once, and returns ``None`` if the lock is held. If the
+        caller is interrupted, a grant that it may have caused is released in the background. Raises
+        ``Contended``, ``TakeoverRefused``, ``Unavailable``, ``OutcomeUnknown``, ``Invalid``.
         """
         background, options = self._client._background, self._options
-        held = background.run(
-            lambda core: HeldLease.obtain(core, options.lock, options.weak_on_warning()),
-            HeldLease.abandon,
-        )
+        wish, warn, queued = options.wish(blocking), options.weak_on_warning(), options.on_queued
+        try:
+            held = background.run(
+                lambda core: HeldLease.obtain(core, wish, warn, queued), HeldLease.abandon
+            )
+        except Contended:
+            if blocking:
+                raise
+            return None
         lease = Lease(background, held)
         lease._options = options
         if options.on_lost is not None:
             lease.on_lost(options.on_lost)
         return lease
+
+    def locked(self) -> bool:
+        """``True`` if a lease of any client held the lock when the server replied."""
+        return self._client.show(self._options.lock.name).state == "held"
 
     def __enter__(self) -> Lease:
         with self._entering:
@@ -263,7 +278,7 @@ class Session(SessionView):
         self,
         name: str,
         *,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
@@ -278,7 +293,7 @@ class Session(SessionView):
         self,
         names: Iterable[str],
         *,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
@@ -393,7 +408,7 @@ class Client(ClientBase[LockRequest]):
         names: Iterable[str],
         *,
         ttl: Seconds = TTL_S,
-        wait: Seconds = 0,
+        wait: Seconds | None = 0,
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,

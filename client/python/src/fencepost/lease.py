@@ -14,6 +14,7 @@ from .errors import FencepostError, Invalid, LeaseLost, LostReason, end_reason, 
 from .limits import End
 from .locks import Grant
 from .plan import LockOptions
+from .queue_position import QueuedCallback
 from .timing import Window
 from .transport import Failure, Refused
 from .trust import Trust, WorkEnd
@@ -101,7 +102,11 @@ class HeldLease(Fence):
 
     @classmethod
     async def obtain(
-        cls, core: Core, options: LockOptions, on_warning: WarningCallback | None = None
+        cls,
+        core: Core,
+        options: LockOptions,
+        on_warning: WarningCallback | None = None,
+        on_queued: QueuedCallback | None = None,
     ) -> HeldLease:
         """Acquires a lock, and begins to renew it."""
         if options.takeover and not core.settings.is_owner_given:
@@ -109,7 +114,7 @@ class HeldLease(Fence):
                 f"the lock {options.name} cannot be taken over as {core.settings.owner}: a takeover"
                 " needs an owner that stays the same after a restart; set owner (FENCE_OWNER)"
             )
-        grant, window = await obtain(core, options)
+        grant, window = await obtain(core, options, on_queued=on_queued)
         return cls(core, grant, window, options, on_warning)
 
     def _stop(self) -> None:

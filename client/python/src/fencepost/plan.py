@@ -42,7 +42,7 @@ class LockOptions:
         name: str,
         *,
         ttl: Seconds,
-        wait: Seconds,
+        wait: Seconds | None,
         patience: Seconds = PATIENCE_S,
         mode: str = "exclusive",
         size: int | None = None,

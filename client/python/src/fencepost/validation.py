@@ -17,6 +17,8 @@ Seconds = Union[float, int, timedelta]
 _NAME = re.compile(r"[A-Za-z0-9._:/-]{1,256}\Z")
 _OP_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}\Z")
 _WAIT_MS_MAX = 168 * 3_600_000
+#: A wait without an end: longer than any process lives, and exact in a double.
+ENDLESS_MS = 1 << 50
 _METADATA_BYTES_MAX = 4096
 _PERMITS_MAX = 1024
 #: Most locks that one call acquires.
@@ -65,8 +67,13 @@ def ttl_ms(value: object) -> int:
 
 
 def wait_ms(value: object) -> int:
-    """Checks a wait: 0 to 168 hours."""
-    return milliseconds("wait", value, 0, _WAIT_MS_MAX)
+    """Checks a wait: 0 to 168 hours, or ``None`` for one without an end."""
+    if value is None:
+        return ENDLESS_MS
+    try:
+        return milliseconds("wait", value, 0, _WAIT_MS_MAX)
+    except Invalid as error:
+        raise Invalid(f"{error}, or None for a wait without an end") from None
 
 
 def limit_ms(name: str, value: Seconds | None) -> int | None:
