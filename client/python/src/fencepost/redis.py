@@ -1,7 +1,8 @@
 """The current token for redis-py, at the guard's Redis port; from ``pip install fencepost[redis]``.
 
 A pool outlives a lease. ``LeasePool`` presents the credential of the lease that it was given last,
-and a connection from before a hand-over is closed in place of being used again.
+and a connection from before a hand-over is closed in place of being used again. ``AsyncLeasePool``
+is the same for ``redis.asyncio``.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 from typing import Any, Callable, Protocol
 
 import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -38,7 +41,7 @@ class LeaseCredentials(redis.CredentialProvider):
     """Presents the lease that was given last; for any redis-py client, also an asynchronous one.
 
     A connection is refused if that lease is lost. Threads may share it. Give the client a ``retry``
-    with no retries, and ``socket_timeout=None``: a ``LeasePool`` has both.
+    with no retries, and ``socket_timeout=None``: both pools of this module have that.
     """
 
     def __init__(self, lease: Credential | None = None) -> None:
@@ -82,15 +85,25 @@ class _Stamped(redis.CredentialProvider):
 
     def get_credentials(self) -> tuple[str, str]:
         try:
-            if self._is_superseded(self._credentials.lease):
-                raise _superseded()
-            lease = self._credentials.check()
-            if self._is_superseded(lease):
-                raise _superseded()
+            return self._present()
         except BaseException:
             # The socket is open, and nothing may be sent on it without a credential.
             self._disconnect()
             raise
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        try:
+            return self._present()
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    def _present(self) -> tuple[str, str]:
+        if self._is_superseded(self._credentials.lease):
+            raise _superseded()
+        lease = self._credentials.check()
+        if self._is_superseded(lease):
+            raise _superseded()
         self.lease = lease
         return "fence", lease.fencing_credential
 
@@ -103,8 +116,8 @@ def _superseded() -> LeaseLost:
     return LeaseLost("the pool holds another lease by now; stop this work", reason=reason)
 
 
-class _Fenced:
-    """A connection that knows its lease, and maps the guard's refusals."""
+class _Leased:
+    """A connection that knows its lease."""
 
     def __init__(self, *args: Any, credential_provider: LeaseCredentials, **kwargs: Any) -> None:
         self._credentials = credential_provider
@@ -121,6 +134,18 @@ class _Fenced:
         """Reconnects under this lease alone from now on; ``None`` for the present one."""
         self._stamp.pinned = lease
 
+    def _mapped(self, error: redis.ResponseError) -> redis.ResponseError:
+        """The guard's refusal that is final for the token; another error as it is."""
+        if not str(error).startswith(_FINAL):
+            return error
+        # Closed when it is released: further replies of a pipeline may follow.
+        self._is_refused = True
+        return FencedError(str(error))
+
+
+class _Fenced(_Leased):
+    """Maps the guard's refusals."""
+
     def connect(self) -> Any:
         """Connects under the present lease, if it is not connected."""
         if getattr(self, "_sock", None) is None:
@@ -132,11 +157,24 @@ class _Fenced:
         try:
             return super().read_response(*args, **kwargs)  # type: ignore[misc]
         except redis.ResponseError as error:
-            if not str(error).startswith(_FINAL):
-                raise
-            # Closed when it is released: further replies of a pipeline may follow.
-            self._is_refused = True
-            raise FencedError(str(error)) from None
+            raise self._mapped(error) from None
+
+
+class _AsyncFenced(_Leased):
+    """Maps the guard's refusals for ``redis.asyncio``."""
+
+    async def connect(self) -> None:
+        """Connects under the present lease, if it is not connected."""
+        if not self.is_connected:  # type: ignore[attr-defined]
+            self._is_refused = False
+        await super().connect()  # type: ignore[misc]
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        """Reads a reply; raises ``FencedError`` for a refusal that is final for the token."""
+        try:
+            return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+        except redis.ResponseError as error:
+            raise self._mapped(error) from None
 
 
 class FencedConnection(_Fenced, redis.Connection):
@@ -145,6 +183,14 @@ class FencedConnection(_Fenced, redis.Connection):
 
 class FencedSSLConnection(_Fenced, redis.SSLConnection):
     """A connection of a ``LeasePool`` over TLS."""
+
+
+class AsyncFencedConnection(_AsyncFenced, redis.asyncio.Connection):
+    """A connection of an ``AsyncLeasePool``."""
+
+
+class AsyncFencedSSLConnection(_AsyncFenced, redis.asyncio.SSLConnection):
+    """A connection of an ``AsyncLeasePool`` over TLS."""
 
 
 class LeasePool(redis.ConnectionPool):
@@ -214,6 +260,71 @@ class _OfLease:
         # Checked behind it: a connection of the next lease goes back unused.
         if self._pool.credentials.lease is not self._lease or connection.is_retired():
             self._pool.release(connection)
+            raise _superseded()
+        return connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._pool, name)
+
+
+class AsyncLeasePool(redis.asyncio.ConnectionPool):
+    """The ``LeasePool`` of ``redis.asyncio``, for tasks of one event loop."""
+
+    def __init__(
+        self, lease: Credential | None = None, *, tls: bool = False, **kwargs: Any
+    ) -> None:
+        self.credentials = LeaseCredentials(lease)
+        kwargs.setdefault("retry", AsyncRetry(NoBackoff(), 0))
+        kwargs.setdefault("socket_timeout", None)
+        kind = AsyncFencedSSLConnection if tls else AsyncFencedConnection
+        super().__init__(connection_class=kind, credential_provider=self.credentials, **kwargs)
+
+    def hold(self, lease: Credential | None) -> None:
+        """Hands the pool over to the next lease; its first command needs no reconnect by hand."""
+        self.credentials.hold(lease)
+
+    def of(self, lease: Credential) -> redis.asyncio.Redis:
+        """A client whose commands are sent under this lease alone; errors as ``LeasePool.of``."""
+        return redis.asyncio.Redis(connection_pool=_AsyncOfLease(self, lease))  # type: ignore
+
+    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection of the present lease. Raises ``LeaseLost`` if that is lost."""
+        self.credentials.check()
+        connection: Any = await super().get_connection(*args, **kwargs)  # type: ignore
+        try:
+            while connection.is_retired():
+                await connection.disconnect(nowait=True)
+                await connection.connect()
+        except BaseException:
+            await self.release(connection)
+            raise
+        return connection
+
+    async def release(self, connection: Any) -> None:
+        """Returns a connection; one from before a hand-over is closed."""
+        connection.pin(None)
+        try:
+            if connection.is_retired():
+                await connection.disconnect(nowait=True)
+        finally:
+            await super().release(connection)
+
+
+class _AsyncOfLease:
+    """A view of the pool for one lease."""
+
+    def __init__(self, pool: AsyncLeasePool, lease: Credential) -> None:
+        self._pool = pool
+        self._lease = lease
+
+    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        self._lease.check()
+        connection = await self._pool.get_connection(*args, **kwargs)
+        # A client may keep it, and reconnect.
+        connection.pin(self._lease)
+        # Checked behind it: a connection of the next lease goes back unused.
+        if self._pool.credentials.lease is not self._lease or connection.is_retired():
+            await self._pool.release(connection)
             raise _superseded()
         return connection
 
