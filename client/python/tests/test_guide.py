@@ -60,7 +60,7 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     from servers import Site
 
     site = Site()
-    (text,) = blocks(README, "python")
+    text = blocks(README, "python")[0]
     environment = {**os.environ, "FENCE_SERVER": site.server, "FENCE_GUARD": site.guard}
     done = subprocess.run(
         [sys.executable, "-c", text + "print(client.get('none'), lease.token)"],
@@ -72,3 +72,17 @@ def test_the_example_of_the_readme_runs(tmp_path: Path) -> None:
     )
     assert "token-required" in done.stderr or done.returncode == 0, done.stderr
     site.stop()
+
+
+def test_the_unit_test_of_the_readme_passes(tmp_path: Path) -> None:
+    (tmp_path / "test_late.py").write_text(blocks(README, "python")[1])
+    words = ["-q", "-p", "fencepost.pytest_plugin", "-p", "no:cacheprovider", tmp_path]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=2 * PATIENCE_S,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout

@@ -1,0 +1,112 @@
+"""``fencepost.testing``: it keeps the contract of the real servers, and a test can use it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from scenario_player import Player, hosted, scenarios
+
+import fencepost
+from fencepost import Client, LeaseLost
+from fencepost.testing import FakeServer
+
+
+class _Plain(BaseHTTPRequestHandler):
+    """A web server that is no Fencepost."""
+
+    def do_GET(self) -> None:
+        page = b"<html>Welcome to another program</html>"
+        self.send_response(200)
+        self.send_header("content-length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    do_POST = do_PUT = do_DELETE = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def plain() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Plain)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+def test_every_scenario_without_a_fault_passes(plain: str) -> None:
+    meant = scenarios()
+    assert len(meant) > 40
+    failed = {}
+    with hosted() as driver, hosted("--sync") as rival, ThreadPoolExecutor(12) as pool:
+
+        def play(name: str) -> None:
+            Player((driver, rival), plain).play(meant[name])
+
+        playing = {name: pool.submit(play, name) for name in meant}
+        for name, done in playing.items():
+            if done.exception() is not None:
+                failed[name] = done.exception()
+    assert failed == {}
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    with FakeServer() as server:
+        yield server
+
+
+def test_a_lease_is_lost_when_the_test_says_so(server: FakeServer) -> None:
+    with server.client(owner="one") as client:
+        with pytest.raises(LeaseLost) as lost:
+            with client.lock("a", ttl=600) as lease:
+                server.lose(lease)
+                assert lease.lost.is_set() and not lease.is_live
+        assert lost.value.ended_by == "revoked"
+        assert client.show("a").history[0].why == "by the test"
+
+    async def work() -> None:
+        async with server.async_client() as client:
+            with pytest.raises(LeaseLost):
+                async with client.lock("a", ttl=600) as lease:
+                    server.lose(lease)
+                    await asyncio.sleep(600)
+
+    asyncio.run(work())
+
+
+def test_an_expired_holder_writes_in_vain(server: FakeServer) -> None:
+    with server.client() as client:
+        old = client.lock("a", ttl=600).acquire()
+        old.put("a", "old")
+        server.expire("a")
+        with client.lock("a", ttl=600) as new:
+            new.put("a", "new")
+            with pytest.raises(fencepost.Stale) as refused:
+                old.put("a", "late")
+            assert refused.value.mark == new.token
+        assert server.value("a") == b"new" and server.value("b") is None
+        assert [event.data["token"] for event in client.show("a").refusals] == [old.token]
+        with pytest.raises(fencepost.Invalid, match="token-required"):
+            client.get("a")
+    with FakeServer(lock_of=lambda key: key.split("/")[0], allow_unfenced_reads=True) as other:
+        with other.client() as client, client.lock("a") as lease:
+            lease.put("a/part", "1")
+            found = client.get("a/part")
+            assert found is not None and found.body == b"1"
+
+
+def test_a_client_of_the_environment_finds_it(server: FakeServer) -> None:
+    with Client(environment=server.environment) as client, client.lock("a") as lease:
+        assert [each.lock for each in client.locks()] == ["a"] and lease.token == 1
+    server.close()
+    with Client(environment=server.environment) as client:
+        with pytest.raises(fencepost.Unavailable):
+            client.lock("a", patience=0).acquire()
