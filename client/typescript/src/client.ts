@@ -1,6 +1,7 @@
 /** The client of one lock server and one guard. */
 import { ChildAbort } from "./abort.js";
 import { Election } from "./election.js";
+import { ContendedError } from "./errors.js";
 import { type EventOptions, EventStream } from "./events.js";
 import { obtain } from "./grants.js";
 import { Lease } from "./lease.js";
@@ -10,12 +11,16 @@ import {
   DEFAULT_TTL_MS,
   type LeaseOptions,
   type LockOptions,
+  SESSION_OPTIONS,
+  TRY_LOCK_OPTIONS,
+  type TryLockOptions,
   type WaitOptions,
 } from "./lock-spec.js";
-import { Locks } from "./locks.js";
+import { type CallOptions, Locks } from "./locks.js";
 import { Background, defaultLog, type Log } from "./log.js";
 import { checkMetadata, checkTtl } from "./names.js";
 import { Objects } from "./objects.js";
+import { checkOptions, checkWork } from "./options.js";
 import { ReentrantLock } from "./reentrant.js";
 import { runUnder } from "./run.js";
 import { checkWishes, type LockAllOptions, Session, type Wish } from "./session.js";
@@ -96,6 +101,28 @@ export class Client {
   }
 
   /**
+   * Acquires a lock if that is possible at once, and returns `null` if another lease holds it;
+   * otherwise as {@link lock}.
+   */
+  async tryLock(name: string, options: TryLockOptions = {}): Promise<Lease | null> {
+    checkOptions("tryLock", options, TRY_LOCK_OPTIONS);
+    try {
+      return await this.lock(name, options);
+    } catch (error) {
+      if (error instanceof ContendedError) return null;
+      throw error;
+    }
+  }
+
+  /**
+   * `true` if a lease held the lock when the server replied. Base no decision on it that needs the
+   * lock: another client may acquire it at any time; use {@link tryLock} for that.
+   */
+  async isLocked(name: string, options: CallOptions = {}): Promise<boolean> {
+    return (await this.locks.show(name, options)).state === "held";
+  }
+
+  /**
    * Acquires a lock, runs `work` and releases the lock.
    *
    * `signal` of the work is aborted when the lease is lost, and with `options.signal`; the call
@@ -103,7 +130,14 @@ export class Client {
    * no failure of the release masks; else with `LeaseLostError` if the lease was lost, even if the
    * work ended well. Otherwise as {@link lock}.
    */
-  async withLock<T>(name: string, options: LockOptions, work: Work<Lease, T>): Promise<T> {
+  withLock<T>(name: string, options: LockOptions, work: Work<Lease, T>): Promise<T>;
+  withLock<T>(name: string, work: Work<Lease, T>): Promise<T>;
+  async withLock<T>(
+    name: string,
+    first: LockOptions | Work<Lease, T>,
+    second?: Work<Lease, T>,
+  ): Promise<T> {
+    const [options, work] = optionsAndWork("withLock", first, second);
     const lease = await this.lock(name, options);
     return runUnder(lease, work, options.signal, this.#context);
   }
@@ -122,10 +156,12 @@ export class Client {
     options: LeaseOptions & LockAllOptions = {},
   ): Promise<HeldSet> {
     checkWishes(wishes);
+    checkOptions("lockAll", options, SESSION_OPTIONS);
     const { waitMs, ...ofSession } = options;
+    const { patienceMs, signal, metadata } = options;
     const session = await this.session(ofSession);
     try {
-      const { leases } = await session.lockAll(wishes, { ...options, waitMs });
+      const { leases } = await session.lockAll(wishes, { waitMs, patienceMs, signal, metadata });
       const release = async () => void (await session.end());
       return {
         session,
@@ -147,11 +183,18 @@ export class Client {
    * Acquires all of these locks in one step, runs `work` and releases them; `signal` is aborted
    * when one of them is lost. Otherwise as {@link withLock}.
    */
-  async withLockAll<T>(
+  withLockAll<T>(
     wishes: readonly Wish[],
     options: LeaseOptions & LockAllOptions,
     work: Work<LeaseSet, T>,
+  ): Promise<T>;
+  withLockAll<T>(wishes: readonly Wish[], work: Work<LeaseSet, T>): Promise<T>;
+  async withLockAll<T>(
+    wishes: readonly Wish[],
+    first: (LeaseOptions & LockAllOptions) | Work<LeaseSet, T>,
+    second?: Work<LeaseSet, T>,
   ): Promise<T> {
+    const [options, work] = optionsAndWork("withLockAll", first, second);
     const { session, leases, release } = await this.lockAll(wishes, options);
     const set = new LeaseSet(leases);
     const abort = new ChildAbort(session.signal, ...leases.map((lease) => lease.signal));
@@ -167,6 +210,7 @@ export class Client {
 
   /** Begins a session: one heartbeat in the background keeps all its leases alive. */
   async session(options: SessionOptions = {}): Promise<Session> {
+    checkOptions("session", options, SESSION_OPTIONS);
     const { ttlMs = DEFAULT_TTL_MS, metadata, onWarning } = options;
     checkLimits(options);
     if (metadata !== undefined) checkMetadata(metadata);
@@ -178,7 +222,13 @@ export class Client {
   }
 
   /** Begins a session, runs `work` and ends the session; otherwise as {@link withLock}. */
-  async withSession<T>(options: SessionOptions, work: Work<Session, T>): Promise<T> {
+  withSession<T>(options: SessionOptions, work: Work<Session, T>): Promise<T>;
+  withSession<T>(work: Work<Session, T>): Promise<T>;
+  async withSession<T>(
+    first: SessionOptions | Work<Session, T>,
+    second?: Work<Session, T>,
+  ): Promise<T> {
+    const [options, work] = optionsAndWork("withSession", first, second);
     const session = await this.session(options);
     const held = {
       lock: `session ${session.id}`,
@@ -209,4 +259,15 @@ export class Client {
     this.#server.close();
     this.#guard.close();
   }
+}
+
+/** The options and the work of a block; the options may be left out. */
+function optionsAndWork<O extends object, L, T>(
+  call: string,
+  first: O | Work<L, T>,
+  second: Work<L, T> | undefined,
+): [O, Work<L, T>] {
+  if (typeof first === "function" && second === undefined) return [{} as O, first];
+  checkWork(call, second);
+  return [first as O, second as Work<L, T>];
 }

@@ -6,9 +6,10 @@ import type { LockEvent } from "./event-parser.js";
 import { EventStream, isPassing, type StreamItem } from "./events.js";
 import { random } from "./ids.js";
 import type { Lease } from "./lease.js";
-import type { LeaseOptions, LockOptions } from "./lock-spec.js";
-import type { CallOptions, Locks } from "./locks.js";
+import { CAMPAIGN_OPTIONS, type LeaseOptions, type LockOptions } from "./lock-spec.js";
+import { CALL_OPTIONS, type CallOptions, type Locks } from "./locks.js";
 import { checkLockName } from "./names.js";
+import { checkOptions, checkWork } from "./options.js";
 import { type RunContext, runUnder } from "./run.js";
 import { pauseMs } from "./timing.js";
 import type { Endpoint } from "./transport.js";
@@ -71,6 +72,7 @@ export class Election {
    * elected in the order of the queue, and each queues anew every minute.
    */
   async campaign(options: CampaignOptions = {}): Promise<Lease> {
+    checkOptions("campaign", options, CAMPAIGN_OPTIONS);
     const { patienceMs, ...rest } = options;
     const roundMs = Math.min(Math.max(patienceMs ?? ROUND_MS, ROUND_MS_MIN), ROUND_MS);
     const patience = new Patience(patienceMs);
@@ -95,6 +97,7 @@ export class Election {
     options: CampaignOptions,
     work: (lease: Lease, signal: AbortSignal) => T | Promise<T>,
   ): Promise<T> {
+    checkWork("lead", work);
     const lease = await this.campaign(options);
     return runUnder(lease, work, options.signal, this.#context);
   }
@@ -112,7 +115,9 @@ export class Election {
    * Watches the leader: yields the current state first, then each change. An unreachable server is
    * reported once, and the state again when it is reachable.
    */
-  async *observe({ signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Observed, never> {
+  async *observe(given: { signal?: AbortSignal } = {}): AsyncGenerator<Observed, never> {
+    checkOptions("observe", given, CALL_OPTIONS);
+    const { signal } = given;
     // Opened before the first query, so that no change is missed in between.
     const options = { lock: this.name, ...(signal && { signal }) };
     const stream = await EventStream.open(this.#context.endpoint, options);

@@ -6,6 +6,7 @@ import { type FencepostError, InternalError, UnavailableError } from "./errors.j
 import { EventParser, type LockEvent } from "./event-parser.js";
 import { random } from "./ids.js";
 import { checkLockName } from "./names.js";
+import { checkOptions, type TypesOf } from "./options.js";
 import { pauseMs } from "./timing.js";
 import { type Endpoint, Failure } from "./transport.js";
 
@@ -35,6 +36,13 @@ export interface EventOptions {
   signal?: AbortSignal;
 }
 
+const EVENT_OPTIONS: TypesOf<EventOptions> = {
+  prefix: "string",
+  lock: "string",
+  after: "string",
+  signal: "signal",
+};
+
 /**
  * Stream of the events of locks, for `for await`; leaving the loop closes it.
  *
@@ -54,6 +62,7 @@ export class EventStream implements AsyncIterableIterator<StreamItem>, AsyncDisp
 
   /** @internal Opens the stream. */
   static async open(endpoint: Endpoint, options: EventOptions): Promise<EventStream> {
+    checkOptions("events", options, EVENT_OPTIONS);
     const stream = new EventStream(endpoint, options);
     await stream.#connect();
     return stream;

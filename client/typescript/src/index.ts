@@ -33,13 +33,19 @@ export { type EventOptions, EventStream, type StreamItem } from "./events.js";
 export type { Fence, ShownLease } from "./held-grant.js";
 export { Lease } from "./lease.js";
 export type { Limits, Warning } from "./limits.js";
-export type { LeaseOptions, LockOptions, WaitOptions } from "./lock-spec.js";
+export type {
+  LeaseOptions,
+  LockOptions,
+  SessionLockOptions,
+  TryLockOptions,
+  WaitOptions,
+} from "./lock-spec.js";
 export { type CallOptions, Locks } from "./locks.js";
 export type { Log } from "./log.js";
 export { type Applied, Objects, type PutOptions, type StoredObject } from "./objects.js";
 export type { QueuePosition } from "./queue-position.js";
 export { ReentrantLock } from "./reentrant.js";
-export { type LockAllOptions, Session, type SessionLockOptions, type Wish } from "./session.js";
+export { type LockAllOptions, Session, type Wish } from "./session.js";
 export { LeaseSet, SessionLease } from "./session-lease.js";
 export { Sessions } from "./sessions.js";
 export type { ClientOptions } from "./settings.js";

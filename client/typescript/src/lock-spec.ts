@@ -11,12 +11,16 @@ import {
   checkTtl,
   checkWait,
 } from "./names.js";
+import { checkOptions, type OptionTypes, type TypesOf } from "./options.js";
 import type { QueuePosition } from "./queue-position.js";
 import type { LeaseMode } from "./wire.js";
 
 /** Options of a wait. */
 export interface WaitOptions {
-  /** Longest wait in the queue, in milliseconds: 0, so that the server replies at once. */
+  /**
+   * Longest wait in the queue, in milliseconds: 0, so that the server replies at once. `Infinity`
+   * waits without end, also for an unreachable server; end the wait with `signal`.
+   */
   waitMs?: number | undefined;
   /** Time beyond the wait for which an unreachable server is retried, in milliseconds: 5000. */
   patienceMs?: number | undefined;
@@ -49,6 +53,69 @@ export interface LockOptions extends LeaseOptions, WaitOptions {
   /** Called with the position in the queue after a second of waiting, and when it has changed. */
   onQueued?: ((position: QueuePosition) => void) | undefined;
 }
+
+/** Options of one lock of a session, whose time to live and limits are the session's. */
+export type SessionLockOptions = Omit<
+  LockOptions,
+  "ttlMs" | "progressWithinMs" | "maxHoldMs" | "warnBeforeMs" | "onWarning"
+>;
+
+/** Options of a lock that is acquired at once or not at all. */
+export type TryLockOptions = Omit<LockOptions, "waitMs" | "onQueued">;
+
+/** Types of the options of a wait. */
+const WAIT_OPTIONS: TypesOf<WaitOptions> = {
+  waitMs: "value",
+  patienceMs: "value",
+  signal: "signal",
+};
+
+/** Types of the options of a lease. */
+const LEASE_OPTIONS: TypesOf<LeaseOptions> = {
+  ttlMs: "value",
+  metadata: "value",
+  progressWithinMs: "value",
+  maxHoldMs: "value",
+  warnBeforeMs: "value",
+  onWarning: "function",
+};
+
+/** Types of the options of one lock of a session. */
+export const SESSION_LOCK_OPTIONS: TypesOf<SessionLockOptions> = {
+  ...WAIT_OPTIONS,
+  metadata: "value",
+  mode: "value",
+  size: "value",
+  minToken: "value",
+  takeover: "boolean",
+  takeoverOf: "value",
+  onQueued: "function",
+};
+
+/** Types of the options of a lock. */
+const LOCK_OPTIONS: TypesOf<LockOptions> = {
+  ...LEASE_OPTIONS,
+  ...SESSION_LOCK_OPTIONS,
+};
+
+/** Types of the options of a session, and of several locks. */
+export const SESSION_OPTIONS: TypesOf<LeaseOptions & WaitOptions> = {
+  ...LEASE_OPTIONS,
+  ...WAIT_OPTIONS,
+};
+
+/** Types of the options of several locks of a session. */
+export const LOCK_ALL_OPTIONS: OptionTypes = { ...WAIT_OPTIONS, metadata: "value" };
+
+const { waitMs: _waitMs, onQueued: _onQueued, ...AT_ONCE_OPTIONS } = LOCK_OPTIONS;
+
+/** Types of the options of a lock that is acquired at once. */
+export const TRY_LOCK_OPTIONS: OptionTypes = AT_ONCE_OPTIONS;
+
+const { waitMs: _wait, ...WITHOUT_WAIT } = SESSION_OPTIONS;
+
+/** Types of the options of a candidate. */
+export const CAMPAIGN_OPTIONS: OptionTypes = WITHOUT_WAIT;
 
 /** Options with their defaults, checked. */
 export interface Spec {
@@ -85,7 +152,7 @@ export const DEFAULT_TTL_MS = 15_000;
 /** Checks the times of a wait. */
 export function checkTimes(options: WaitOptions): { waitMs: number; patienceMs: number } {
   return {
-    waitMs: checkWait("waitMs", options.waitMs ?? 0),
+    waitMs: options.waitMs === Infinity ? Infinity : checkWait("waitMs", options.waitMs ?? 0),
     patienceMs: checkWait("patienceMs", options.patienceMs ?? PATIENCE_MS),
   };
 }
@@ -100,7 +167,13 @@ export function checkMode(mode: LeaseMode, size: number | undefined): void {
 }
 
 /** Checks a request for a lock; refuses options that could never be granted. */
-export function checkLock(lock: string, options: LockOptions, identity: Identity): Spec {
+export function checkLock(
+  lock: string,
+  options: LockOptions,
+  identity: Identity,
+  known: OptionTypes = LOCK_OPTIONS,
+): Spec {
+  checkOptions("lock", options, known);
   const { mode = "exclusive", size, minToken, metadata, takeover = false, takeoverOf } = options;
   checkMode(mode, size);
   checkLimits(options);

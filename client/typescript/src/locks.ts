@@ -1,6 +1,7 @@
 /** The lock server's API, one method a call. It neither renews nor watches a deadline. */
 import { InternalError } from "./errors.js";
 import { checkLockName, checkText } from "./names.js";
+import { checkOptions } from "./options.js";
 import { endReason } from "./problem.js";
 import { untilSettled } from "./sent-change.js";
 import { type Endpoint, Failure } from "./transport.js";
@@ -27,6 +28,16 @@ const REVOKE_MS = 30_000;
 export interface CallOptions {
   signal?: AbortSignal | undefined;
 }
+
+/** Types of the options of one call. */
+export const CALL_OPTIONS = { signal: "signal" } as const;
+const LIST_OPTIONS = {
+  ...CALL_OPTIONS,
+  prefix: "string",
+  after: "string",
+  limit: "value",
+} as const;
+const REVOKE_OPTIONS = { ...CALL_OPTIONS, leaseId: "string" } as const;
 
 /** Body of an acquire. */
 export interface AcquireRequest {
@@ -124,7 +135,9 @@ export class Locks {
   }
 
   /** Returns the state of a lock: its holders, waiters and history. */
-  async show(lock: string, { signal }: CallOptions = {}): Promise<LockReply> {
+  async show(lock: string, options: CallOptions = {}): Promise<LockReply> {
+    checkOptions("show", options, CALL_OPTIONS);
+    const { signal } = options;
     const path = lockPath(checkLockName(lock), "");
     const request = { method: "GET", path, timeoutMs: CALL_MS, signal } as const;
     return unwrap(await this.#endpoint.json(request, lockReply), `show ${lock}`, "reads");
@@ -134,6 +147,7 @@ export class Locks {
   async list(
     options: CallOptions & { prefix?: string; after?: string; limit?: number } = {},
   ): Promise<LockPage> {
+    checkOptions("list", options, LIST_OPTIONS);
     const { prefix = "", after, limit = 100, signal } = options;
     const query = new URLSearchParams({
       prefix,
@@ -152,8 +166,10 @@ export class Locks {
   async revoke(
     lock: string,
     reason: string,
-    { leaseId, signal }: CallOptions & { leaseId?: string } = {},
+    options: CallOptions & { leaseId?: string } = {},
   ): Promise<Record<string, unknown>> {
+    checkOptions("revoke", options, REVOKE_OPTIONS);
+    const { leaseId, signal } = options;
     const path = lockPath(checkLockName(lock), "/revoke");
     const body = { reason: checkText("reason", reason), lease_id: leaseId };
     const request = { path, timeoutMs: REVOKE_MS, signal };

@@ -1,5 +1,7 @@
 /** Rules of names and numbers, checked before anything is sent. Pure. */
+import { inspect } from "node:util";
 import { InvalidError } from "./errors.js";
+import { typeName } from "./options.js";
 import { TTL_MS_MAX } from "./timing.js";
 
 /** Highest token. */
@@ -13,7 +15,7 @@ const METADATA_BYTES_MAX = 4096;
 const WAIT_MS_MAX = 366 * 86_400_000;
 
 function refuse(what: string, value: unknown, rule: string): never {
-  const text = JSON.stringify(value) ?? String(value);
+  const text = typeof value === "string" ? JSON.stringify(value) : inspect(value, { depth: 0 });
   const shown = text.length > 80 ? `${text.slice(0, 80)}…` : text;
   throw new InvalidError(`${what} ${shown} ${rule}`);
 }
@@ -31,7 +33,8 @@ export function checkKey(key: string): string {
 }
 
 function checkSegments(what: string, name: string): void {
-  if (typeof name !== "string" || name.length === 0) refuse(what, name, "must not be empty");
+  checkString(what, name);
+  if (name.length === 0) refuse(what, name, "must not be empty");
   if (/[^A-Za-z0-9._:/-]/.test(name)) {
     refuse(what, name, "contains other characters than A-Z a-z 0-9 . _ : / -");
   }
@@ -41,9 +44,15 @@ function checkSegments(what: string, name: string): void {
   }
 }
 
+function checkString(what: string, value: unknown): void {
+  if (typeof value === "string") return;
+  throw new InvalidError(`${what} must be a string, not ${typeName(value)}`);
+}
+
 /** Checks an owner, an incarnation or a reason: 1 to 256 bytes without control characters. */
 export function checkText(what: string, text: string): string {
-  const bytes = typeof text === "string" ? Buffer.byteLength(text) : 0;
+  checkString(what, text);
+  const bytes = Buffer.byteLength(text);
   if (bytes < 1 || bytes > NAME_BYTES_MAX || /\p{Cc}/u.test(text)) {
     refuse(what, text, "must be 1 to 256 bytes without control characters");
   }

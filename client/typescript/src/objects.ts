@@ -4,8 +4,9 @@ import { sleep } from "./clock.js";
 import { InvalidError } from "./errors.js";
 import { random, randomId } from "./ids.js";
 import type { Fence } from "./held-grant.js";
-import { CALL_MS, type CallOptions, unwrap } from "./locks.js";
+import { CALL_MS, CALL_OPTIONS, type CallOptions, unwrap } from "./locks.js";
 import { checkKey, checkLockName, checkOpId } from "./names.js";
+import { checkOptions, isBody, typeName, type TypesOf } from "./options.js";
 import { isOutcomeUnknown, isPassing, SentChange } from "./sent-change.js";
 import { pauseMs } from "./timing.js";
 import { type Endpoint, Failure, type Reply, type Request } from "./transport.js";
@@ -52,6 +53,14 @@ export interface PutOptions extends CallOptions {
   opId?: string;
 }
 
+const PUT_OPTIONS: TypesOf<PutOptions> = {
+  ...CALL_OPTIONS,
+  contentType: "string",
+  ifMatch: "string",
+  ifAbsent: "boolean",
+  opId: "value",
+};
+
 /**
  * The objects behind the guard.
  *
@@ -75,7 +84,9 @@ export class Objects {
    * Reads an object; `null` if it does not exist. Raises the mark, so that an older holder can no
    * longer change what was read.
    */
-  async get(lease: Fence, key: string, { signal }: CallOptions = {}): Promise<StoredObject | null> {
+  async get(lease: Fence, key: string, options: CallOptions = {}): Promise<StoredObject | null> {
+    checkOptions("get", options, CALL_OPTIONS);
+    const { signal } = options;
     const path = objectPath(key);
     const headers = this.#fenced(lease);
     const reply = await this.#send({
@@ -99,7 +110,14 @@ export class Objects {
     body: string | Uint8Array,
     options: PutOptions = {},
   ): Promise<Applied> {
+    checkOptions("put", options, PUT_OPTIONS);
     const { contentType, ifMatch, ifAbsent = false, opId = randomId(), signal } = options;
+    if (!isBody(body)) {
+      throw new InvalidError(
+        `put ${key}: the body must be a string or a Uint8Array, not ${typeName(body)}; ` +
+          "JSON.stringify makes one of a value",
+      );
+    }
     if (ifAbsent && ifMatch !== undefined) {
       throw new InvalidError("ifMatch and ifAbsent exclude each other");
     }
@@ -111,13 +129,15 @@ export class Objects {
       ...(ifAbsent && { "if-none-match": "*" }),
       "idempotency-key": `"${checkOpId(opId)}"`,
     };
-    const bytes = Buffer.from(body as Uint8Array);
+    const bytes = typeof body === "string" ? Buffer.from(body) : Buffer.from(body);
     const request = { method: "PUT", path: objectPath(key), body: bytes, signal } as const;
     return applied((await this.#change(lease, `put ${key}`, request, headers)).headers);
   }
 
   /** Deletes an object and raises the mark. Deleting one that does not exist succeeds. */
-  async delete(lease: Fence, key: string, { signal }: CallOptions = {}): Promise<Applied> {
+  async delete(lease: Fence, key: string, options: CallOptions = {}): Promise<Applied> {
+    checkOptions("delete", options, CALL_OPTIONS);
+    const { signal } = options;
     const headers = { "idempotency-key": `"${randomId()}"` };
     const request = { method: "DELETE", path: objectPath(key), signal } as const;
     return applied((await this.#change(lease, `delete ${key}`, request, headers)).headers);
@@ -127,7 +147,10 @@ export class Objects {
    * Raises the mark of the lease's lock to its token without changing data: the guard applies
    * nothing of an older holder from now on. Not retried.
    */
-  async seal(lease: Fence, { signal }: CallOptions = {}): Promise<{ lock: string; mark: number }> {
+  async seal(lease: Fence, options: CallOptions = {}): Promise<{ lock: string; mark: number }> {
+    checkOptions("seal", options, CALL_OPTIONS);
+    const { signal } = options;
+    checkLease(lease);
     const path = `/v1/fences/${encodeURIComponent(checkLockName(lease.lock))}/seal`;
     const headers = this.#fenced(lease);
     const request = { method: "POST", path, headers, timeoutMs: CALL_MS, signal } as const;
@@ -178,9 +201,15 @@ export class Objects {
 
   /** Headers with the lease's token; checks the lease right before the request is sent. */
   #fenced(lease: Fence): OutgoingHttpHeaders {
+    checkLease(lease);
     lease.check();
     return { ...this.#owner, "fencing-token": lease.fencingToken };
   }
+}
+
+function checkLease(lease: Fence | undefined): void {
+  if (typeof lease?.check === "function") return;
+  throw new InvalidError(`the first argument must be a lease, not ${typeName(lease)}`);
 }
 
 function applied(headers: IncomingHttpHeaders): Applied {

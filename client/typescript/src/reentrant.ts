@@ -5,6 +5,7 @@ import { random } from "./ids.js";
 import type { Lease } from "./lease.js";
 import type { LockOptions } from "./lock-spec.js";
 import type { Background } from "./log.js";
+import { checkWork } from "./options.js";
 import { type RunContext, runUnder } from "./run.js";
 import { pauseMs } from "./timing.js";
 
@@ -46,6 +47,7 @@ export class ReentrantLock {
    * are entries whose lease is lost: a new grant would hide from them that they must stop.
    */
   async run<T>(work: (lease: Lease, signal: AbortSignal) => T | Promise<T>): Promise<T> {
+    checkWork("run", work);
     const lease = await this.#enter();
     const entry: Entry = new Entry(lease, () => this.#leave(lease));
     const inner = (_: Entry, signal: AbortSignal) => work(lease, signal);

@@ -9,11 +9,14 @@ import {
   checkMode,
   checkTimes,
   type Identity,
-  type LockOptions,
+  LOCK_ALL_OPTIONS,
+  SESSION_LOCK_OPTIONS,
+  type SessionLockOptions,
   type WaitOptions,
 } from "./lock-spec.js";
 import { CALL_MS, type LockWish } from "./locks.js";
 import { checkLockName, checkMetadata, checkToken, LOCKS_MAX } from "./names.js";
+import { checkOptions, typeName } from "./options.js";
 import { endReason } from "./problem.js";
 import { type Extension, keepExtending } from "./renewal.js";
 import type { BeginContext, Begun } from "./session-begin.js";
@@ -35,12 +38,6 @@ export type Wish = string | { lock: string; mode?: LeaseMode; size?: number; min
 export interface LockAllOptions extends WaitOptions {
   metadata?: unknown;
 }
-
-/** Options of one lock of a session, whose time to live and limits are the session's. */
-export type SessionLockOptions = Omit<
-  LockOptions,
-  "ttlMs" | "progressWithinMs" | "maxHoldMs" | "warnBeforeMs" | "onWarning"
->;
 
 /**
  * Session at the lock server: one heartbeat in the background keeps all its leases alive.
@@ -120,7 +117,7 @@ export class Session implements AsyncDisposable {
   /** Acquires a lock of this session. */
   async lock(name: string, options: SessionLockOptions = {}): Promise<SessionLease> {
     this.check();
-    const checked = checkLock(name, options, this.#identity);
+    const checked = checkLock(name, options, this.#identity, SESSION_LOCK_OPTIONS);
     const { id, ttlMs } = this.#state;
     const spec = { ...checked, ttlMs, owner: this.owner, session: id };
     const granted: Granted = await this.#granted(1, () => obtain(this.#context, spec));
@@ -130,6 +127,7 @@ export class Session implements AsyncDisposable {
   /** Acquires all of these locks in one step, or none; each once, at most 64. */
   async lockAll(wishes: readonly Wish[], options: LockAllOptions = {}): Promise<LeaseSet> {
     this.check();
+    checkOptions("lockAll", options, LOCK_ALL_OPTIONS);
     const locks = checkWishes(wishes);
     if (options.metadata !== undefined) checkMetadata(options.metadata);
     const times = checkTimes(options);
@@ -229,8 +227,13 @@ export class Session implements AsyncDisposable {
   }
 }
 
+const WISH_OPTIONS = { lock: "value", mode: "value", size: "value", minToken: "value" } as const;
+
 /** Checks the locks of one request: 1 to 64, each once. */
 export function checkWishes(wishes: readonly Wish[]): LockWish[] {
+  if (!Array.isArray(wishes)) {
+    throw new InvalidError(`locks must be an array, not ${typeName(wishes)}`);
+  }
   if (wishes.length < 1 || wishes.length > LOCKS_MAX) {
     throw new InvalidError(`locks: ${wishes.length}; must be 1 to ${LOCKS_MAX}`);
   }
@@ -242,6 +245,7 @@ export function checkWishes(wishes: readonly Wish[]): LockWish[] {
       size,
       minToken,
     } = typeof wish === "string" ? { lock: wish } : wish;
+    if (typeof wish === "object") checkOptions("a lock of several", wish, WISH_OPTIONS);
     checkLockName(lock);
     checkMode(mode, size);
     if (minToken !== undefined) checkToken("minToken", minToken);

@@ -8,6 +8,7 @@ import { InvalidError } from "./errors.js";
 import { incarnationOfThisProcess } from "./ids.js";
 import type { Identity } from "./lock-spec.js";
 import { checkText } from "./names.js";
+import { checkOptions, type TypesOf } from "./options.js";
 import type { Connections } from "./transport.js";
 
 /** Longest file of settings or certificates that is read, in bytes. */
@@ -40,6 +41,20 @@ export interface ClientOptions {
   env?: Readonly<Record<string, string | undefined>> | undefined;
 }
 
+const CLIENT_OPTIONS: TypesOf<ClientOptions> = {
+  server: "string",
+  guard: "string",
+  owner: "string",
+  incarnation: "string",
+  token: "string",
+  authFile: "string",
+  caFile: "string",
+  clientCert: "string",
+  clientKey: "string",
+  insecureHttp: "boolean",
+  env: "value",
+};
+
 /** Settings, read and checked. */
 export interface Settings {
   readonly server: string;
@@ -67,6 +82,7 @@ const OF_COMMANDS: readonly string[] = ["log", "color", "output"];
 
 /** Reads the settings. Throws `InvalidError` with the name of the setting that cannot be used. */
 export function readSettings(options: ClientOptions): Settings {
+  checkOptions("new Client", options, { ...CLIENT_OPTIONS, log: "function" });
   const env = options.env ?? process.env;
   const file = env["FENCE_CONFIG"] ? parseFile(env["FENCE_CONFIG"]) : new Map<Key, string>();
   const setting = (key: Key, given?: string) =>
