@@ -20,12 +20,14 @@ export type AcquireStep =
 
 /** Time and attempts of one call. */
 export class Plan {
+  readonly #began: number;
   readonly #waitUntil: number;
   readonly #retryUntil: number;
   #attempts = 0;
   #restarts = 0;
 
   constructor(nowMs: number, times: { waitMs: number; patienceMs: number }) {
+    this.#began = nowMs;
     this.#waitUntil = nowMs + times.waitMs;
     this.#retryUntil = this.#waitUntil + times.patienceMs;
   }
@@ -33,6 +35,11 @@ export class Plan {
   /** Time left of the wait in the queue, in milliseconds. */
   waitLeftMs(nowMs: number): number {
     return Math.max(this.#waitUntil - nowMs, 0);
+  }
+
+  /** Time waited in the queue, in milliseconds; zero without a wait. */
+  waitedMs(nowMs: number): number {
+    return this.#waitUntil > this.#began ? nowMs - this.#began : 0;
   }
 
   /** Time-out of a request that waits for `waitMs`. */

@@ -1,4 +1,5 @@
 /** Errors of the SDK. The class says what the caller should do; the message says what happened. */
+import { hintInWords, inWords } from "./words.js";
 
 /** A problem body as the server sent it; members that only some codes have are `unknown`. */
 export interface Problem {
@@ -43,6 +44,8 @@ export interface ErrorDetails {
   retryAfterMs?: number | null | undefined;
   code?: string | undefined;
   outcome?: WriteOutcome | undefined;
+  /** Time that an acquire waited in the queue, in milliseconds. */
+  waitedMs?: number | undefined;
   cause?: unknown;
 }
 
@@ -58,9 +61,9 @@ export class FencepostError extends Error {
   readonly code: string | null;
   /** The HTTP status of the reply. */
   readonly status: number | null;
-  /** This error with its values, as the server says it. */
+  /** This error with its values; `problem` has it in the server's words. */
   readonly detail: string | null;
-  /** Next step for the caller, as the server says it. */
+  /** Next step for the caller. */
   readonly hint: string | null;
   /** `true` if the same request can help and cannot harm. */
   readonly retryable: boolean;
@@ -78,8 +81,8 @@ export class FencepostError extends Error {
     this.problem = problem;
     this.code = details.code ?? problem?.code ?? null;
     this.status = problem?.status ?? null;
-    this.detail = problem?.detail ?? null;
-    this.hint = problem?.hint ?? null;
+    this.detail = problem && inWords(problem.detail);
+    this.hint = problem?.hint ? hintInWords(problem.code, problem.hint, details.waitedMs) : null;
     this.retryable =
       problem?.retryable ?? ["contended", "unavailable", "outcome-unknown"].includes(kind);
     this.retryAfterMs = details.retryAfterMs ?? null;
@@ -108,8 +111,12 @@ export class FencepostError extends Error {
 
 /** Another lease holds the lock: retry later, or wait in the queue. */
 export class ContendedError extends FencepostError {
-  constructor(message: string, details?: ErrorDetails) {
+  /** Time that the acquire waited in the queue, in milliseconds. */
+  readonly waitedMs: number;
+
+  constructor(message: string, details: ErrorDetails = {}) {
     super("contended", message, details);
+    this.waitedMs = details.waitedMs ?? 0;
   }
 
   /** The holder, if the server named it. */

@@ -6,6 +6,7 @@ import { random, randomId } from "./ids.js";
 import type { Spec } from "./lock-spec.js";
 import { type AcquireAllRequest, CALL_MS, type Locks } from "./locks.js";
 import type { Background, Log } from "./log.js";
+import { errorOf } from "./problem.js";
 import { reportPosition } from "./queue-position.js";
 import { SentChange } from "./sent-change.js";
 import { TTL_MS_MAX, Window } from "./timing.js";
@@ -207,9 +208,10 @@ class Tries {
         await this.#renewId();
         return true;
       case "fail": {
+        const { problem, retryAfterMs } = failure;
+        if (problem?.code !== "lock-held") throw this.#sent.error(what, failure);
         // The server replied that this lease id does not hold the lock.
-        const sent = failure.isRefusal("lock-held") ? new SentChange() : this.#sent;
-        throw sent.error(what, failure);
+        throw errorOf(problem, retryAfterMs, what, { waitedMs: this.plan.waitedMs(nowMs()) });
       }
     }
   }

@@ -225,7 +225,7 @@ function applied(headers: IncomingHttpHeaders): Applied {
 function checkHeader(what: string, value: string): string {
   if (/^[\x20-\x7e]{1,1024}$/.test(value)) return value;
   throw new InvalidError(
-    `${what} ${JSON.stringify(value)} has characters that no header can carry`,
+    `${what} ${JSON.stringify(value)} must have 1 to 1024 printable ASCII characters`,
   );
 }
 

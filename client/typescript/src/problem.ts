@@ -15,6 +15,7 @@ import {
   TakeoverRefusedError,
   UnavailableError,
 } from "./errors.js";
+import { hintInWords, inWords } from "./words.js";
 
 const END_REASONS = ["expired", "superseded", "released", "revoked", "session-ended"];
 
@@ -103,8 +104,10 @@ export function errorOf(
   what: string,
   more: ErrorDetails = {},
 ): FencepostError {
-  const hint = problem.hint ? ` (${problem.hint})` : "";
-  const message = `${what}: ${problem.detail}${hint}`;
+  const { waitedMs = 0 } = more;
+  const waited = waitedMs > 0 ? `; waited ${waitedMs} ms` : "";
+  const hint = problem.hint ? ` (${hintInWords(problem.code, problem.hint, waitedMs)})` : "";
+  const message = `${what}: ${inWords(problem.detail)}${waited}${hint}`;
   const details: ErrorDetails = { problem, retryAfterMs, ...more };
   switch (kindOf(problem)) {
     case "contended":
