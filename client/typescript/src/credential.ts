@@ -14,7 +14,7 @@ export interface FencingToken {
   /** The id of the lease. */
   readonly lease: string;
   readonly namespace: string;
-  /** The key and the signature in base64; `null` if the token is unsigned. */
+  /** The key and the signature in base64, which logs leave out; `null` if it is unsigned. */
   readonly signature: { readonly kid: string; readonly mac: string } | null;
 }
 
@@ -51,8 +51,13 @@ export function parseFencingToken(header: string): FencingToken {
     lock: checkLockName(field("lock")),
     lease: checkId("lease", field("lease")),
     namespace,
-    signature: kid !== undefined && mac !== undefined ? { kid, mac } : null,
+    signature: kid !== undefined && mac !== undefined ? signatureOf(kid, mac) : null,
   };
+}
+
+/** A signature whose secret part is not among what logs enumerate. */
+function signatureOf(kid: string, mac: string): { kid: string; mac: string } {
+  return Object.defineProperty({ kid, mac }, "mac", { enumerable: false });
 }
 
 /** Formats a token as a header value, in the one form that writers use. */

@@ -55,8 +55,8 @@ export type WriteOutcome = "applied" | "not-applied" | "unknown";
 /** Error of every call of this package. */
 export class FencepostError extends Error {
   readonly kind: ErrorKind;
-  /** The problem body of the server's reply, if it sent one. */
-  readonly problem: Problem | null;
+  /** The problem body of the server's reply, if it sent one; an error that is printed omits it. */
+  declare readonly problem: Problem | null;
   /** The stable code of the problem, or one of this package: `released`. */
   readonly code: string | null;
   /** The HTTP status of the reply. */
@@ -78,7 +78,7 @@ export class FencepostError extends Error {
     const problem = details.problem ?? null;
     this.name = new.target.name;
     this.kind = kind;
-    this.problem = problem;
+    Object.defineProperty(this, "problem", { value: problem, enumerable: false });
     this.code = details.code ?? problem?.code ?? null;
     this.status = problem?.status ?? null;
     this.detail = problem && inWords(problem.detail);

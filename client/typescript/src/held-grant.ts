@@ -57,11 +57,11 @@ export abstract class HeldGrant implements Fence, Holding, AsyncDisposable {
   /** @internal `name` is that of the class, for logs. */
   constructor(name: string, grant: LeaseReply, log: Log) {
     this.#name = name;
-    this.#grant = grant;
+    this.#grant = withoutShownCredential(grant);
     this.#log = log;
   }
 
-  /** The grant as the server sent it; it contains the credential. */
+  /** The grant as the server sent it; logs and copies leave its two credentials out. */
   get grant(): LeaseReply {
     return this.#grant;
   }
@@ -137,6 +137,18 @@ export abstract class HeldGrant implements Fence, Holding, AsyncDisposable {
   async [Symbol.asyncDispose](): Promise<void> {
     if (!this.#isReleased) await releaseOrWarn(this, this.#log);
   }
+}
+
+/** The grant with credentials that are read by their names alone. */
+function withoutShownCredential(grant: LeaseReply): LeaseReply {
+  const hidden = (value: string) => ({ value, enumerable: false });
+  return Object.defineProperties(
+    { ...grant },
+    {
+      fencing_token: hidden(grant.fencing_token),
+      fencing_credential: hidden(grant.fencing_credential),
+    },
+  );
 }
 
 /** Releases; a failure other than the loss of the lease is logged alone. */

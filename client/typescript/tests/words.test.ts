@@ -2,6 +2,7 @@
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
+import { inspect } from "node:util";
 import { ContendedError, type FencepostError, InvalidError } from "../src/index.js";
 import { errorOf } from "../src/problem.js";
 import { client, fence, file, lockServer } from "./harness.js";
@@ -19,8 +20,10 @@ async function failure(call: Promise<unknown>): Promise<FencepostError> {
   return error ?? assert.fail("the call succeeded");
 }
 
-function assertPlain({ message, detail, hint }: FencepostError): void {
-  for (const text of [message, detail, hint]) assert.doesNotMatch(text ?? "", OF_HTTP);
+function assertPlain(error: FencepostError): void {
+  const { message, detail, hint } = error;
+  const printed = inspect(error).replace(/^ +at .*$/gm, "");
+  for (const text of [message, detail, hint, printed]) assert.doesNotMatch(text ?? "", OF_HTTP);
 }
 
 test("a lock that is held says how long was waited, and what to do", async () => {
