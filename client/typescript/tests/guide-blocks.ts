@@ -7,6 +7,6 @@ import { join } from "node:path";
 
 const [folder = "", ...pages] = process.argv.slice(2);
 for (const page of pages) {
-  const blocks = readFileSync(page, "utf8").matchAll(/^```ts\n\/\/ (\S+\.ts)\n([^]*?)^```$/gm);
+  const blocks = readFileSync(page, "utf8").matchAll(/^```js\n\/\/ (\S+\.mjs)\n([^]*?)^```$/gm);
   for (const [, name = "", code = ""] of blocks) writeFileSync(join(folder, name), code);
 }

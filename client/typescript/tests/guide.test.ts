@@ -1,4 +1,4 @@
-/** The programs of the guide and of the README, which `check` compiles against the tarball. */
+/** The programs of the guide and of the README, which `check` runs with the tarball. */
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { before, test } from "node:test";
@@ -20,9 +20,9 @@ async function output(program: string): Promise<string> {
 }
 
 test("the programs of the guide run from zero to a refused stale write", async () => {
-  assert.equal(await output("total.js"), "total 1\n");
-  assert.equal(await output("total.js"), "total 2\n");
-  assert.equal(await output("stale.js"), "true\n412 stale-token\n");
-  assert.equal(await output("redis.js"), "1\n");
-  assert.equal(await output("first.js"), "");
+  assert.equal(await output("total.mjs"), "total 1\n");
+  assert.equal(await output("total.mjs"), "total 2\n");
+  assert.equal(await output("stale.mjs"), "true\n412 stale-token\n");
+  assert.equal(await output("redis.mjs"), "1\n");
+  assert.equal(await output("first.mjs"), "");
 });

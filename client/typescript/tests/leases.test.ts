@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { before, test } from "node:test";
-import { fileURLToPath } from "node:url";
+import { pathToFileURL } from "node:url";
 import { Worker } from "node:worker_threads";
 import {
   type Client,
@@ -357,7 +357,7 @@ test("a lease belongs to its thread, and a worker thread contends for the lock",
       const error = await client.lock("thread").catch((why) => why);
       parentPort.postMessage(error.kind);
     });`;
-  const module = new URL("../src/index.js", import.meta.url).href;
+  const module = pathToFileURL(require.resolve("../src/index.js")).href;
   const worker = new Worker(code, { eval: true, workerData: { module, server } });
   assert.deepEqual(await once(worker, "message"), ["contended"]);
   await worker.terminate();
@@ -365,7 +365,7 @@ test("a lease belongs to its thread, and a worker thread contends for the lock",
 });
 
 test("a held lease is renewed while its process lives, and does not keep it alive", async () => {
-  const driver = fileURLToPath(new URL("../src/index.js", import.meta.url));
+  const driver = require.resolve("../src/index.js");
   const code = `
     import { Client } from ${JSON.stringify(driver)};
     const client = new Client({ env: {}, server: ${JSON.stringify(server)}, owner: "child" });
@@ -379,7 +379,7 @@ test("a held lease is renewed while its process lives, and does not keep it aliv
 });
 
 test("a block keeps its process alive until it has ended", async () => {
-  const driver = fileURLToPath(new URL("../src/index.js", import.meta.url));
+  const driver = require.resolve("../src/index.js");
   const code = `
     import { Client } from ${JSON.stringify(driver)};
     const client = new Client({ env: {}, log: () => {}, server: ${JSON.stringify(server)} });
