@@ -76,6 +76,7 @@ func (t *tries) failed(ctx context.Context, f *failure) error {
 		if f.hasCode("lock-held") {
 			// The server replied that this lease id does not hold the lock.
 			sent = sentChange{}
+			f.problem.waited = t.plan.waited(now())
 		}
 		return sent.error(t.claim.what(f), f)
 	}

@@ -102,8 +102,9 @@ func New(options Options) (*Client, error) {
 		}
 		addresses[i] = url.base
 	}
-	c.server = &endpoint{http: shared, base: addresses[0], token: token}
-	c.guard = &endpoint{http: shared, base: addresses[1], token: token}
+	bearer := func() string { return token }
+	c.server = &endpoint{http: shared, base: addresses[0], token: bearer}
+	c.guard = &endpoint{http: shared, base: addresses[1], token: bearer}
 	return c, nil
 }
 

@@ -89,6 +89,9 @@ func (c *Client) WithLeadership(
 	body func(ctx context.Context, office *Lease) error,
 	options ...Option,
 ) error {
+	if body == nil {
+		return noWork(name)
+	}
 	office, err := c.Campaign(ctx, name, options...)
 	if err != nil {
 		return err

@@ -91,12 +91,15 @@ type Error struct {
 	Code string
 	// Status is the HTTP status of the reply; 0 without one.
 	Status int
-	// Detail and Hint are sentences of the problem body: what happened, and what to do next.
+	// Detail and Hint are the server's sentences in words of this package: what happened, and
+	// what to do next.
 	Detail, Hint string
 	// Retryable says that the same call can help and cannot harm.
 	Retryable bool
 	// RetryAfter is the time after which a retry is worthwhile; 0 if the server gave none.
 	RetryAfter time.Duration
+	// Waited is the time that a contended acquire waited in the queue.
+	Waited time.Duration
 	// RequestID names the request in the server's log.
 	RequestID string
 	// Reason says why the lease was lost; empty for other kinds.

@@ -12,8 +12,10 @@ import (
 // and it can be lost at any time: its context ends then, and fenced calls with it fail without
 // being sent. Any number of goroutines may use it.
 type Lease struct {
-	client  *Client
+	client *Client
+	// grant lacks what proves it: a print of the lease shows no function's values.
 	grant   grant
+	proof   func() (header, credential string)
 	trust   *trust
 	session *Session
 	// spec is the request, for ReacquireAbove; nil for a lease of a session.
@@ -42,6 +44,13 @@ func (c *Client) Lock(ctx context.Context, name string, options ...Option) (*Lea
 	return c.lock(ctx, s)
 }
 
+func newLease(c *Client, g grant, t *trust) *Lease {
+	header, credential := g.Header, g.Credential
+	g.Header, g.Credential = "", ""
+	proof := func() (string, string) { return header, credential }
+	return &Lease{client: c, grant: g, proof: proof, trust: t}
+}
+
 func (c *Client) lock(ctx context.Context, s *spec) (*Lease, error) {
 	name := s.lock
 	if failed := s.check(c); failed != nil {
@@ -60,10 +69,26 @@ func (c *Client) lock(ctx context.Context, s *spec) (*Lease, error) {
 		return nil, err
 	}
 	t := newTrust(name, got.window, newHold(s.limits, read()))
-	lease := &Lease{client: c, grant: got.grants[0], trust: t, spec: s}
+	lease := newLease(c, got.grants[0], t)
+	lease.spec = s
 	go t.watch()
 	go lease.keep(s.ttlMs)
 	return lease, nil
+}
+
+// TryLock acquires a lock if that is possible at once; false, without an error, if another lease
+// holds it. Otherwise as [Client.Lock], without [Wait].
+func (c *Client) TryLock(
+	ctx context.Context, name string, options ...Option,
+) (lease *Lease, ok bool, err error) {
+	if newSpec(name, options).times.wait > 0 {
+		return nil, false, invalid("TryLock does not wait; use Lock with the option Wait")
+	}
+	lease, err = c.Lock(ctx, name, options...)
+	if errors.Is(err, ErrContended) {
+		return nil, false, nil
+	}
+	return lease, err == nil, err
 }
 
 // WithLock acquires a lock, runs body under it and releases it. The context of body ends with ctx
@@ -79,6 +104,9 @@ func (c *Client) WithLock(
 	body func(ctx context.Context, lease *Lease) error,
 	options ...Option,
 ) error {
+	if body == nil {
+		return noWork(name)
+	}
 	if newSpec(name, options).reentrant {
 		if outer := heldBy(ctx, c, name); outer != nil {
 			return outer.enterAgain(ctx, body)
@@ -90,6 +118,10 @@ func (c *Client) WithLock(
 		return err
 	}
 	return lease.run(ctx, body)
+}
+
+func noWork(name string) *Error {
+	return invalid("the work under lock %s is nil; pass a function", name)
 }
 
 // enterAgain runs body under a lease that the caller holds, and leaves the release to it. A lease
@@ -178,10 +210,16 @@ func (l *Lease) Token() uint64 { return l.grant.Token }
 
 // FencingToken is the value of the Fencing-Token header, for calls to the guard by other clients.
 // Call [Lease.Check] before it is sent.
-func (l *Lease) FencingToken() string { return l.grant.Header }
+func (l *Lease) FencingToken() string {
+	header, _ := l.proof()
+	return header
+}
 
 // FencingCredential is the same token as a password for the guard's Redis port.
-func (l *Lease) FencingCredential() string { return l.grant.Credential }
+func (l *Lease) FencingCredential() string {
+	_, credential := l.proof()
+	return credential
+}
 
 // Waited is the time that the acquire waited in the queue.
 func (l *Lease) Waited() time.Duration { return milliseconds(l.grant.WaitedMs) }

@@ -40,6 +40,13 @@ func (c *Client) Show(ctx context.Context, lock string) (*LockState, error) {
 	return result(ctx, shown, failed, "show "+lock, reads)
 }
 
+// Locked reports whether a lease held the lock when the server replied. Base no decision on it that
+// needs the lock: another client may acquire it at any time; use [Client.TryLock] for that.
+func (c *Client) Locked(ctx context.Context, lock string) (bool, error) {
+	shown, err := c.Show(ctx, lock)
+	return err == nil && shown.State == "held", err
+}
+
 // List returns a page of held locks whose names begin with prefix and follow after, ordered by
 // name: at most limit, from 1 to 1000.
 func (c *Client) List(ctx context.Context, prefix, after string, limit int) (*LockPage, error) {

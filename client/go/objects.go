@@ -65,7 +65,8 @@ type put struct {
 func (p *put) set(name, value string) {
 	for _, c := range value {
 		if c < ' ' || c > '~' {
-			p.failed = invalid("%s %q has characters that no header can carry", name, value)
+			p.failed = invalid("%s %q has other characters than printable ASCII",
+				strings.ReplaceAll(name, "-", ""), value)
 		}
 	}
 	p.header[name] = value
@@ -133,7 +134,10 @@ func (o *Objects) Put(
 	ctx context.Context, lease Fence, key string, body []byte, options ...PutOption,
 ) (*Applied, error) {
 	p := put{header: map[string]string{}, opID: newID()}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			return nil, invalid("put %s: option %d is nil", key, i+1)
+		}
 		option(&p)
 	}
 	if p.failed != nil {
@@ -166,6 +170,9 @@ func (o *Objects) Delete(ctx context.Context, lease Fence, key string) (*Applied
 // Seal raises the mark of the lock to this lease's token without changing data: the guard applies
 // nothing of an older holder from now on. Returns the mark. Not repeated.
 func (o *Objects) Seal(ctx context.Context, lease *Lease) (uint64, error) {
+	if lease == nil {
+		return 0, noLease("seal")
+	}
 	r, err := o.fenced(lease, http.MethodPost, lease.Name())
 	if err != nil {
 		return 0, err
@@ -237,6 +244,9 @@ func (o *Objects) fenced(lease Fence, method, key string) (*request, error) {
 	if failed := checkName("key", key); failed != nil {
 		return nil, failed
 	}
+	if isNil(lease) {
+		return nil, noLease(strings.ToLower(method) + " " + key)
+	}
 	if err := lease.Check(); err != nil {
 		return nil, err
 	}
@@ -249,6 +259,23 @@ func (o *Objects) fenced(lease Fence, method, key string) (*request, error) {
 		r.header["Fence-Owner"] = owner
 	}
 	return r, nil
+}
+
+func isNil(lease Fence) bool {
+	switch lease := lease.(type) {
+	case nil:
+		return true
+	case *Lease:
+		return lease == nil
+	case *HandedToken:
+		return lease == nil
+	default:
+		return false
+	}
+}
+
+func noLease(what string) *Error {
+	return invalid("%s: the lease is nil; look at the error of the call that returned it", what)
 }
 
 func appliedOf(r *reply) *Applied {

@@ -9,6 +9,8 @@ const (
 	defaultTTLMs    = 15_000
 	defaultPatience = 5 * time.Second
 	longestTime     = 7 * 24 * time.Hour
+	// withoutEnd is a wait that no program outlasts.
+	withoutEnd = 100 * 365 * 24 * time.Hour
 )
 
 // Option changes one property of a request for a lock, a session or an election. A value that
@@ -44,7 +46,11 @@ type waitTimes struct {
 
 func newSpec(lock string, options []Option) *spec {
 	s := &spec{lock: lock, ttlMs: defaultTTLMs, times: waitTimes{patience: defaultPatience}}
-	for _, option := range options {
+	for i, option := range options {
+		if option == nil {
+			s.fail(invalid("option %d is nil", i+1))
+			continue
+		}
 		option(s)
 	}
 	return s
@@ -104,6 +110,10 @@ func TTL(ttl time.Duration) Option {
 func Wait(wait time.Duration) Option {
 	return func(s *spec) { s.time("a wait", wait, 0, &s.times.wait) }
 }
+
+// WaitForever waits without end, also for a server that is unreachable; the context of the call
+// ends the wait.
+func WaitForever() Option { return func(s *spec) { s.times.wait = withoutEnd } }
 
 // Bounded makes the wait bound the call: an unreachable server is retried only while the wait
 // lasts; the patience is for requests that may have been granted.

@@ -56,17 +56,25 @@ const (
 
 // plan has the time and the attempts of one acquire. Pure.
 type plan struct {
-	waitUntil          moment
+	began, waitUntil   moment
 	retries            retries
 	attempts, restarts int
 }
 
 func newPlan(at moment, times waitTimes) *plan {
-	return &plan{waitUntil: at.Plus(times.wait), retries: newRetries(at, times)}
+	return &plan{began: at, waitUntil: at.Plus(times.wait), retries: newRetries(at, times)}
 }
 
 // waitMs is the time left of the wait in the queue.
 func (p *plan) waitMs(at moment) int64 { return p.waitUntil.Since(at).Milliseconds() }
+
+// waited is the time that was waited in the queue; zero without a wait.
+func (p *plan) waited(at moment) time.Duration {
+	if p.waitUntil == p.began {
+		return 0
+	}
+	return at.Since(p.began)
+}
 
 func (p *plan) timeout(at moment, waitMs int64) time.Duration {
 	return p.retries.timeout(at, milliseconds(waitMs)+waitMargin)

@@ -20,6 +20,8 @@ type problem struct {
 
 	members    map[string]json.RawMessage
 	retryAfter time.Duration
+	// waited is the time that the acquire waited in the queue.
+	waited time.Duration
 	// replayed says that the reply states the outcome of an earlier request with the same key.
 	replayed bool
 }
@@ -100,12 +102,18 @@ func (p *problem) text() string {
 	if code == "" {
 		code = fmt.Sprintf("status %d", p.Status)
 	}
-	return strings.TrimSpace(fmt.Sprintf("%s (%s): %s", p.Detail, code, p.Hint))
+	waited := ""
+	if p.waited > 0 {
+		waited = fmt.Sprintf("; waited %v", p.waited)
+	}
+	return strings.TrimSpace(
+		fmt.Sprintf("%s%s (%s): %s", inWords(p.Detail), waited, code, p.hintInWords()))
 }
 
 func (p *problem) toError() *Error {
 	e := newError(kindOf(p), "%s", p.text())
-	e.Code, e.Status, e.Detail, e.Hint = p.Code, p.Status, p.Detail, p.Hint
+	e.Code, e.Status, e.Detail, e.Hint = p.Code, p.Status, inWords(p.Detail), p.hintInWords()
+	e.Waited = p.waited
 	e.RetryAfter, e.RequestID, e.Problem = p.retryAfter, p.RequestID, p.members
 	if p.Code != "" {
 		e.Retryable = p.Retryable

@@ -254,7 +254,7 @@ func TestSettingsAreReadFromVariablesAndTheFile(t *testing.T) {
 	client, err := from("# mine\nserver = \"http://127.0.0.1:1/\" # here\nauth_file = '"+secret+
 		"'\ninsecure-http = true\nlog = \"debug\"\n",
 		map[string]string{"FENCE_GUARD": "http://10.0.0.5:2", "FENCE_OWNER": ""})
-	if err != nil || client.server.base != "http://127.0.0.1:1" || client.server.token != "word" ||
+	if err != nil || client.server.base != "http://127.0.0.1:1" || client.server.token() != "word" ||
 		client.guard.base != "http://10.0.0.5:2" || client.isOwnerGiven {
 		t.Fatalf("%+v %v", client, err)
 	}

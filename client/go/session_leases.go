@@ -167,7 +167,8 @@ func (s *Session) refusal(err error) error {
 
 // bind makes a lease of the session. The session may have ended during the wait.
 func (s *Session) bind(g *grant) (*Lease, error) {
-	lease := &Lease{client: s.client, grant: *g, session: s, trust: s.trust.newChild(g.Lock)}
+	lease := newLease(s.client, *g, s.trust.newChild(g.Lock))
+	lease.session = s
 	s.mutex.Lock()
 	s.leases[lease] = true
 	s.workEnd = nil
@@ -239,6 +240,9 @@ func (c *Client) WithLocks(
 	body func(ctx context.Context, leases *LeaseSet) error,
 	options ...Option,
 ) error {
+	if body == nil {
+		return noWork(strings.Join(names, ", "))
+	}
 	set, err := c.LockAll(ctx, names, options...)
 	if err != nil {
 		return err
@@ -269,7 +273,7 @@ func (s *LeaseSet) On(name string) *Lease {
 func (s *LeaseSet) FencingCredential() string {
 	each := make([]string, 0, len(s.leases))
 	for _, lease := range s.leases {
-		each = append(each, lease.grant.Credential)
+		each = append(each, lease.FencingCredential())
 	}
 	return strings.Join(each, ".")
 }

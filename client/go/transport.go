@@ -32,9 +32,10 @@ const (
 
 // endpoint is one server, with the connections to it.
 type endpoint struct {
-	http  *http.Client
-	base  string
-	token string
+	http *http.Client
+	base string
+	// token is the bearer token, "" for none: a print of the client shows no function's values.
+	token func() string
 }
 
 // String hides the bearer token.
@@ -86,8 +87,8 @@ func (e *endpoint) build(ctx context.Context, r *request) (*http.Request, *failu
 		return nil, failedUnusable(invalid("%s: %v", e.base, err))
 	}
 	built.Header.Set("User-Agent", userAgent)
-	if e.token != "" {
-		built.Header.Set("Authorization", "Bearer "+e.token)
+	if token := e.token(); token != "" {
+		built.Header.Set("Authorization", "Bearer "+token)
 	}
 	for name, value := range r.header {
 		// Not Set: net/http resends a request with the canonical name Idempotency-Key by itself,
