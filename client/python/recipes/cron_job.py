@@ -9,9 +9,8 @@ import os
 import sys
 import time
 
-from interrupting import interrupting
-
 from fencepost import Client, Contended, Lease, LeaseLost
+from fencepost.interrupting import interrupting
 
 #: Time to live of the lock, in seconds: a loss is noticed within a third of it.
 TTL_S = float(os.environ.get("LOCK_TTL_S", "15"))

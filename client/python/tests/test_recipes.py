@@ -1,8 +1,9 @@
-"""The recipes run, and the loss of the lock ends their job."""
+"""The recipes and the integrations of frameworks: the loss of the lock ends the job."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 import sys
@@ -84,16 +85,18 @@ def test_a_celery_task_holds_its_lock_and_ends_with_it(site: RecipeSite) -> None
     worker = site.start("-m", "celery", "-A", "celery_task", "worker", *options)
     code = f"""
 import sys, celery_task
-celery_task.client.close()
 pay = celery_task.pay
-assert pay.delay("1").get(timeout={PATIENCE_S}) == "paid"
+assert pay.delay(order="1").get(timeout={PATIENCE_S}) == "paid"
 long = pay.delay("2", 600)
-print("sent", flush=True)
+sys.stdin.readline()
+second = pay.delay("2")
+print(long.id, flush=True)
 sys.stdin.readline()
 try:
     long.get(timeout={PATIENCE_S})
 except Exception as error:
     print(type(error).__name__, error)
+assert second.get(timeout={PATIENCE_S}) == "paid"
 """
     sender = subprocess.Popen(
         [sys.executable, "-c", code],
@@ -102,12 +105,19 @@ except Exception as error:
         stdout=subprocess.PIPE,
         text=True,
     )
-    until("the long task", lambda: site.has_written("orders/2", b"paying"))
+    begun = until("the long task", lambda: site.client.get("orders/2"))
     assert site.has_written("orders/1", b"paid")
+    assert sender.stdin is not None and sender.stdout is not None
+    sender.stdin.write("\n")
+    sender.stdin.flush()
+    # A task knows the number of its attempt, by which a store can refuse an earlier one.
+    assert begun.body.decode() == f"paying, attempt 0 of {sender.stdout.readline().strip()}"
+    tasks = [event.data["lease_id"] for event in site.client.show("orders/2").events]
+    assert len(set(tasks)) == 1
     site.client.revoke("orders/2", "test")
-    output, _ = sender.communicate("\n", PATIENCE_S)
+    output, _ = sender.communicate("\n", 3 * PATIENCE_S)
     assert "LeaseLost" in output and "revoked" in output, output
-    assert site.has_written("orders/2", b"paying")
+    assert site.has_written("orders/2", b"paid"), "the other one was retried"
     worker.terminate()
     worker.communicate(timeout=PATIENCE_S)
 
@@ -145,33 +155,54 @@ def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
 
     recipe = application(site, monkeypatch, "fastapi_app")
 
+    held_here = recipe.locked(recipe.client, "orders/{order}", ttl=9)
+
+    @recipe.app.post("/swallow/{order}")
+    async def swallow(order: str, lease: Any = held_here) -> int:
+        await lease.put(f"orders/{order}", "paying")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(600)
+        return 1
+
+    def until_written(key: str) -> None:
+        until(f"a write of {key}", lambda: site.has_written(key, b"paying"))
+
     async def work() -> None:
+        loop = asyncio.get_running_loop()
         transport = httpx.ASGITransport(recipe.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
             assert (await http.post("/orders/5")).json()["token"] > 0
-            slow = asyncio.ensure_future(http.post("/orders/6?seconds=600"))
-            loop = asyncio.get_running_loop()
-            while not await loop.run_in_executor(None, site.has_written, "orders/6", b"paying"):
-                pass
-            await loop.run_in_executor(None, site.client.revoke, "orders/6", "test")
-            reply = await asyncio.wait_for(slow, PATIENCE_S)
-            assert reply.status_code == 503 and "revoked" in reply.json()["detail"]
-            assert reply.headers["retry-after"] == "1"
+            assert (await http.post("/orders/a b")).status_code == 404
+            for path, key in (("/orders/6?seconds=600", "6"), ("/swallow/9", "9")):
+                slow = asyncio.ensure_future(http.post(path))
+                await loop.run_in_executor(None, until_written, f"orders/{key}")
+                if key == "6":
+                    held = await http.post("/orders/6")
+                    assert held.status_code == 503 and held.json()["code"] == "lock-held"
+                    assert int(held.headers["retry-after"]) >= 1
+                await loop.run_in_executor(None, site.client.revoke, f"orders/{key}", "test")
+                reply = await asyncio.wait_for(slow, PATIENCE_S)
+                assert reply.status_code == 503 and "revoked" in reply.json()["detail"], reply.text
         await recipe.client.close()
 
     asyncio.run(work())
 
 
 @pytest.mark.usefixtures("soon_renewed")
-def test_a_django_request_holds_its_lock_and_fails_with_it(
-    site: RecipeSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_django_request_holds_its_lock_and_fails_with_it(site: RecipeSite) -> None:
     from django.conf import settings
 
+    client = Client(site.server, site.guard, environment={})
     settings.configure(
         ROOT_URLCONF=__name__,
         ALLOWED_HOSTS=["*"],
-        MIDDLEWARE=["django_middleware.LockMiddleware"],
+        MIDDLEWARE=["fencepost.django.LockMiddleware"],
+        FENCEPOST_LOCKS=[
+            (r"/named/(?P<order>\w+)", "orders/{order}"),
+            ("/orders/(.*)", "orders/{}"),
+        ],
+        FENCEPOST_CLIENT=client,
+        FENCEPOST_WAIT=0.1,
     )
     import django
     from django.http import HttpRequest, HttpResponse
@@ -179,23 +210,32 @@ def test_a_django_request_holds_its_lock_and_fails_with_it(
     from django.urls import path
 
     django.setup()
-    recipe = application(site, monkeypatch, "django_middleware")
 
     def pay(request: HttpRequest, order: str) -> HttpResponse:
+        if request.method == "GET":
+            return HttpResponse(str(hasattr(request, "lease")))
         request.lease.put(f"orders/{order}", "paying")
-        if order == "8":
-            site.client.revoke("orders/8", "test")
+        if order in ("8", "10"):
+            site.client.revoke(f"orders/{order}", "test")
             assert request.lease.lost.wait(PATIENCE_S)
+        if order == "8":
             request.lease.put(f"orders/{order}", "late")
         return HttpResponse(str(request.lease.token))
 
     global urlpatterns  # noqa: PLW0603
-    urlpatterns = [path("orders/<order>", pay)]
+    urlpatterns = [path(f"{part}/<order>", pay) for part in ("orders", "named", "other")]
     browser = Browser()
-    assert int(browser.post("/orders/7").content) > 0
-    lost = browser.post("/orders/8")
-    assert lost.status_code == 503 and "lost" in lost.json()["detail"]
-    recipe.client.close()
+    assert int(browser.post("/orders/7").content) > 0 and int(browser.post("/named/7").content) > 0
+    assert browser.get("/orders/7").content == b"False"
+    with pytest.raises(AttributeError, match="lease"):
+        browser.post("/other/7")
+    for order in ("8", "10"):
+        lost = browser.post(f"/orders/{order}")
+        assert lost.status_code == 503 and "lost" in lost.json()["detail"]
+    with site.client.lock("orders/7"):
+        held = browser.post("/named/7")
+        assert held.status_code == 503 and held.json()["code"] == "lock-held"
+    client.close()
 
 
 urlpatterns: list[Any] = []
