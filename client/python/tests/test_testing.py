@@ -12,8 +12,11 @@ import pytest
 from scenario_player import Player, hosted, scenarios
 
 import fencepost
-from fencepost import Client, LeaseLost
+from fencepost import Client, LeaseLost, token
+from fencepost.locks import Grant
+from fencepost.redis import LeasePool
 from fencepost.testing import FakeServer
+from fencepost.transport import Unusable
 
 
 class _Plain(BaseHTTPRequestHandler):
@@ -110,3 +113,23 @@ def test_a_client_of_the_environment_finds_it(server: FakeServer) -> None:
     with Client(environment=server.environment) as client:
         with pytest.raises(fencepost.Unavailable):
             client.lock("a", patience=0).acquire()
+
+
+def test_no_representation_shows_a_credential(server: FakeServer) -> None:
+    with server.client(token="s3cret-word") as client:
+        request = client.lock("a", ttl=600)
+        lease = request.acquire()
+        leases, session = client.lock_all(["b", "c"]), client.session()
+        parsed = token.parse(lease.fencing_token)
+        pool, core = LeasePool(lease, port=1), client._background.core()
+        shown = [client, client.settings, request, lease, lease._fence, lease._fence.grant, leases]
+        shown += [session, session._held, core, core.locks, client.show("a"), client.locks(), pool]
+        shown += [pool.credentials, pool.make_connection(), lease.put("a", "1"), lease.get("a")]
+        signature = lease.fencing_token.split("sig=:")[1][:16]
+        secrets = [lease.fencing_token, lease.fencing_credential[:40], signature, "s3cret-word"]
+        texts = [repr(parsed), *(f"{each} {each!r}" for each in shown)]
+        reply = {"lock": "a", "token": 0, "fencing_token": lease.fencing_token}
+        with pytest.raises(Unusable) as refused:
+            Grant.of(reply, "a", lease.lease_id)
+        texts.append(str(refused.value))
+        assert [text for text in texts if any(secret in text for secret in secrets)] == []

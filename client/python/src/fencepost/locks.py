@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import attempts, errors
@@ -20,15 +20,16 @@ _REVOKE_TIMEOUT_MS = 30_000
 
 @dataclass(frozen=True)
 class Grant:
-    """A lease as the server replied it; ``ttl_ms`` is what remained then."""
+    """A lease as the server replied it; ``ttl_ms`` is what remained then. Its ``repr`` shows no
+    credential."""
 
     lock: str
     lease_id: str
     token: int
     ttl_ms: int
     owner: str
-    fencing_token: str
-    fencing_credential: str
+    fencing_token: str = field(repr=False)
+    fencing_credential: str = field(repr=False)
     mode: str
     waited_ms: int
 
@@ -48,9 +49,10 @@ class Grant:
                 whole(reply.get("waited_ms", 0), 0, TOKEN_MAX),
             )
         except (KeyError, TypeError, ValueError):
-            shown = str(reply)[:200]
+            # Its values may be credentials.
+            names = ", ".join(sorted(reply))[:200]
             raise Unusable(
-                InternalError(f"the reply about {lock} is no grant of a Fencepost server: {shown}")
+                InternalError(f"the reply about {lock} is no grant of a Fencepost server: {names}")
             ) from None
         if grant.lock != lock or grant.lease_id != lease_id:
             raise Unusable(
@@ -87,7 +89,8 @@ async def acquire_all(server: Endpoint, request: Mapping[str, Any], timeout_ms: 
     wishes: Sequence[Mapping[str, Any]] = request["locks"]
     leases = reply.get("leases")
     if not isinstance(leases, list) or len(leases) != len(wishes):
-        message = f"the reply to a request for {len(wishes)} locks has others: {str(reply)[:200]}"
+        names = ", ".join(sorted(reply))[:200]
+        message = f"the reply to a request for {len(wishes)} locks has others: {names}"
         raise Unusable(InternalError(message))
     pairs = zip(wishes, leases)
     return [Grant.of(lease, wish["lock"], request["lease_id"]) for wish, lease in pairs]

@@ -7,7 +7,7 @@ import binascii
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import Invalid
 from .validation import TOKEN_MAX, lock_name
@@ -27,14 +27,17 @@ _WORD = {"ns": 64, "kid": 32}
 
 @dataclass(frozen=True)
 class FencingToken:
-    """A parsed header value. ``signature`` is the base64 text of the MAC; ``None`` if unsigned."""
+    """A parsed header value. ``signature`` is the base64 text of the MAC; ``None`` if unsigned.
+
+    ``str`` is the header value, which is a credential; ``repr`` shows no signature.
+    """
 
     token: int
     lock: str
     lease: str
     namespace: str = "default"
     key_id: str | None = None
-    signature: str | None = None
+    signature: str | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         text = f'{self.token};lock="{self.lock}";lease="{self.lease}";ns="{self.namespace}"'
