@@ -160,3 +160,9 @@ def test_nothing_is_sent_before_the_credential_of_a_lease(port: RedisSite) -> No
             assert not connection.is_connected, "an open socket would carry a command without it"
 
     run(work)
+
+
+def test_a_redis_py_that_is_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(redis.CredentialProvider, "get_credentials_async")
+    with pytest.raises(Invalid, match=r"needs redis-py 5\.3"):
+        AsyncLeasePool()

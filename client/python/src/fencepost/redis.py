@@ -273,6 +273,9 @@ class AsyncLeasePool(redis.asyncio.ConnectionPool):
     def __init__(
         self, lease: Credential | None = None, *, tls: bool = False, **kwargs: Any
     ) -> None:
+        if not hasattr(redis.CredentialProvider, "get_credentials_async"):
+            # It would leave a connection open whose credential was refused.
+            raise Invalid(f"AsyncLeasePool needs redis-py 5.3 or newer, not {redis.__version__}")
         self.credentials = LeaseCredentials(lease)
         kwargs.setdefault("retry", AsyncRetry(NoBackoff(), 0))
         kwargs.setdefault("socket_timeout", None)
