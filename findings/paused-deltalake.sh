@@ -7,6 +7,7 @@
 #   append of (2, A)     commits: key 2 twice        CommitFailedError
 #   overwrite, (1, A)    commits: (1, A), (2, B)     CommitFailedError
 #   update of row 1      commits                     CommitFailedError
+#   merge of (2, A)      CommitFailedError           CommitFailedError
 # A that loads the table after it is resumed commits all of them.
 #
 # Fails if one of them differs.
@@ -34,6 +35,9 @@ def change(table, how, who):
         write_deltalake(table, rows((2, who)), mode="append")
     elif how == "overwrite":
         write_deltalake(table, rows((1, who)), mode="overwrite")
+    elif how == "merge":
+        merger = table.merge(rows((2, who)), "a.id = b.id", source_alias="a", target_alias="b")
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
     else:
         table.update(predicate="id = 1", new_values={"owner": who})
 
@@ -73,8 +77,9 @@ def seen(name, how, by_b, when):
     return said
 
 
-for how in ("append", "overwrite", "update"):
-    assert seen(f"{how}-1", how, "append", "early") == "commits"
+for how in ("append", "overwrite", "update", "merge"):
+    refused = how == "merge"
+    assert seen(f"{how}-1", how, "append", "early") == ("CommitFailedError" if refused else "commits")
     assert seen(f"{how}-2", how, "overwrite", "early") == "CommitFailedError"
     assert seen(f"{how}-3", how, "overwrite", "late") == "commits"
 PY
