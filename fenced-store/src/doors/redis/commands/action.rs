@@ -42,11 +42,17 @@ pub(super) enum Keys {
 }
 
 impl Action {
-    /// Makes an action. A script may run the command if Redis' ACL finds the same keys as the
-    /// guard, by fixed positions or a count; or if it has no keys and is listed.
-    pub(super) fn new(name: &str, handling: Handling, keys: Keys) -> Self {
-        let in_scripts = match keys {
-            Keys::Specs { .. } => true,
+    /// Makes an action of a command of at least `words_min` words. A script may run it if Redis'
+    /// ACL finds the same keys as the guard, by fixed positions or a count; or if it has no keys and
+    /// is listed.
+    ///
+    /// The ACL finds no key at all where one of several key specs begins behind the last word, as
+    /// that of `PFMERGE key`, which creates the key.
+    pub(super) fn new(name: &str, words_min: usize, handling: Handling, keys: Keys) -> Self {
+        let in_scripts = match &keys {
+            Keys::Specs { specs, .. } => {
+                specs.len() == 1 || specs.iter().all(|spec| spec.needed() < words_min)
+            }
             Keys::None | Keys::Channels(_) => policy::is_keyless_in_scripts(name),
             Keys::Keyspace | Keys::ByHand(_) => false,
         };

@@ -25,7 +25,7 @@ pub(super) fn entries(commands: &[Meta]) -> Entries {
         entries.insert(entry(meta).with_subcommands(subcommands));
     }
     for (name, arity, local) in LOCALS {
-        let action = Action::new(name, Handling::Local(local), Keys::None);
+        let action = Action::new(name, 0, Handling::Local(local), Keys::None);
         let entry = Entry::new(name, arity, Ok(action));
         match name.split_once('|') {
             Some((container, _)) => entries.subcommands(container).insert(entry),
@@ -49,7 +49,7 @@ fn action(meta: &Meta) -> Result<Action, String> {
         Some(verdict) => verdict,
         None => return Err(unlisted(meta).to_owned()),
     };
-    let new = |handling, keys| Action::new(&meta.name, handling, keys);
+    let new = |handling, keys| Action::new(&meta.name, meta.words_min(), handling, keys);
     // Redis' flag overrides the list.
     if meta.has("admin") {
         return Err("it administers the server, by its flags in Redis".to_owned());
@@ -83,7 +83,7 @@ fn vector_set(meta: &Meta) -> Result<Action, String> {
     let access = if is_read { KeyAccess::Read } else { KeyAccess::Write };
     let specs = [Spec { access, index: 1, find }].into();
     let keys = Keys::Specs { specs, number: Number::Positive };
-    Ok(Action::new(&meta.name, Handling::Shared, keys))
+    Ok(Action::new(&meta.name, meta.words_min(), Handling::Shared, keys))
 }
 
 /// Returns the reason for refusing a command that the policy does not list.

@@ -30,6 +30,11 @@ impl Meta {
         self.flags.iter().any(|known| known == flag)
     }
 
+    /// Least number of words, with those of its name.
+    pub(super) fn words_min(&self) -> usize {
+        usize::try_from(self.arity.unsigned_abs()).unwrap_or(usize::MAX)
+    }
+
     #[cfg(test)]
     pub(super) fn flags(&self) -> impl Iterator<Item = &str> {
         self.flags.iter().map(String::as_str)

@@ -51,6 +51,14 @@ pub(super) enum Number {
 }
 
 impl Spec {
+    /// Returns the index of the last argument that a command must have for this spec to find keys.
+    pub(super) fn needed(&self) -> usize {
+        match self.find {
+            Find::Range { .. } => self.index,
+            Find::KeyNum { number, first, .. } => self.index + number.max(first),
+        }
+    }
+
     /// Adds the keys of `command`.
     pub(super) fn push(
         &self,

@@ -173,6 +173,7 @@ fn scripts_may_run_commands_with_keys_by_position_or_count() {
         plain("get", vec![good()]),
         plain("set", vec![behind_keyword()]),
         plain("lmpop", vec![counted()]),
+        // The second spec finds nothing in a command of one word, and so does the ACL.
         plain("zmpop", vec![good(), counted()]),
         plain("sinterstore", vec![good(), behind_keyword()]),
         plain("copy", vec![good(), incomplete()]),
@@ -199,7 +200,7 @@ fn scripts_may_run_commands_with_keys_by_position_or_count() {
         ),
         command("object", "", vec![], vec![command("object|new", "module", vec![good()], vec![])]),
     ]);
-    let allowed = ["+get", "+lmpop", "+publish", "+select", "+xgroup|create", "+zmpop"];
+    let allowed = ["+get", "+lmpop", "+publish", "+select", "+xgroup|create"];
     assert_eq!(*table.script_rules(), allowed);
     for line in ["HGET a", "M.SET a", "WAITAOF a", "OBJECT NEW a"] {
         let error = keys_of(&table, line).expect_err(line);

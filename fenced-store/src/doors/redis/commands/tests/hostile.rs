@@ -5,6 +5,8 @@ use super::*;
 /// The guard's marks, another lock's data of every type, and a lock server's record.
 const MARKS: &str = "{fence:default}:guard:marks";
 const RECORD: &str = "{fence:default}:l:orders/1";
+/// A key that nothing creates.
+const MISSING: &str = "c:missing";
 /// Content of every canary, and of nothing else.
 const SECRET: &str = "50 secret";
 
@@ -28,7 +30,7 @@ impl Canaries {
         }
         redis.words(&["HSET", MARKS, "orders/1", SECRET]).unwrap();
         redis.words(&["SET", RECORD, SECRET]).unwrap();
-        names.extend([MARKS.to_owned(), RECORD.to_owned()]);
+        names.extend([MARKS, RECORD, MISSING].map(str::to_owned));
         let dumped = |name: String| (name.clone(), dump(redis, &name));
         Self(names.into_iter().map(dumped).collect())
     }
@@ -64,7 +66,7 @@ fn dump(redis: &mut Redis, name: &str) -> Value {
 }
 
 /// Makes variants of a sample with its words repeated, replaced and prolonged: keywords twice,
-/// canaries in every position, wrong counts.
+/// canaries in every position and as the last word, wrong counts.
 pub(super) fn variants(redis: &Redis, line: &str) -> Vec<Vec<String>> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_key = |word: &str| redis.fixtures.iter().any(|f| f.contains(&format!(" {word} ")));
@@ -103,6 +105,8 @@ pub(super) fn variants(redis: &Redis, line: &str) -> Vec<Vec<String>> {
                 add(&[&changed[..], &["STORE", canary][..]].concat());
             }
             let (before, behind) = words.split_at(at);
+            add(&[before, &[canary][..]].concat());
+            add(&[before, &[MISSING][..]].concat());
             add(&[before, &[canary][..], behind].concat());
             add(&[before, &["STORE", canary][..], behind].concat());
             add(&[before, &["STREAMS", canary][..], behind].concat());
