@@ -17,6 +17,7 @@ import {
 } from "./errors.js";
 import { errorOf, parseProblem } from "./problem.js";
 import { parseServerUrl, type ServerUrl } from "./server-url.js";
+import { inWords } from "./words.js";
 
 /** Longest JSON body that is read, in bytes. */
 export const JSON_BYTES_MAX = 4 << 20;
@@ -56,7 +57,7 @@ export class Failure {
   }
 
   static refused(problem: Problem, retryAfterMs: number | null): Failure {
-    return new Failure("refused", problem.detail, problem, retryAfterMs);
+    return new Failure("refused", inWords(problem.detail), problem, retryAfterMs);
   }
 
   static unusable(error: FencepostError): Failure {

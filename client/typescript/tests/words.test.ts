@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { inspect } from "node:util";
 import { ContendedError, type FencepostError, InvalidError } from "../src/index.js";
 import { errorOf } from "../src/problem.js";
+import { Failure } from "../src/transport.js";
 import { client, fence, file, lockServer } from "./harness.js";
 
 const OF_HTTP = new RegExp(
@@ -62,7 +63,10 @@ test("no error names a header or a field", () => {
     "takeover_of and min_token, ttl_ms 5, wait_ms 6 of lease_id 7, session_id 8; the request has " +
     "more than one Fencing-Token header; the Authorization header is not ASCII text; 0 wait";
   for (const [, code = "", status, hint = ""] of codes) {
-    assertPlain(errorOf({ code, status: Number(status), detail, hint }, null, "a call"));
+    const problem = { code, status: Number(status), detail, hint };
+    assertPlain(errorOf(problem, null, "a call"));
+    // As logs and errors of retries repeat it.
+    assert.doesNotMatch(Failure.refused(problem, null).reason, OF_HTTP);
   }
   const own = { code: "lock-held", status: 423, detail: "x; 2 wait", hint: "Look at the console." };
   const { message } = errorOf(own, null, "a call");
