@@ -13,6 +13,7 @@ type locks struct {
 	mutex    sync.Mutex
 	advanced time.Duration
 	timer    *time.Timer
+	isClosed bool
 	locks    map[string]*lock
 	sessions map[string]*session
 	// waiters are in arrival order, of all locks.
@@ -46,7 +47,7 @@ func (s *locks) advance(d time.Duration) {
 func (s *locks) close() {
 	s.mutex.Lock()
 	defer s.mutex.Unlock()
-	s.waiters = nil
+	s.waiters, s.isClosed = nil, true
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -219,6 +220,9 @@ func (s *locks) elapse() {
 func (s *locks) schedule(now time.Time) {
 	if s.timer != nil {
 		s.timer.Stop()
+	}
+	if s.isClosed {
+		return
 	}
 	next := now.Add(time.Minute)
 	earlier := func(at time.Time) {
