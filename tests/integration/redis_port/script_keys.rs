@@ -80,7 +80,7 @@ async fn a_script_builds_keys_of_its_lock() {
 }
 
 /// Commands in a script with a key of its own (`M`) and one of another lock (`T`, `K`).
-const HIDING: [&str; 41] = [
+const HIDING: [&str; 42] = [
     "SET T x",
     "MSET M 1 T 1",
     "MSETEX 2 M 1 T 1",
@@ -114,6 +114,7 @@ const HIDING: [&str; 41] = [
     "XREADGROUP GROUP STREAMS STREAMS STREAMS T >",
     "MIGRATE 127.0.0.1 1 T 0 10",
     "PFMERGE T M",
+    "PFMERGE T",
     "GET K",
     "DEL K",
     "DUMP K",

@@ -26,6 +26,17 @@ fn sentinels_have_names_ports_and_a_master() {
     assert_eq!((target.db(), target.is_sentinel()), (4, true));
 }
 
+/// The driver would take settings there, which a server then replies to in another form.
+#[test]
+fn a_url_has_no_query() {
+    for url in ["redis://a?protocol=resp3", "redis://a/3?db=5", "redis-sentinel://s/m?x=1"] {
+        let error = url.parse::<RedisTarget>().unwrap_err().to_string();
+        assert!(error.contains("it has a ?"), "{error}");
+    }
+    let error = "redis://app:hun?ter2@a".parse::<RedisTarget>().unwrap_err().to_string();
+    assert!(error.contains("%3F") && !error.contains("hun"), "{error}");
+}
+
 #[test]
 fn tls_is_a_matter_of_the_scheme() {
     for (url, is_tls) in [

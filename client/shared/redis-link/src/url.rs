@@ -50,10 +50,11 @@ pub(crate) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
     if !schemes.contains(&scheme.as_str()) {
         return Err(refuse(begin));
     }
-    let (rest, query) = match rest.split_once('?') {
-        Some((rest, query)) => (rest, format!("?{query}")),
-        None => (rest, String::new()),
-    };
+    if rest.contains('?') {
+        return Err(refuse(
+            "it has a ?; no setting stands there, and in a password it is %3F".into(),
+        ));
+    }
     // The user's name or the password may have any characters but these two.
     let (user, rest) = match rest.rsplit_once('@') {
         Some((user, rest)) => (format!("{user}@"), rest),
@@ -68,7 +69,7 @@ pub(crate) fn parse(text: &str, schemes: &[&str]) -> Result<RedisUrl, TargetErro
     let mut login = RedisConnectionInfo::default();
     for host in hosts.split(',') {
         // The driver's own parser knows what a host is, and takes %40 for an @.
-        let info = format!("redis://{user}{}{query}", with_port(host, default_port))
+        let info = format!("redis://{user}{}", with_port(host, default_port))
             .into_connection_info()
             .map_err(|error| refuse(error.to_string()))?;
         let ConnectionAddr::Tcp(host, port) = info.addr() else {

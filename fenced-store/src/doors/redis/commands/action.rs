@@ -43,8 +43,8 @@ pub(super) enum Keys {
 
 impl Action {
     /// Makes an action of a command of at least `words_min` words. A script may run it if Redis'
-    /// ACL finds the same keys as the guard, by fixed positions or a count; or if it has no keys and
-    /// is listed.
+    /// ACL finds the same keys as the guard, by fixed positions or a count; or if it has no keys
+    /// and is listed.
     ///
     /// The ACL finds no key at all where one of several key specs begins behind the last word, as
     /// that of `PFMERGE key`, which creates the key.
