@@ -36,6 +36,16 @@ async fn the_port_starts_before_a_sound_database_alone() {
             "REVOKE TRIGGER ON fence.marks FROM reader",
             "it writes or locks tables of schema fence",
         ),
+        (
+            "GRANT EXECUTE ON FUNCTION fence.set_floor(bigint) TO writer",
+            "REVOKE EXECUTE ON FUNCTION fence.set_floor(bigint) FROM writer",
+            "functions of schema fence that are a guard's",
+        ),
+        (
+            "GRANT EXECUTE ON FUNCTION fence.abort(text, text, bigint) TO reader",
+            "REVOKE EXECUTE ON FUNCTION fence.abort(text, text, bigint) FROM reader",
+            "functions of schema fence that are a guard's",
+        ),
         ("UPDATE fence.meta SET version = 99", "UPDATE fence.meta SET version = 3", "version 99"),
         ("ALTER ROLE writer NOLOGIN", "ALTER ROLE writer LOGIN", "not permitted to log in"),
         ("ALTER SCHEMA fence RENAME TO gone", "ALTER SCHEMA gone RENAME TO fence", "SQL pack"),

@@ -18,8 +18,11 @@ with risky as materialized (
       or exists (select from pg_subscription s where s.subowner = g.oid and s.subdbid = d.oid)
       then 'may have subscriptions, which write after a session has ended'
     when has_schema_privilege(g.oid, n.oid, 'create') then 'creates objects in schema fence'
-    when has_function_privilege(g.oid, 'fence.register(text, text, bigint, uuid, integer)', 'execute')
-      then 'registers sessions by fence.register'
+    when exists (select from pg_proc p where p.pronamespace = n.oid
+      and (p.proowner = g.oid or p.prorettype <> 'trigger'::regtype
+        and p.proname not in ('enter', 'seal', 'require', 'row_lock', 'status')
+        and has_function_privilege(g.oid, p.oid, 'execute')))
+      then 'owns or runs functions of schema fence that are a guard''s'
     when has_any_column_privilege(g.oid, 'fence.keys', 'select') then 'reads fence.keys'
     when exists (select from pg_class c where c.relnamespace = n.oid and c.relkind = 'r'
       and (has_any_column_privilege(g.oid, c.oid, 'insert, update, references')
