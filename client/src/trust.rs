@@ -73,7 +73,7 @@ impl Trust {
             (state.lost, is_news)
         });
         if let Some(reason) = lost.filter(|_| is_news) {
-            tracing::warn!(what = %self.what, %reason, "the lease is lost");
+            tracing::info!(what = %self.what, %reason, "the lease is lost");
             self.changed.send_replace(lost);
         }
         lost
@@ -106,7 +106,7 @@ impl Trust {
     /// Marks the lease as lost. The first reason stays.
     pub(crate) fn lose(&self, reason: LostReason) {
         if self.end(reason) {
-            tracing::warn!(what = %self.what, %reason, "the lease is lost");
+            tracing::info!(what = %self.what, %reason, "the lease is lost");
         }
     }
 

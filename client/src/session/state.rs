@@ -122,7 +122,7 @@ impl SessionState {
             held.count.change();
         });
         if is_news && reason != LostReason::Ended(EndReason::Released) {
-            tracing::warn!(lock = %bond.grant.lock, %reason, "a lease of a session is lost");
+            tracing::info!(lock = %bond.grant.lock, %reason, "a lease of a session is lost");
         }
         self.changed.send_replace(());
     }

@@ -216,7 +216,7 @@ impl Supervisor<'_> {
         if kill_at <= now {
             return self.kill();
         }
-        tracing::warn!(
+        tracing::info!(
             locks = %self.held.names(), %reason, grace_ms = kill_at.since(now).as_millis(),
             "the lease is lost; ending the command"
         );
