@@ -166,6 +166,27 @@ async fn no_server_is_69() {
     }
 }
 
+/// An object that is not there has a default; one that cannot be read has none.
+#[tokio::test]
+async fn a_default_is_for_an_absent_object_alone() {
+    let site = Site::new().await;
+    let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
+    let header = unsigned(1, "a", lease_id());
+    let get = ["object", "get", "a", "--default", "0", "--token-header", &header];
+    for (is_there, guard, printed) in [
+        (false, &site.guard.base, (0, "0")),
+        (false, &absent, (69, "")),
+        (true, &site.guard.base, (0, "3")),
+        (true, &absent, (69, "")),
+    ] {
+        if is_there {
+            site.guard.guard().put("a", &header, "3").await;
+        }
+        let output = fence(&site.locks.base, guard, &get).ended().await;
+        assert_eq!((output.code, output.stdout.as_str()), printed, "{output:?}");
+    }
+}
+
 /// The reply to an acquire is lost on the way: the command asks again with the same lease id, and
 /// one token was spent, not two.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

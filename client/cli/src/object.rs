@@ -69,11 +69,16 @@ struct Presented {
 Examples:
   fence object get orders/42 > order.json
   fence object get orders/42 --output json        the version and the mark, without the bytes
+  version=$(fence object get shop/version --default 0) || exit    0 if there is none
 
+Exit code 69 when the guard cannot be reached: then it is not known whether there is one.
 Exit code 1 when there is no such object, 77 when the token is stale.")]
 struct Get {
     /// The object
     key: String,
+    /// Print this where there is no such object, and succeed
+    #[arg(long, value_name = "TEXT", conflicts_with = "format")]
+    default: Option<String>,
     #[command(flatten)]
     presented: Presented,
     #[command(flatten)]
@@ -236,6 +241,9 @@ async fn get(args: Get) -> Result<u8, Failure> {
         Err(failure) => return Err(failure),
     };
     let Some(Object { body, content_type, applied, .. }) = found else {
+        if let Some(text) = args.default {
+            return emit(text.as_bytes()).map(|()| code::OK);
+        }
         return Err(Failure::new(code::NOTHING, format!("there is no object {}", args.key)));
     };
     if args.call.output.format == Format::Table {
