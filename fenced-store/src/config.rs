@@ -17,7 +17,7 @@ use fence_protocol::wire::fence::Mode;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{KeyFlags, ServiceFlags};
-use service_kit::listener::{Exposure, ListenAddr, Safeguards};
+use service_kit::listener::{Exposure, ListenAddr, Safeguards, listen_addr};
 
 pub use self::election::ElectionFlags;
 pub use self::postgres::{DatabaseFlags, InstallFlags, PackAction};
@@ -46,8 +46,8 @@ pub struct Config {
     pub command: Option<Command>,
 
     /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
-    /// file and signed tokens.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421")]
+    /// file and signed tokens. localhost:7421 is 127.0.0.1, and :7421 every IPv4 address.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7421", value_parser = listen_addr)]
     pub listen: SocketAddr,
     /// Store of objects and marks.
     #[command(flatten)]

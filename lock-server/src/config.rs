@@ -15,7 +15,7 @@ use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{KeyFlags, PeerFlags, ServiceFlags, StoreLoginFlags};
-use service_kit::listener::{Exposure, HttpThreads, ListenAddr, Safeguards};
+use service_kit::listener::{Exposure, HttpThreads, ListenAddr, Safeguards, listen_addr};
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
@@ -47,8 +47,8 @@ pub struct Config {
     pub command: Option<Command>,
 
     /// Address of the API; port 0 lets the system choose. One beyond loopback needs TLS, an access
-    /// file and signed tokens.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420")]
+    /// file and signed tokens. localhost:7420 is 127.0.0.1, and :7420 every IPv4 address.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:7420", value_parser = listen_addr)]
     pub listen: SocketAddr,
     /// Store of the leases. It is memory:, embedded:DIR, redis://HOST:PORT,
     /// redis-sentinel://HOST:PORT,…/MASTER, redis-cluster://HOST:PORT,…,

@@ -55,6 +55,24 @@ async fn neither_keys_nor_unsigned() {
     }
 }
 
+/// `localhost` is loopback, a port alone every address, and no other name is looked up.
+#[tokio::test]
+async fn an_address_without_numbers() {
+    for setup in BOTH {
+        let server = setup("memory:").listen("localhost:0").start().await;
+        assert!(server.base.starts_with("http://127.0.0.1:"), "{}", server.base);
+        for all in [":0", "0"] {
+            let output = setup("memory:").listen(all).refused().await;
+            assert!(output.stderr.contains("--listen 0.0.0.0:0 can be reached"), "{output:?}");
+        }
+        for wrong in ["example.org:7420", "localhost"] {
+            let output = setup("memory:").listen(wrong).refused().await;
+            let remedy = format!("\"{wrong}\" is not valid for --listen: write ADDRESS:PORT");
+            assert!(output.code == 64 && output.stderr.contains(&remedy), "{output:?}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_bad_key_file() {
     let folder = TempDir::new().unwrap();

@@ -15,7 +15,7 @@ use fenced_store::https::Https;
 use fenced_store::lock_servers::LockServers;
 use lock_server::guards::GuardOptions;
 use redis_link::RedisTarget;
-use service_kit::listener::{self, DrainReport};
+use service_kit::listener::{self, DrainReport, listen_addr};
 use service_kit::login::without_password;
 use service_kit::tls::TlsOptions;
 use service_kit::{Kit, signals};
@@ -54,11 +54,12 @@ pub(crate) struct Args {
     dir: Option<PathBuf>,
 
     /// Address of the lock server; port 0 lets the system choose
-    #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:7420", value_name = "ADDR", value_parser = listen_addr)]
     listen: SocketAddr,
 
     /// Address of the guard
     #[arg(long, alias = "store-listen", default_value = "127.0.0.1:7421", value_name = "ADDR")]
+    #[arg(value_parser = listen_addr)]
     guard_listen: SocketAddr,
 
     /// Keep leases and marks in this Redis, and serve its keys at the Redis port
@@ -66,7 +67,7 @@ pub(crate) struct Args {
     redis: Option<String>,
 
     /// Address of the Redis port
-    #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR")]
+    #[arg(long, default_value = "127.0.0.1:6380", value_name = "ADDR", value_parser = listen_addr)]
     redis_listen: SocketAddr,
 
     /// A rule: the lock that protects a resource; repeatable

@@ -8,7 +8,7 @@ use clap::Args;
 use fence_protocol::Token;
 use fence_protocol::wire::fence::Mode;
 use postgres_link::PostgresTarget;
-use service_kit::listener::{Exposure, ListenOptions};
+use service_kit::listener::{Exposure, ListenOptions, listen_addr};
 use service_kit::login::Password;
 
 use crate::doors::postgres::{PortSettings, ServerLogin, Upstream};
@@ -23,7 +23,7 @@ const LOGIN_WITHIN: Duration = Duration::from_secs(60);
 pub struct PostgresPortFlags {
     /// Address of the PostgreSQL port, before the database of --postgres-upstream. Clients keep
     /// their driver and give the token as the password.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listen_addr)]
     pub postgres_listen: Option<SocketAddr>,
     /// Database behind the port, with the guard's own role, which owns schema fence:
     /// postgres://guard@HOST:PORT/DATABASE. For TLS add ?sslmode=verify-full, and sslrootcert,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use fence_protocol::duration::{parse, parse_positive};
 use http::StatusCode;
+use service_kit::listener::listen_addr;
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
 
@@ -20,7 +21,7 @@ use crate::https::UpstreamHttp;
 pub struct ProxyFlags {
     /// Address of the reverse proxy, with --upstream, --max-request-lifetime and --state; excludes
     /// --store.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listen_addr)]
     pub proxy_listen: Option<SocketAddr>,
     /// Datastore of the proxy, http(s)://HOST:PORT.
     #[arg(long, value_name = "URL", value_parser = upstream_url)]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fence_protocol::duration::parse;
-use service_kit::listener::{Exposure, ListenOptions};
+use service_kit::listener::{Exposure, ListenOptions, listen_addr};
 
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
 use crate::doors::redis::{
@@ -25,7 +25,7 @@ const COMMAND_BYTES: usize = 64 << 20;
 pub struct RedisPortFlags {
     /// Address of the Redis port, before the Redis of --store. Clients keep their driver and give
     /// the token as the password.
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = listen_addr)]
     pub redis_listen: Option<SocketAddr>,
     /// The Redis port speaks no TLS, though the other ports do (--tls-cert). For clients on this
     /// machine.

@@ -30,7 +30,7 @@ use crate::tasks::Tasks;
 use crate::tls::ServerTls;
 
 pub use bind::{BindError, BoundListener, bind};
-pub use exposure::{Exposure, ListenAddr, Safeguards};
+pub use exposure::{Exposure, ListenAddr, Safeguards, listen_addr};
 pub use threads::HttpThreads;
 
 /// Bytes that hyper may hold of a body in each direction of a connection, so that ten thousand of

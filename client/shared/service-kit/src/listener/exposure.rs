@@ -53,6 +53,23 @@ pub struct Safeguards {
     pub signed_tokens: bool,
 }
 
+/// Reads `ADDRESS:PORT`. `localhost` is 127.0.0.1, and a port alone is that of every IPv4 address.
+///
+/// # Errors
+/// A sentence with the spellings that are read.
+pub fn listen_addr(text: &str) -> Result<SocketAddr, &'static str> {
+    let (host, port) = text.rsplit_once(':').unwrap_or(("", text));
+    let ip = match host {
+        "" => "0.0.0.0",
+        "localhost" => "127.0.0.1",
+        ip => ip,
+    };
+    format!("{ip}:{port}").parse().map_err(|_| {
+        "write ADDRESS:PORT, as in 127.0.0.1:7420 or localhost:7420; :7420 is that port of every \
+         IPv4 address"
+    })
+}
+
 impl Exposure {
     /// Decides whether the addresses may be listened on. TLS files that are unusable count as TLS,
     /// so that they are one error.
@@ -175,6 +192,22 @@ mod tests {
     fn address(addr: &str, uses_access_file: bool) -> ListenAddr {
         let addr = addr.parse().unwrap();
         ListenAddr { flag: "--listen", addr, uses_access_file, plain_by: None }
+    }
+
+    #[test]
+    fn a_host_may_be_left_out_or_be_localhost() {
+        for (text, addr) in [
+            ("localhost:7420", "127.0.0.1:7420"),
+            (":7420", "0.0.0.0:7420"),
+            ("7420", "0.0.0.0:7420"),
+            ("[::1]:0", "[::1]:0"),
+        ] {
+            assert_eq!(listen_addr(text), Ok(addr.parse().unwrap()), "{text}");
+        }
+        for text in ["", ":", "localhost", "example.org:7420", "::1:7420", ":65536", ":+1", "1.2:3"]
+        {
+            assert!(listen_addr(text).is_err(), "{text}");
+        }
     }
 
     #[test]
