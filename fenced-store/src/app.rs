@@ -119,6 +119,7 @@ pub async fn build(settings: Settings, kit: &Kit) -> Result<App, StartError> {
     let listen = settings.listen;
     let exposure = settings.exposure;
     exposure.start(kit);
+    settings.key_flags.warn_of_readers(kit);
     let kit = kit.clone();
     Ok(App {
         router,

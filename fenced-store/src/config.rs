@@ -177,6 +177,7 @@ impl Config {
                 mode: self.mode,
                 namespace: self.namespace,
                 keys,
+                key_flags: self.keys,
                 rules,
                 allow_unfenced_reads: self.allow_unfenced_reads,
                 max_object_bytes: self.max_object_bytes,

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use access_control::Gate;
 use fence_protocol::wire::fence::Mode;
 use fence_protocol::{Keyring, Namespace};
+use service_kit::flags::KeyFlags;
 use service_kit::http::HostNames;
 use service_kit::listener::{Exposure, ListenOptions};
 use service_kit::otlp::CollectorUrl;
@@ -46,6 +47,8 @@ pub struct Settings {
     pub namespace: Namespace,
     /// Keys that verify tokens; `None` admits unsigned tokens.
     pub keys: Option<Keyring>,
+    /// File of the keys; none in a process that has made them itself.
+    pub key_flags: KeyFlags,
     /// Locks that protect resources.
     pub rules: Rules,
     /// Allows reads of protected objects without a token.
@@ -84,6 +87,7 @@ impl Settings {
             mode: Mode::Enforce,
             namespace: Namespace::default(),
             keys,
+            key_flags: KeyFlags::default(),
             rules: Rules::default(),
             allow_unfenced_reads: false,
             max_object_bytes: 16 << 20,

@@ -94,6 +94,7 @@ pub async fn router(
     let signer = Signer::new(options.namespace.clone(), settings.keys);
     let sealer = Sealer::new(&options.guards, signer.clone(), kit)?;
     let operational = operational_routes(kit, signer.namespace(), signer.keys());
+    flags.keys.warn_of_readers(kit);
     let service = Service {
         grants: Arc::new(Grants {
             store: store.clone(),

@@ -1,10 +1,15 @@
 //! Starting: an obstacle is reported in one sentence with the value, and the exit code separates
 //! usage (64) from circumstances.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
 use fence_protocol::Code;
 use fence_tests::event_stream::EventStream;
 use fence_tests::key_file::{KeyFile, lease_id, text, unsigned};
 use fence_tests::ports;
+use fence_tests::process;
 use fence_tests::servers::{DataDir, Setup};
 use lease::tokens;
 use serde_json::json;
@@ -90,6 +95,40 @@ async fn a_bad_key_file() {
     for setup in BOTH {
         let output = setup("memory:").keys(&folder.path().join("none")).refused().await;
         assert!(output.stderr.contains("none"), "{}", output.stderr);
+    }
+}
+
+/// A reader of the keys can make tokens: both servers warn, and `fence keys new` makes a file that
+/// its owner alone may read.
+#[tokio::test]
+async fn a_key_file_that_others_may_read() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("keys");
+    let make =
+        async |args: &[&str]| process::run("fence", &[&["keys", "new"], args].concat()).await;
+    let made = make(&[text(&path)]).await;
+    assert_eq!((made.code, made.stdout.as_str()), (0, ""), "{made:?}");
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&path), 0o600);
+    let content = std::fs::read_to_string(&path).unwrap();
+    let again = make(&[text(&path)]).await;
+    assert!(again.code == 64 && again.stderr.contains(text(&path)), "{again:?}");
+    let second = make(&["--kid", "k2"]).await.stdout;
+    assert!(second.starts_with("k2:") && second.trim_end().len() == 67, "{second}");
+    assert_eq!(make(&["--kid", "a:b"]).await.code, 64);
+    std::fs::write(&path, format!("{content}{second}")).unwrap();
+    for setup in BOTH {
+        for (mode, warned) in [(0o600, false), (0o640, true), (0o604, true)] {
+            std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+            let server = setup("memory:").keys(&path).start().await;
+            let ready = server.api().get("/readyz?verbose").await.expect(200);
+            let ready = String::from_utf8_lossy(&ready.body).into_owned();
+            let warning = format!("may read the keys {} (mode {mode:03o})", text(&path));
+            assert_eq!(ready.contains("[!]token-key-file warning: other users"), warned, "{ready}");
+            for place in [ready, server.process.stderr()] {
+                assert_eq!(place.contains(&warning), warned, "{mode:o}: {place}");
+            }
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Key files for signed tokens.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fence_protocol::{FencingToken, Keyring, LeaseId, LockName, Namespace, SessionId, Token};
@@ -20,7 +22,9 @@ impl KeyFile {
     pub fn new(kid: &str, byte: u8) -> Self {
         let folder = crate::folder::new();
         let text = format!("{kid}:{}\n", format!("{byte:02x}").repeat(32));
-        std::fs::write(folder.path().join("keys"), &text).expect("a key file");
+        let path = folder.path().join("keys");
+        std::fs::write(&path, &text).expect("a key file");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("its mode");
         let ring = Keyring::parse(&text).expect("a good key");
         Self { folder, ring }
     }

@@ -94,7 +94,7 @@ fn make(new: New) -> Result<u8, Failure> {
     AccessList::parse(&entry).map_err(|error| Failure::usage(error.to_string()))?;
     let mut made = Made { name: new.name, secret: None, hash, entry };
     match &new.secret_file {
-        Some(path) => write_secret(path, &secret)?,
+        Some(path) => write_secret("--secret-file", path, &format!("{secret}\n"))?,
         None => made.secret = Some(secret),
     }
     let is_json = matches!(new.output.format, fence_terminal::output::Format::Json);
@@ -121,10 +121,11 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-fn write_secret(path: &Path, secret: &str) -> Result<(), Failure> {
+/// Writes a new file that its owner alone may read; `what` names it in the error.
+pub(crate) fn write_secret(what: &str, path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| writeln!(file, "{secret}")).map_err(|error| {
-        Failure::usage(format!("--secret-file {} cannot be made: {error}", path.display()))
+    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+        Failure::usage(format!("{what} {} cannot be made: {error}", path.display()))
     })
 }
 

@@ -11,7 +11,7 @@ use fence_terminal::output::Format;
 
 #[cfg(feature = "servers")]
 use crate::serve;
-use crate::{auth, completions, config, doctor, elect, lock, object, run, session};
+use crate::{auth, completions, config, doctor, elect, keys, lock, object, run, session};
 
 /// Locks that still protect the data after their holder has stalled.
 ///
@@ -89,6 +89,7 @@ const EXAMPLES: &str =
   fence session block 4c0e… --reason 'runs away'   it cannot renew, and ends at its expiry
   fence object put orders/42 --file order.json     writes through the guard, with FENCE_HEADER
   fence auth new ci --secret-file ci.secret        a bearer token, for servers with access control
+  fence keys new keys.txt                          the keys that both servers sign tokens with
   fence doctor                                     checks an installation
 
 Exit codes:
@@ -109,6 +110,7 @@ pub(crate) enum Command {
     Session(session::Args),
     Object(object::Args),
     Auth(auth::Args),
+    Keys(keys::Args),
     Doctor(Box<doctor::Args>),
     #[cfg(feature = "servers")]
     Bench(bench::Args),

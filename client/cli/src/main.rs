@@ -10,6 +10,7 @@ mod doctor;
 mod elect;
 mod elect_observe;
 mod identity;
+mod keys;
 mod kind;
 mod lock;
 mod object;
@@ -139,6 +140,7 @@ async fn dispatch(command: Command) -> Result<u8, Failure> {
         Command::Session(args) => session::session(args).await,
         Command::Object(args) => object::object(args).await,
         Command::Auth(args) => auth::auth(args),
+        Command::Keys(args) => keys::keys(args),
         Command::Doctor(args) => doctor::doctor(*args).await,
         #[cfg(feature = "servers")]
         Command::Bench(args) => fence_demos::bench::bench(args).await,

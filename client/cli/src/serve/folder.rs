@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use fence_protocol::Keyring;
-use service_kit::ids;
 use tempfile::{NamedTempFile, TempDir};
 
+use crate::keys::new_key;
 use fence_terminal::exit::{Failure, code};
 
 /// Folder with all data.
@@ -58,7 +58,7 @@ impl Folder {
         // temporary file is made with mode 0600.
         let made = NamedTempFile::new_in(self.path()).and_then(|mut file| {
             writeln!(file, "# Signs fencing tokens: keep it secret. A line a key, kid:hex.")?;
-            writeln!(file, "k1:{}", ids::random_hex(32))?;
+            file.write_all(new_key("k1").as_bytes())?;
             file.as_file().sync_all()?;
             file.persist_noclobber(&path).map_err(|error| error.error)
         });

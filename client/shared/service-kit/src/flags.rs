@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use fence_protocol::Keyring;
 
+use crate::Kit;
+use crate::health::Status;
 use crate::http::{HostName, HostNames};
 use crate::listener::{Exposure, ListenAddr, ListenOptions, Safeguards};
 use crate::login::{Password, StoreLogin};
 use crate::otlp::CollectorUrl;
 use crate::telemetry::LogFormat;
-use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNames};
+use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNames, wide_mode};
 
 pub use peers::PeerFlags;
 
@@ -53,7 +55,7 @@ impl ServiceFlags {
 }
 
 /// The keys that tokens are signed and verified with.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 pub struct KeyFlags {
     /// Key file that signs and verifies tokens. It has a line a key: kid:hex, 32 bytes or more. The
     /// lock server signs with the first one; lock server and guards have the same file.
@@ -78,6 +80,19 @@ impl KeyFlags {
                 .to_owned()),
             (None, true) => Ok(None),
             (Some(file), false) => read_keys(file).map(Some),
+        }
+    }
+
+    /// Sets a warning of readiness if other users may read the key file.
+    pub fn warn_of_readers(&self, kit: &Kit) {
+        let Some(file) = &self.token_key_file else { return };
+        if let Some(mode) = wide_mode(file) {
+            let file = file.display();
+            let text = format!(
+                "other users may read the keys {file} (mode {mode:03o}), and so make tokens; run \
+                 chmod 600 on it as the user of this server"
+            );
+            kit.health.set("token-key-file", Status::Warn(text));
         }
     }
 }

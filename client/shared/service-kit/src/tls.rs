@@ -13,6 +13,7 @@ pub use https_client::{
     ServerUrl, TlsClient, TlsOptions, TlsSettingNames, TlsStream, install_crypto,
 };
 pub use server::{ClientNames, ServerTls, ServerTlsStream};
+pub(crate) use server_files::wide_mode;
 pub use server_files::{ClientAuth, ServerTlsFiles};
 
 /// Reason of a failed call of the server at `host`: the explanation of a TLS error, otherwise the

@@ -1,6 +1,9 @@
 //! The stage: a lock server and a guard, each a process of its own, on ports of the system's
 //! choice.
 
+use std::fs::OpenOptions;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use fence_client::Client;
@@ -238,7 +241,8 @@ async fn address(server: &mut Process) -> Result<String, Failure> {
 
 fn key_file(dir: &Path) -> Result<PathBuf, Failure> {
     let path = dir.join("token-keys.txt");
-    std::fs::write(&path, format!("demo:{}\n", ids::random_hex(32)))
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    file.and_then(|mut file| writeln!(file, "demo:{}", ids::random_hex(32)))
         .map_err(|error| Failure::internal(format!("{}: {error}", path.display())))?;
     Ok(path)
 }

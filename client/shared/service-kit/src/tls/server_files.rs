@@ -191,7 +191,7 @@ impl ServerTlsFiles {
 
 /// The mode of a file that all users may read, or the group of one that is this process' own. Where
 /// another user owns the file, its group is how this process reads it.
-fn wide_mode(file: &Path) -> Option<u32> {
+pub(crate) fn wide_mode(file: &Path) -> Option<u32> {
     let facts = std::fs::metadata(file).ok()?;
     let mode = facts.mode() & 0o777;
     let is_own = facts.uid() == rustix::process::geteuid().as_raw();
