@@ -70,6 +70,10 @@ pub struct Config {
     /// highest mark at start and before a new lineage begins, and tokens are issued above it.
     #[arg(long, value_name = "URL", global = true)]
     pub guard: Vec<ServerUrl>,
+    /// Longest wait for a --guard that does not reply while the data folder is empty. Then the
+    /// server ends, because the guard may have seen tokens. Other stores are served meanwhile.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration::parse)]
+    pub start_timeout: Duration,
     /// Bearer token for guards with an access file. It needs the rights "read *" and, for seals,
     /// "write *" there.
     #[arg(long, value_name = "FILE", global = true)]
@@ -377,6 +381,7 @@ impl Config {
                 ended_retention_ms: u64::try_from(retention).unwrap_or(u64::MAX),
             },
             guards,
+            start_timeout: self.start_timeout,
             link: LinkOptions { reply_timeout: self.store_timeout, ..LinkOptions::default() },
             liveness: self.liveness,
             loss: self.loss,

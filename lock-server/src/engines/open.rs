@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use fence_protocol::Token;
 use postgres_link::PostgresTarget;
@@ -159,7 +160,8 @@ async fn open_store(
             // Each namespace has its own counter, so it has its own folder.
             let dir = dir.join(options.namespace.as_str());
             let opened = embedded::open(&dir)?;
-            let begins_at = begins_at(&dir, opened.is_new(), guards, kit).await?;
+            let begins_at =
+                begins_at(&dir, opened.is_new(), guards, options.start_timeout, kit).await?;
             Arc::new(opened.serve(begins_at, options.limits, kit)?)
         }
         StoreUrl::Redis(target) => {
@@ -225,18 +227,29 @@ async fn shared(
     Ok(Arc::new(driver))
 }
 
+/// Interval of reading the guards while an empty folder waits for them.
+const START_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
 /// Returns the first counter of an embedded store. An empty folder may be new, or its content may
-/// be lost; if a guard has seen a token, it is the latter.
+/// be lost; if a guard has seen a token, it is the latter. Guards that start together with this
+/// server are waited for.
 async fn begins_at(
     dir: &Path,
     is_new: bool,
     guards: &Guards,
+    start_timeout: Duration,
     kit: &Kit,
 ) -> Result<u64, StartError> {
     if guards.is_empty() || !is_new {
         return Ok(0);
     }
-    let testimony = guards.marks().await;
+    let timeout_ms = u64::try_from(start_timeout.as_millis()).unwrap_or(u64::MAX);
+    let end_ms = kit.clock.monotonic_ms().saturating_add(timeout_ms);
+    let mut testimony = guards.marks().await;
+    while !testimony.unreachable.is_empty() && kit.clock.monotonic_ms() < end_ms {
+        tokio::time::sleep(START_RETRY_INTERVAL).await;
+        testimony = guards.marks().await;
+    }
     testimony
         .check_complete()
         .map_err(|reason| format!("{} is empty, and {reason}", dir.display()))?;

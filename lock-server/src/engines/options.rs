@@ -26,6 +26,8 @@ pub struct StoreOptions {
     pub limits: Limits,
     /// Guards whose highest mark is read.
     pub guards: GuardOptions,
+    /// Longest wait for the guards before an empty folder is begun.
+    pub start_timeout: Duration,
     /// Connection behaviour, for stores behind a network.
     pub link: LinkOptions,
     /// Time for which a silent server still counts as alive, for stores that servers share.
@@ -44,6 +46,7 @@ impl Default for StoreOptions {
             login: StoreLogin::default(),
             limits: Limits::default(),
             guards: GuardOptions::default(),
+            start_timeout: Duration::ZERO,
             link: LinkOptions::default(),
             liveness: Duration::from_secs(3),
             loss: LossOptions::default(),

@@ -16,6 +16,9 @@ use tokio_util::task::AbortOnDropHandle;
 /// Far above the clock floor of these years, and below what an unsigned token may be.
 pub(crate) const FAR: u64 = 300_000_000_000_000;
 
+/// An empty folder is refused at once while a guard does not vouch for it.
+const IMPATIENT: [&str; 2] = ["--start-timeout", "0s"];
+
 /// A guard that has seen this token.
 pub(crate) async fn guard_at(mark: u64) -> Server {
     let server = Setup::fenced_store("memory:").start().await;
@@ -137,13 +140,29 @@ async fn an_empty_folder_is_not_begun_while_a_guard_is_silent() {
     let data = DataDir::new();
     let guard = Setup::fenced_store("memory:").start().await;
     let silent = unused_url();
-    let output = with_guards(&data.store(), &[&guard.base, &silent]).refused().await;
+    let setup = with_guards(&data.store(), &[&guard.base, &silent]).args(&IMPATIENT);
+    let output = setup.refused().await;
     assert_eq!(output.code, 1, "{output:?}");
     assert!(output.stderr.contains(&silent), "{}", output.stderr);
     // Nothing was begun: when the guard answers, the folder is still an empty one.
     raise(&guard, 34).await;
     let server = with_guards(&data.store(), &[&guard.base]).start().await;
     assert!(token(&server, "a").await > 34);
+}
+
+/// The guard of a site that is started all at once may be a moment later than its lock server.
+#[tokio::test]
+async fn an_empty_folder_waits_for_a_guard_that_starts_later() {
+    let data = DataDir::new();
+    let address = format!("127.0.0.1:{}", ports::unused());
+    let setup = with_guards(&data.store(), &[&format!("http://{address}")]);
+    let mut early = setup.args(&["--start-timeout", "10m"]).spawn();
+    until_true("a try without the guard", || async { early.stderr().contains("gave no mark") })
+        .await;
+    let _guard = Setup::fenced_store("memory:").listen(&address).start().await;
+    let base = early.line_after("lock-server listening on ").await;
+    let reply = Locks::new(&base).acquire("a", json!({"ttl_ms": 60_000})).await;
+    assert_eq!(reply.lease().token.get(), 1, "the guard was read, and had seen nothing");
 }
 
 /// A folder with a counter serves at once; the mark of a guard that comes later counts later.
@@ -189,7 +208,8 @@ async fn a_guard_of_another_namespace_does_not_count() {
     .await;
     assert!(line.contains("default"), "{line}");
     let data = DataDir::new();
-    let output = with_guards(&data.store(), &[&other.base]).refused().await;
+    let setup = with_guards(&data.store(), &[&other.base]).args(&IMPATIENT);
+    let output = setup.refused().await;
     assert!(output.stderr.contains("namespace other"), "{}", output.stderr);
 }
 
@@ -265,7 +285,8 @@ async fn what_is_no_guards_answer_lifts_nothing_and_hides_nothing() {
     }
     // A folder that may be new is begun on the word of none of them.
     for guard in &guards {
-        let output = with_guards(&DataDir::new().store(), &[guard]).refused().await;
+        let setup = with_guards(&DataDir::new().store(), &[guard]).args(&IMPATIENT);
+        let output = setup.refused().await;
         assert!(output.stderr.contains(guard), "{guard}: {}", output.stderr);
     }
     let good = guard_at(FAR + 5).await;
