@@ -109,7 +109,7 @@ pub struct Ended {
 impl Ended {
     /// Returns the refusal of a request with its id.
     pub fn lost(&self) -> StoreError {
-        StoreError::Lost { reason: self.reason, why: self.why.clone() }
+        StoreError::Lost { reason: self.reason, why: self.why.clone(), is_known: true }
     }
 }
 

@@ -35,6 +35,9 @@ pub enum StoreError {
         reason: EndReason,
         /// Reason that the revoking operator gave.
         why: Option<Owner>,
+        /// `false` if nothing is remembered of it: it was never granted, or is forgotten. The
+        /// reason is then `Superseded` while another lease is live, otherwise `Expired`.
+        is_known: bool,
     },
     /// The lock is in use as another kind; nothing was changed.
     #[error("the lock is in use as {0}")]

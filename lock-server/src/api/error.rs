@@ -27,6 +27,18 @@ fn no_takeover(why: NoTakeover) -> &'static str {
     }
 }
 
+/// A lease of which the store remembers nothing.
+fn unknown_lease(lock: &LockName, reason: EndReason) -> Reject {
+    let detail = format!(
+        "lock {lock} knows no such lease: it was never granted for this lock, or it has ended and \
+         is forgotten"
+    );
+    Reject::new(Code::LeaseLost, detail)
+        .hint("Check the lock and the lease_id; a lease that was granted is no longer held.")
+        .with("reason", reason)
+        .with("known", false)
+}
+
 fn lost(lock: &LockName, reason: EndReason, why: Option<Owner>) -> Reject {
     let said = why.as_ref().map(|why| format!(" ({why})")).unwrap_or_default();
     let detail = format!("the lease on lock {lock} has ended: {}{said}", reason.as_str());
@@ -63,7 +75,8 @@ pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
         .with("why", why.as_str())
         .with("holder", holder),
         StoreError::Session(refusal) => session_problem(refusal),
-        StoreError::Lost { reason, why } => lost(lock, reason, why),
+        StoreError::Lost { reason, is_known: false, .. } => unknown_lease(lock, reason),
+        StoreError::Lost { reason, why, .. } => lost(lock, reason, why),
         StoreError::OtherKind(kind) => {
             Reject::new(Code::LockKindConflict, format!("lock {lock} is in use as {kind}"))
         }

@@ -124,7 +124,10 @@ impl Grants {
             }
         }
         let (lock, _) = grants.iter().find(|(_, grant)| is_over(grant, session))?;
-        Some((lock.clone(), StoreError::Lost { reason: EndReason::Expired, why: None }))
+        Some((
+            lock.clone(),
+            StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true },
+        ))
     }
 
     /// Returns why a lease has ended, if the store knows that it has. An expiry shows in the time
@@ -133,7 +136,7 @@ impl Grants {
         let shown = self.store.show(lock).await.ok()?;
         let ended = shown.history.into_iter().find(|ended| ended.lease_id == grant.lease_id)?;
         let is_early = ended.reason != EndReason::Expired;
-        let lost = StoreError::Lost { reason: ended.reason, why: ended.why };
+        let lost = StoreError::Lost { reason: ended.reason, why: ended.why, is_known: true };
         is_early.then(|| (lock.clone(), lost))
     }
 

@@ -1,7 +1,8 @@
 //! Errors of `fence`: its own words, exit codes that a caller chose, documents for programs.
 
 use access_control::secret::SecretHash;
-use fence_tests::key_file::text;
+use fence_client::Client;
+use fence_tests::key_file::{lease_id, text};
 use fence_tests::process::{Process, command};
 use fence_tests::servers::Setup;
 use serde_json::Value;
@@ -51,6 +52,27 @@ async fn errors_name_flags() {
             assert!(!output.stderr.contains(word), "{args:?}: {word} in {output:?}");
         }
     }
+}
+
+/// A lease id of another lock, or a mistyped one, is not said to have expired.
+#[tokio::test]
+async fn an_unknown_lease_is_not_said_to_have_ended() {
+    let site = Site::new().await;
+    let never = lease_id().to_string();
+    for action in ["renew", "release"] {
+        let output = site.fence(&["lock", action, "a", &never]).await;
+        assert_eq!(output.code, 76, "{output:?}");
+        for shown in ["lock a knows no such lease: it was", "Check the lock and the lease id;"] {
+            assert!(output.stderr.contains(shown), "{output:?}");
+        }
+    }
+    // What was released there is not granted any more.
+    let early = site.fence(&["lock", "release", "a", &never]).await;
+    assert!(early.code == 76 && early.stderr.contains("has ended: released"), "{early:?}");
+    let client = Client::builder().lock_server(&site.locks.base).build().unwrap();
+    let lock = "b".parse().unwrap();
+    let error = client.locks().release(&lock, lease_id()).await.unwrap_err();
+    assert!(error.to_string().contains("lock b knows no such lease: it was never"), "{error}");
 }
 
 /// So is wrong usage, which has no command yet; a variable chooses the format too.

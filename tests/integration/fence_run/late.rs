@@ -53,7 +53,8 @@ async fn a_release_that_the_server_has_forgotten_is_no_loss() {
     proxy.cut();
     let output = process.ended().await;
     assert_eq!(output.code, 5, "{output:?}");
-    assert!(output.stderr.contains("expired"), "the server remembers: {}", output.stderr);
+    let forgotten = "job knows no such lease";
+    assert!(output.stderr.contains(forgotten), "the server remembers: {}", output.stderr);
 }
 
 /// Every reply comes after 0.8 of the time to live, for a while.

@@ -66,6 +66,36 @@ async fn every_reason_of_a_lost_lease_is_reported() {
     }
 }
 
+/// An id that was mixed up is not said to have expired: the server knows nothing of it.
+#[tokio::test]
+async fn a_lease_that_was_never_granted_is_not_known() {
+    let server = memory().await;
+    let locks = server.locks();
+    locks.grant("held", 60_000).await;
+    for (lock, reason) in [("free", EndReason::Expired), ("held", EndReason::Superseded)] {
+        for reply in [
+            locks.renew(lock, lease_id()).await,
+            locks.release(lock, lease_id()).await,
+            locks.0.post(&format!("/v1/locks/{lock}/revoke"), &one(lease_id())).await,
+        ] {
+            let problem = reply.problem(Code::LeaseLost);
+            assert_eq!(problem.extension("known"), Some(false), "{problem:?}");
+            assert_eq!(problem.extension("reason"), Some(reason), "{problem:?}");
+            let text = format!("lock {lock} knows no such lease: it was never granted");
+            assert!(problem.detail.starts_with(&text), "{problem:?}");
+        }
+    }
+    let lease = locks.grant("known", 60_000).await;
+    locks.release("known", lease.lease_id).await.expect(200);
+    let again = locks.release("known", lease.lease_id).await.problem(Code::LeaseLost);
+    assert_eq!(again.extension::<bool>("known"), None, "{again:?}");
+    assert_eq!(again.detail, "the lease on lock known has ended: released");
+}
+
+fn one(lease_id: LeaseId) -> serde_json::Value {
+    json!({"reason": "by the test", "lease_id": lease_id})
+}
+
 #[tokio::test]
 async fn revoking_a_free_lock_is_an_error() {
     let server = memory().await;

@@ -214,7 +214,7 @@ async fn all_have_ended(store: &Store, held: &BTreeMap<usize, LeaseId>) {
         let late = store.renew(&name(*number), *lease, None).await.unwrap_err();
         assert_eq!(
             late,
-            StoreError::Lost { reason: EndReason::SessionEnded, why: None },
+            StoreError::Lost { reason: EndReason::SessionEnded, why: None, is_known: true },
             "{number}"
         );
     }

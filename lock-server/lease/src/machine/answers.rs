@@ -87,7 +87,7 @@ pub(super) fn gone(record: &Record, lease_id: LeaseId) -> StoreError {
         None => {
             let other = !record.holders.is_empty();
             let reason = if other { EndReason::Superseded } else { EndReason::Expired };
-            StoreError::Lost { reason, why: None }
+            StoreError::Lost { reason, why: None, is_known: false }
         }
     }
 }

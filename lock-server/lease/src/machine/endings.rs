@@ -86,7 +86,7 @@ impl Machine {
         let mut owner = None;
         if let Some(left) = self.leave(lock, lease_id) {
             let reason = EndReason::Released;
-            self.refuse_waiter(lock, &left, StoreError::Lost { reason, why: None });
+            self.refuse_waiter(lock, &left, StoreError::Lost { reason, why: None, is_known: true });
             owner = Some(left.waiter.request.owner);
         }
         let mut record = self.take_out(lock).unwrap_or_default();

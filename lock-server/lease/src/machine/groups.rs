@@ -100,7 +100,7 @@ impl Machine {
             Some(_) if held == 0 => return Ok(None),
             Some(lock) => {
                 let reason = EndReason::Superseded;
-                return Err(part(lock, StoreError::Lost { reason, why: None }));
+                return Err(part(lock, StoreError::Lost { reason, why: None, is_known: true }));
             }
             None => {}
         }

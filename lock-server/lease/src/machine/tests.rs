@@ -66,7 +66,7 @@ fn an_ended_id_is_never_granted_again() {
     granted(machine.acquire(0, request("a", 1, 0)));
     machine.release(10, &lock("a"), id(1)).unwrap();
     let error = refused(machine.acquire(20, request("a", 1, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
     granted(machine.acquire(20, request("a", 2, 0)));
 }
 
@@ -74,9 +74,9 @@ fn an_ended_id_is_never_granted_again() {
 fn a_release_that_overtakes_its_acquire_wins() {
     let mut machine = machine();
     let error = machine.release(0, &lock("a"), id(1)).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
     let error = refused(machine.acquire(1, request("a", 1, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn a_renewal_replaces_and_never_resurrects() {
     let renewed = machine.renew(60, &lock("a"), id(1), None).unwrap();
     assert_eq!(renewed.remaining_ms, 100);
     let error = machine.renew(160, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn a_grant_that_no_client_received_is_rolled_back_and_handed_on() {
     let granted: Vec<_> = machine.take_deliveries().into_iter().map(|d| d.lease_id).collect();
     assert_eq!(granted, [id(2), id(3)]);
     let error = refused(machine.acquire(5, request("a", 2, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
 }
 
 /// Nothing was acknowledged, so the id may be asked with again; not so once its client has released
@@ -162,7 +162,10 @@ fn an_unacknowledged_grant_is_forgotten_unless_it_was_released() {
             Reply::Done(Ok(_)) => assert!(!is_released),
             again => {
                 let error = refused(again);
-                assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+                assert_eq!(
+                    error,
+                    StoreError::Lost { reason: EndReason::Released, why: None, is_known: true }
+                );
                 assert!(is_released);
             }
         }
@@ -266,7 +269,7 @@ fn a_restart_forgets_nothing_that_was_answered() {
     }
     assert_eq!(after.counter(), before.counter());
     let error = refused(after.acquire(10, request("b", 2, 0)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
     let again = granted(after.acquire(90, request("a", 1, 0)));
     assert_eq!((again.token, again.remaining_ms), (held.token, 10));
 }

@@ -75,7 +75,9 @@ impl QuorumStore {
     async fn answer_at_once(&self, request: &Acquire) -> Option<QueueReply> {
         match self.standing(request).await {
             Ok(LockStanding::Mine(token)) => self.confirmed(request, token).await,
-            Ok(LockStanding::Ended { reason, why }) => Some(Err(StoreError::Lost { reason, why })),
+            Ok(LockStanding::Ended { reason, why }) => {
+                Some(Err(StoreError::Lost { reason, why, is_known: true }))
+            }
             Ok(LockStanding::Held { holder, queue_length }) if request.wait_ms == 0 => {
                 Some(Err(StoreError::Held { holder, queue_length }))
             }

@@ -86,8 +86,8 @@ impl QuorumStore {
                     self.top_up_later(topup, asked);
                     return Ok(exclusive(lease, token, owner, remaining_ms));
                 }
-                Some(RenewDecision::Lost { reason, why }) => {
-                    return Err(StoreError::Lost { reason, why });
+                Some(RenewDecision::Lost { reason, why, is_known }) => {
+                    return Err(StoreError::Lost { reason, why, is_known });
                 }
                 Some(RenewDecision::NewView { view, members }) => {
                     self.adopt_view(view, members);
@@ -126,8 +126,8 @@ impl QuorumStore {
                     self.queues().wake(lock);
                     return Ok(EndedReply { lock: lock.clone(), lease_id: lease, token, reason });
                 }
-                Some(EndDecision::Lost { reason, why }) => {
-                    return Err(StoreError::Lost { reason, why });
+                Some(EndDecision::Lost { reason, why, is_known }) => {
+                    return Err(StoreError::Lost { reason, why, is_known });
                 }
                 Some(EndDecision::NewView { view, members }) => {
                     self.adopt_view(view, members);
@@ -152,7 +152,7 @@ impl QuorumStore {
         self.check_principal(principal, lock, lease).await?;
         let ended = self.end(lock, lease, EndReason::Released, None).await;
         // The waiter of this id is refused only when the nodes remember that it has ended.
-        let released = StoreError::Lost { reason: EndReason::Released, why: None };
+        let released = StoreError::Lost { reason: EndReason::Released, why: None, is_known: true };
         match &ended {
             Ok(_) | Err(StoreError::Lost { .. }) => self.queues().expel(lock, lease, &released),
             Err(_) => {}

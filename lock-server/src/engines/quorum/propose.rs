@@ -145,7 +145,9 @@ impl<'a> Proposal<'a> {
                 ProposalStep::Done(ProposalOutcome::Held(holder))
             }
             Decision::Conflict { owner } => self.refused(StoreError::IdConflict { owner }),
-            Decision::Ended { reason, why } => self.refused(StoreError::Lost { reason, why }),
+            Decision::Ended { reason, why } => {
+                self.refused(StoreError::Lost { reason, why, is_known: true })
+            }
             Decision::GoAbove { .. } | Decision::Help { .. } | Decision::Split { .. }
                 if self.is_exact =>
             {

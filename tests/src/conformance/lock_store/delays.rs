@@ -51,7 +51,7 @@ pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
     // No lease is there to renew, release, repeat or take over.
     assert_eq!(lost(store.renew(&asked.lock, first.lease_id, None).await), EndReason::Expired);
     let gone = store.release(&asked.lock, first.lease_id).await.unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
     assert_eq!(lost(store.acquire(asked.clone()).await), EndReason::Expired);
     let heir =
         Acquire { takeover: Takeover::Of(first.lease_id), ..request("delay/long", LONG_MS, 0) };
@@ -156,7 +156,7 @@ pub async fn a_delay_is_lifted_by_a_revocation(store: &Store) {
     let lock = name("lifted-delay");
     let only = Revoke { lease: Some(first.lease_id), reason: None };
     let gone = store.revoke(&lock, only).await.unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
     until_delayed(store, "lifted-delay").await;
     let waiting = enqueue(store, request("lifted-delay", LONG_MS, LONG_MS)).await;
     assert_eq!(store.revoke(&lock, Revoke::default()).await.unwrap(), Vec::new());

@@ -32,7 +32,7 @@ pub async fn an_expired_lease_is_gone_loudly(store: &Store) {
     let lock = name("expired");
     let grant = brief(store, request("expired", LONG_MS, 0)).await;
     until_free(store, "expired").await;
-    let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
+    let expired = StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true };
     assert_eq!(store.renew(&lock, grant.lease_id, None).await.unwrap_err(), expired);
     // Last: at a node of a quorum that is behind the others it is a release.
     assert_eq!(store.release(&lock, grant.lease_id).await.unwrap_err(), expired);
@@ -69,8 +69,11 @@ pub async fn a_renewal_never_resurrects(store: &Store) {
     let next = grant(store, "resurrect", LONG_MS).await;
     assert_eq!(lost(store.renew(&lock, short.lease_id, None).await), EndReason::Expired);
     assert!(store.renew(&lock, next.lease_id, None).await.is_ok());
-    let never = store.renew(&lock, lease_id(), None).await;
-    assert_eq!(lost(never), EndReason::Superseded);
+    let never = store.renew(&lock, lease_id(), None).await.unwrap_err();
+    let unknown = |reason| StoreError::Lost { reason, why: None, is_known: false };
+    assert_eq!(never, unknown(EndReason::Superseded));
+    let never = store.release(&name("never"), lease_id()).await.unwrap_err();
+    assert_eq!(never, unknown(EndReason::Expired));
 }
 
 /// A client that timed out releases an id whose acquire is still on its way: the acquire loses.
@@ -89,7 +92,7 @@ pub async fn a_release_takes_only_its_own_lease(store: &Store) {
     released(store, "own", old.lease_id).await;
     let new = grant(store, "own", LONG_MS).await;
     let again = store.release(&lock, old.lease_id).await.unwrap_err();
-    assert_eq!(again, StoreError::Lost { reason: EndReason::Released, why: None });
+    assert_eq!(again, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
     let holder = store.show(&lock).await.unwrap().holder.unwrap();
     assert_eq!(holder.lease_id, new.lease_id);
 }
@@ -104,7 +107,7 @@ pub async fn revoking_ends_whatever_is_live(store: &Store) {
     assert_eq!(ended.reason, EndReason::Revoked);
     assert_eq!(lost(store.renew(&lock, grant.lease_id, None).await), EndReason::Revoked);
     let gone = store.release(&lock, grant.lease_id).await.unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Revoked, why: None });
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Revoked, why: None, is_known: true });
     assert_eq!(store.revoke(&lock, Revoke::default()).await.unwrap_err(), StoreError::NotHeld);
 }
 

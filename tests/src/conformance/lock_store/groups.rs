@@ -162,7 +162,10 @@ pub async fn an_ended_group_is_not_granted_again(store: &Store) {
         let outcome = soon("a refusal at once", store.acquire_all(asked.clone())).await;
         let (named, why) = refusal(outcome);
         assert_eq!(named, *lock);
-        assert_eq!(why, StoreError::Lost { reason: EndReason::Released, why: None });
+        assert_eq!(
+            why,
+            StoreError::Lost { reason: EndReason::Released, why: None, is_known: true }
+        );
         assert!(!is_held(store, lock).await, "half a group was granted again");
         assert_eq!(queue_length(store, lock).await, 0);
         for (place, part) in asked.iter().enumerate().filter(|(place, _)| *place != ended) {

@@ -24,7 +24,7 @@ pub async fn one_of_several_is_revoked(store: &Store) {
     let again =
         store.revoke(&lock, revocation(Some(held[1].lease_id), Some("again"))).await.unwrap_err();
     let why = Some(owner("stuck"));
-    assert_eq!(again, StoreError::Lost { reason: EndReason::Revoked, why });
+    assert_eq!(again, StoreError::Lost { reason: EndReason::Revoked, why, is_known: true });
     let never = store.revoke(&lock, revocation(Some(lease_id()), None)).await;
     assert!(matches!(never, Err(StoreError::Lost { .. })), "{never:?}");
     assert_eq!(store.show(&lock).await.unwrap().lease_count, 2);
@@ -57,7 +57,8 @@ pub async fn a_revoked_holder_learns_the_reason(store: &Store) {
     take(store, asked.clone()).await;
     store.revoke(&lock, revocation(None, Some("host 7 is replaced"))).await.unwrap();
     let reason = EndReason::Revoked;
-    let revoked = StoreError::Lost { reason, why: Some(owner("host 7 is replaced")) };
+    let revoked =
+        StoreError::Lost { reason, why: Some(owner("host 7 is replaced")), is_known: true };
     assert_eq!(store.renew(&lock, asked.lease_id, None).await.unwrap_err(), revoked);
     assert_eq!(store.release(&lock, asked.lease_id).await.unwrap_err(), revoked);
     assert_eq!(store.acquire(asked.clone()).await.unwrap_err(), revoked);
@@ -67,7 +68,7 @@ pub async fn a_revoked_holder_learns_the_reason(store: &Store) {
     let next = take(store, request("revoked-why", LONG_MS, 0)).await;
     store.revoke(&lock, revocation(None, None)).await.unwrap();
     let late = store.renew(&lock, next.lease_id, None).await.unwrap_err();
-    assert_eq!(late, StoreError::Lost { reason, why: None });
+    assert_eq!(late, StoreError::Lost { reason, why: None, is_known: true });
     let last = take(store, request("revoked-why", LONG_MS, 0)).await;
     released(store, "revoked-why", last.lease_id).await;
     let history = store.show(&lock).await.unwrap().history;
@@ -84,7 +85,10 @@ pub async fn the_holder_of_a_revoked_part_of_a_group_learns_the_reason(store: &S
     match store.acquire_all(parts).await.unwrap_err() {
         StoreError::Part { lock, refusal } => {
             assert_eq!(lock, name("revoked-why/b"));
-            assert_eq!(*refusal, StoreError::Lost { reason, why: Some(owner("stuck")) });
+            assert_eq!(
+                *refusal,
+                StoreError::Lost { reason, why: Some(owner("stuck")), is_known: true }
+            );
         }
         other => panic!("{other:?}"),
     }

@@ -169,7 +169,10 @@ pub async fn the_end_of_a_session_frees_its_leases_together(store: &Store) {
     assert_eq!((ended.reason, ended.lease_count), (SessionEndReason::Ended, 31));
     for (lock, grant) in &held {
         let late = store.release(&name(lock), grant.lease_id).await.unwrap_err();
-        assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
+        assert_eq!(
+            late,
+            StoreError::Lost { reason: EndReason::SessionEnded, why: None, is_known: true }
+        );
     }
     for waiter in waiting {
         granted(waiter).await;

@@ -87,7 +87,7 @@ pub async fn a_named_lease_is_taken_over(store: &Store) {
     let heir = Acquire { incarnation: None, ..life("named", "x", Takeover::Of(unnamed.lease_id)) };
     let new = store.acquire(heir.clone()).await.unwrap();
     let gone = store.release(&unnamed.lock, unnamed.lease_id).await.unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Superseded, why: None });
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Superseded, why: None, is_known: true });
     let again = store.acquire(life("named", "boot 3", Takeover::Of(unnamed.lease_id))).await;
     assert!(matches!(again, Err(StoreError::Held { .. })), "{again:?}");
     assert_eq!(released(store, "named", heir.lease_id).await, new.token);

@@ -135,7 +135,10 @@ pub async fn a_takeover_races_a_release(store: &Store) {
         let heir = soon("the takeover", heir).await.unwrap();
         let first_end = match (&let_go, &heir) {
             (Err(error), Ok(grant)) => {
-                assert_eq!(*error, StoreError::Lost { reason: EndReason::Superseded, why: None });
+                assert_eq!(
+                    *error,
+                    StoreError::Lost { reason: EndReason::Superseded, why: None, is_known: true }
+                );
                 assert!(grant.token > old.token && !other.is_finished(), "{lock}");
                 assert_eq!(released(store, &lock, grant.lease_id).await, grant.token);
                 EndReason::Superseded

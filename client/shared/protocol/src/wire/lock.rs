@@ -200,7 +200,8 @@ pub struct GuardSeal {
 words! {
     /// Reason of a lease's end.
     pub enum EndReason {
-        /// Its time to live passed without a renewal.
+        /// Its time to live passed without a renewal, or nothing is remembered of it and no other
+        /// lease holds the lock.
         Expired = "expired",
         /// The same owner took the lock over, or another lease holds the lock and nothing more is
         /// remembered of this one.

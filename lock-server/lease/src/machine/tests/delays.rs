@@ -23,7 +23,7 @@ fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
     assert_eq!((shown.lease_count, shown.holder), (0, None));
     assert_eq!(shown.history[0].reason, EndReason::Expired, "remembered as always");
     let gone = machine.renew(110, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(gone, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
     let held = refused(machine.acquire(110, request("a", 3, 0)));
     assert!(matches!(
         &held,
@@ -107,7 +107,7 @@ fn a_revocation_opens_what_is_closed() {
     machine.tick(100);
     let one = Revoke { lease: Some(id(1)), reason: None };
     let lost = machine.revoke(101, &lock("a"), &one).unwrap_err();
-    assert_eq!(lost, StoreError::Lost { reason: EndReason::Expired, why: None });
+    assert_eq!(lost, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
     assert_eq!(machine.acquire(102, request("a", 2, 50)), Reply::Queued);
     let opened = machine.revoke(103, &lock("a"), &Revoke::default());
     assert_eq!(opened, Ok(Vec::new()), "nothing was live, and something was closed");

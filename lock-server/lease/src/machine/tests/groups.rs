@@ -236,7 +236,7 @@ fn a_group_is_not_granted_a_second_time_in_part() {
     let mut machine = machine();
     granted_all(machine.acquire_all(0, all(&["a", "b"], 1, 0)));
     machine.release(1, &lock("a"), id(1)).unwrap();
-    let lost = |reason| StoreError::Lost { reason, why: None };
+    let lost = |reason| StoreError::Lost { reason, why: None, is_known: true };
     let again = refused_part(machine.acquire_all(2, all(&["a", "b"], 1, 50)));
     assert_eq!(again, (lock("a"), lost(EndReason::Released)));
     // The end is not remembered any more.

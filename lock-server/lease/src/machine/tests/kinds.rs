@@ -175,7 +175,7 @@ fn a_revocation_ends_one_lease_or_all_and_says_why() {
     let one = Revoke { lease: Some(id(2)), reason: reason.clone() };
     let ended = machine.revoke(1, &lock("a"), &one).unwrap();
     assert_eq!((ended.len(), ended[0].lease_id, ended[0].reason), (1, id(2), EndReason::Revoked));
-    let lost = StoreError::Lost { reason: EndReason::Revoked, why: reason.clone() };
+    let lost = StoreError::Lost { reason: EndReason::Revoked, why: reason.clone(), is_known: true };
     assert_eq!(machine.renew(1, &lock("a"), id(2), None).unwrap_err(), lost);
     assert_eq!(machine.release(1, &lock("a"), id(2)).unwrap_err(), lost);
     assert_eq!(refused(machine.acquire(1, shared("a", 2, 0))), lost);

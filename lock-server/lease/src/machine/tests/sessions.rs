@@ -54,7 +54,10 @@ fn a_heartbeat_is_the_time_of_every_lease_and_no_news_to_the_journal() {
     machine.tick(350);
     for number in 1..=50 {
         let late = machine.renew(350, &lock(&format!("l{number}")), id(number), None).unwrap_err();
-        assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
+        assert_eq!(
+            late,
+            StoreError::Lost { reason: EndReason::SessionEnded, why: None, is_known: true }
+        );
     }
 }
 
@@ -161,7 +164,10 @@ fn sessions_outlast_a_restart() {
     assert_eq!((same.token, same.remaining_ms), (held.token, 90));
     after.tick(600);
     let late = after.renew(600, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
+    assert_eq!(
+        late,
+        StoreError::Lost { reason: EndReason::SessionEnded, why: None, is_known: true }
+    );
     // A lease whose session is missing has ended with it.
     let mut without = machine();
     without.restore(
@@ -170,5 +176,8 @@ fn sessions_outlast_a_restart() {
         Record::from_stored(record, Reading::Restart { now_ms: 0 }).unwrap(),
     );
     let late = without.renew(1, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(late, StoreError::Lost { reason: EndReason::SessionEnded, why: None });
+    assert_eq!(
+        late,
+        StoreError::Lost { reason: EndReason::SessionEnded, why: None, is_known: true }
+    );
 }

@@ -30,9 +30,15 @@ fn a_new_life_gets_the_lock_at_once_before_those_who_wait() {
     assert!(new.token > old.token);
     assert_eq!(granted(machine.acquire(3, asked)).token, new.token, "a repeat");
     let error = machine.renew(3, &lock("a"), id(1), None).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Superseded, why: None });
+    assert_eq!(
+        error,
+        StoreError::Lost { reason: EndReason::Superseded, why: None, is_known: true }
+    );
     let error = refused(machine.acquire(3, life(1, "boot-1", Takeover::Never)));
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Superseded, why: None });
+    assert_eq!(
+        error,
+        StoreError::Lost { reason: EndReason::Superseded, why: None, is_known: true }
+    );
     assert_eq!(machine.take_deliveries(), [], "the waiter still waits");
     machine.tick(102);
     assert_eq!(machine.take_deliveries()[0].lease_id, id(2), "and is granted in its turn");

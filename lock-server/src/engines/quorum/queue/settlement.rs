@@ -156,7 +156,7 @@ impl Queue {
         if let Some(head) = self.entries.front_mut() {
             head.waited = true;
         }
-        let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
+        let expired = StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true };
         self.failed(why, expired, now_ms)
     }
 

@@ -143,6 +143,6 @@ fn a_grant_that_came_too_late_is_lost_and_keeps_no_waiter_away() {
     assert!(queues.head(&lock()).is_some());
     assert!(matches!(queues.state().final_reply(&lock(), 0, NOW_MS), FinalReply::Soon));
     settle(&queues, first, late());
-    let expired = StoreError::Lost { reason: EndReason::Expired, why: None };
+    let expired = StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true };
     assert!(matches!(waiting.try_recv(), Ok(Err(error)) if error == expired));
 }

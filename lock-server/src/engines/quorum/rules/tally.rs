@@ -120,6 +120,8 @@ pub enum RenewDecision {
         reason: EndReason,
         /// Text that was given with it.
         why: Option<Owner>,
+        /// A node knows the lease.
+        is_known: bool,
     },
     /// As [`Decision::NewView`].
     NewView {
@@ -150,6 +152,8 @@ pub enum EndDecision {
         reason: EndReason,
         /// Text that was given with it.
         why: Option<Owner>,
+        /// A node knows the lease.
+        is_known: bool,
     },
     /// As [`Decision::NewView`].
     NewView {

@@ -148,7 +148,10 @@ pub async fn a_group_that_is_released_frees_those_behind_it(store: &Store) {
             Err(StoreError::Part { refusal, .. }) => *refusal,
             other => other.unwrap_err(),
         };
-        assert_eq!(why, StoreError::Lost { reason: EndReason::Released, why: None });
+        assert_eq!(
+            why,
+            StoreError::Lost { reason: EndReason::Released, why: None, is_known: true }
+        );
         blocked.group = tokio::spawn(async { Ok(Vec::new()) });
         freed(store, blocked).await;
         let (_, why) = refusal(store.acquire_all(asked).await);

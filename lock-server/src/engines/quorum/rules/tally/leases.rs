@@ -22,8 +22,8 @@ pub(super) fn renew(round: &Round) -> RenewDecision {
         RenewDecision::Undecided
     } else if round.answered() - most > round.faults() {
         // So many nodes do not hold it that the others are no majority, with whatever token.
-        let (reason, why) = how_it_ended(round);
-        RenewDecision::Lost { reason, why }
+        let (reason, why, is_known) = how_it_ended(round);
+        RenewDecision::Lost { reason, why, is_known }
     } else if let Some((view, members)) = round.newer_view() {
         RenewDecision::NewView { view, members }
     } else if round.open() > 0 {
@@ -65,8 +65,8 @@ pub(super) fn end(round: &Round) -> EndDecision {
     if ended.len() + round.open() >= round.majority() {
         EndDecision::Undecided
     } else if round.answered() - ended.len() > round.faults() {
-        let (reason, why) = how_it_ended(round);
-        EndDecision::Lost { reason, why }
+        let (reason, why, is_known) = how_it_ended(round);
+        EndDecision::Lost { reason, why, is_known }
     } else if let Some((view, members)) = round.newer_view() {
         EndDecision::NewView { view, members }
     } else if round.open() > 0 {
@@ -76,9 +76,9 @@ pub(super) fn end(round: &Round) -> EndDecision {
     }
 }
 
-/// The end that most of the nodes name that know of one. Where none does, another lease has taken
-/// its place, or its time was over long ago.
-fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>) {
+/// The end that most of the nodes name that know of one, and whether a node knows the lease. Where
+/// none does, it was never granted, or is forgotten.
+fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>, bool) {
     let ended: Vec<(EndReason, Option<Owner>)> = round
         .replies()
         .filter_map(|(_, reply)| match reply {
@@ -88,8 +88,12 @@ fn how_it_ended(round: &Round) -> (EndReason, Option<Owner>) {
         .collect();
     let elsewhere =
         |reply: &NodeReply| matches!(reply, NodeReply::Held { .. } | NodeReply::Renewed { .. });
-    commonest(&ended).unwrap_or(match round.count(elsewhere) {
-        0 => (EndReason::Expired, None),
-        _ => (EndReason::Superseded, None),
-    })
+    let has_it =
+        |reply: &NodeReply| matches!(reply, NodeReply::Renewed { .. } | NodeReply::EndedNow { .. });
+    let is_known = round.count(has_it) > 0;
+    match (commonest(&ended), round.count(elsewhere)) {
+        (Some((reason, why)), _) => (reason, why, true),
+        (None, 0) => (EndReason::Expired, None, is_known),
+        (None, _) => (EndReason::Superseded, None, is_known),
+    }
 }

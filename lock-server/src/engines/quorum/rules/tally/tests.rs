@@ -205,12 +205,15 @@ fn renewals_need_a_majority_of_one_token() {
     let nothing = NodeReply::Nothing { p: 9 };
     let good = round(3, &[renewed(5, 90), nothing.clone(), renewed(5, 80)]).renew();
     assert!(matches!(good, RenewDecision::Renewed { remaining_ms: 80, .. }), "{good:?}");
-    let lost = |reason| RenewDecision::Lost { reason, why: None };
+    let lost = |reason, is_known| RenewDecision::Lost { reason, why: None, is_known };
     let apart = [renewed(5, 90), renewed(7, 90), nothing.clone()];
-    assert_eq!(round(3, &apart).renew(), lost(EndReason::Superseded));
-    assert_eq!(round(3, &[nothing.clone(), nothing.clone()]).renew(), lost(EndReason::Expired));
+    assert_eq!(round(3, &apart).renew(), lost(EndReason::Superseded, true));
+    assert_eq!(
+        round(3, &[nothing.clone(), nothing.clone()]).renew(),
+        lost(EndReason::Expired, false)
+    );
     let said = [nothing.clone(), ended(EndReason::Revoked)];
-    assert_eq!(round(3, &said).renew(), lost(EndReason::Revoked));
+    assert_eq!(round(3, &said).renew(), lost(EndReason::Revoked, true));
     assert_eq!(round(3, &[renewed(5, 9), nothing.clone()]).renew(), RenewDecision::Undecided);
     assert_eq!(closed(3, &[renewed(5, 9), nothing]).renew(), RenewDecision::Unknown);
 }
@@ -223,7 +226,7 @@ fn an_end_counts_where_it_was_live() {
     assert_eq!(round(3, &[now.clone(), now.clone()]).end(), over);
     assert_eq!(round(3, &[now.clone(), before.clone()]).end(), EndDecision::Undecided);
     assert_eq!(closed(3, &[now, before.clone()]).end(), EndDecision::Unknown);
-    let lost = EndDecision::Lost { reason: EndReason::Released, why: None };
+    let lost = EndDecision::Lost { reason: EndReason::Released, why: None, is_known: true };
     assert_eq!(round(3, &[before.clone(), before]).end(), lost);
 }
 
