@@ -34,7 +34,7 @@ struct ClientParts {
 
 impl Client {
     /// Returns a builder with the default addresses and owner. Reads no environment variable except
-    /// `USER` and `LOGNAME`, for the default owner.
+    /// `USER` and `LOGNAME`, for the default owner; without them, `/etc/passwd` names the user.
     pub fn builder() -> ClientBuilder {
         ClientBuilder::default()
     }

@@ -56,13 +56,24 @@ fn owner(text: &str) -> Owner {
 }
 
 fn account() -> String {
-    let user = variable("USER").or_else(|| variable("LOGNAME"));
-    let user = user.unwrap_or_else(|| format!("uid{}", rustix::process::getuid().as_raw()));
+    let uid = rustix::process::getuid().as_raw().to_string();
+    let user = variable("USER").or_else(|| variable("LOGNAME")).or_else(|| user_named(&uid));
+    let user = user.unwrap_or_else(|| format!("uid{uid}"));
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     // A long host name must not displace the process id.
     let short =
         |text: String| text.chars().filter(|c| !c.is_control()).take(24).collect::<String>();
     format!("{}@{}", short(user), short(host))
+}
+
+/// User of this number in `/etc/passwd`.
+fn user_named(uid: &str) -> Option<String> {
+    let entries = std::fs::read_to_string("/etc/passwd").ok()?;
+    entries.lines().find_map(|entry| {
+        let mut fields = entry.split(':');
+        let name = fields.next().filter(|name| !name.is_empty())?;
+        (fields.nth(1)? == uid).then(|| name.to_owned())
+    })
 }
 
 #[cfg(test)]

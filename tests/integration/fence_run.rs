@@ -17,7 +17,7 @@ use fence_tests::process::{Output, Process, command, pause};
 use fence_tests::servers::{Server, Setup};
 use fence_tests::wait::{until, until_true};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 /// A lock server, and a folder in which jobs leave their traces.
@@ -135,6 +135,44 @@ async fn the_command_finds_its_lease_in_the_environment() {
     assert_eq!((header.token, header.lease), (holder.info.token, holder.lease_id));
     assert_eq!(fence_protocol::credential::parse(credential).unwrap(), [header]);
     assert!(deadline.parse::<u64>().unwrap() > 0);
+}
+
+/// The command writes under the owner of its lease, and so do the commands that it starts.
+#[tokio::test]
+async fn the_command_has_the_owner_that_was_named() {
+    let site = Site::new().await;
+    let fence = fence_tests::binaries::path("fence").display().to_string();
+    let script =
+        format!("echo $FENCE_OWNER; {fence} run --lock inner -- {fence} lock show inner -o json");
+    std::fs::write(site.file("owner"), "from a file").unwrap();
+    let named = site.run(&["--owner", "p1"], &script).ended().await;
+    let mut command = command(&fence);
+    command.args(["run", "--lock", "job", "--", "sh", "-c", &script]);
+    command.env("FENCE_SERVER", &site.server.base).env("FENCE_OWNER_FILE", site.file("owner"));
+    let by_file = Process::spawn("fence", command).ended().await;
+    for (output, owner) in [(named, "p1"), (by_file, "from a file")] {
+        assert_eq!(output.code, 0, "{output:?}");
+        let (first, shown) = output.stdout.split_once('\n').unwrap();
+        let shown: Value = serde_json::from_str(shown).unwrap();
+        assert_eq!((first, shown["holder"]["owner"].as_str()), (owner, Some(owner)));
+    }
+    let unnamed = site.run(&[], "echo \"<$FENCE_OWNER>\"").ended().await;
+    assert_eq!(unnamed.stdout, "<>\n", "a default has this process' id in it: {unnamed:?}");
+}
+
+/// Services and containers have no $USER.
+#[tokio::test]
+async fn the_default_owner_is_of_the_passwd_entry() {
+    let site = Site::new().await;
+    let mut id = command("sh");
+    id.args(["-c", "id -un || echo uid$(id -u)"]);
+    let name = code(Process::spawn("id", id)).await.stdout;
+    let mut command = command(fence_tests::binaries::path("fence"));
+    command.args(["lock", "acquire", "a", "--server", &site.server.base]);
+    command.env_remove("USER").env_remove("LOGNAME");
+    assert_eq!(code(Process::spawn("fence", command)).await.code, 0);
+    let owner = site.locks.show("a").await.holder.unwrap().info.owner;
+    assert_eq!(owner.as_str().split('@').next(), Some(name.trim_end()), "{owner}");
 }
 
 #[tokio::test]

@@ -53,9 +53,17 @@ impl Connect {
         self.builder()?.build()
     }
 
-    /// Variables by which a command connects in the same way, beside those of the addresses.
+    /// Variables by which a command connects in the same way and as the same owner, beside those of
+    /// the addresses.
     pub(crate) fn environment(&self) -> Vec<(&'static str, String)> {
-        self.https.environment()
+        let mut all = self.https.environment();
+        if let Some(owner) = &self.owner {
+            all.push(("FENCE_OWNER", owner.clone()));
+            // Unless it is empty, it would contradict.
+            let file = config::variable("FENCE_OWNER_FILE");
+            all.extend(file.map(|_| ("FENCE_OWNER_FILE", String::new())));
+        }
+        all
     }
 
     pub(crate) fn builder(&self) -> Result<ClientBuilder, Error> {
