@@ -151,6 +151,23 @@ async fn exit_codes_name_the_next_action() {
     }
 }
 
+/// The prefix of a list may be written as that of a watch.
+#[tokio::test]
+async fn a_list_has_a_prefix() {
+    let site = Site::new().await;
+    for lock in ["jobs/a", "other"] {
+        site.locks.locks().grant(lock, 60_000).await;
+    }
+    for args in [&["jobs/"][..], &["--prefix", "jobs/"]] {
+        let line = [&["lock", "list", "--output", "json"], args].concat();
+        let page: Value = serde_json::from_str(&site.fence(&line).await.stdout).unwrap();
+        let locks: Vec<_> = page["locks"].as_array().unwrap().iter().collect();
+        assert_eq!((locks.len(), &locks[0]["lock"]), (1, &json!("jobs/a")), "{args:?}: {page}");
+    }
+    let both = site.fence(&["lock", "list", "jobs/", "--prefix", "other"]).await;
+    assert!(both.code == 64 && both.stderr.contains("--prefix"), "{both:?}");
+}
+
 #[tokio::test]
 async fn no_server_is_69() {
     let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());

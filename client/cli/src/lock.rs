@@ -29,7 +29,7 @@ Examples:
   fence lock acquire orders/42 --ttl 30s --output json
   fence lock show orders/42
   fence lock explain orders/42 --lease 67e55044-10b1-426f-9247-bb680e5fe0c8
-  fence lock list --prefix orders/
+  fence lock list orders/
   fence lock watch orders/")]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -158,8 +158,11 @@ struct Show {
 #[command(after_help = "\
 Examples:
   fence lock list
-  fence lock list --prefix orders/ --limit 20")]
+  fence lock list orders/ --limit 20")]
 struct List {
+    /// Only names that begin so, as with --prefix
+    #[arg(value_name = "PREFIX", conflicts_with = "prefix")]
+    names: Option<String>,
     /// Only names that begin so
     #[arg(long, default_value = "", value_name = "TEXT")]
     prefix: String,
@@ -219,7 +222,8 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
         Command::Watch(args) => watch::watch(args).await,
         Command::List(args) => {
             let client = args.call.client()?;
-            let page = client.locks().list(&args.prefix, args.after.as_ref(), args.limit).await?;
+            let prefix = args.names.unwrap_or(args.prefix);
+            let page = client.locks().list(&prefix, args.after.as_ref(), args.limit).await?;
             args.call.print(&page, print::page)
         }
         Command::Revoke(args) => {
