@@ -11,6 +11,8 @@ use fence_terminal::output::Format;
 
 #[cfg(feature = "servers")]
 use crate::serve;
+#[cfg(not(feature = "servers"))]
+use crate::services as serve;
 use crate::{auth, completions, config, doctor, elect, keys, lock, object, run, session};
 
 /// Locks that still protect the data after their holder has stalled.
@@ -102,7 +104,6 @@ Exit codes:
 /// The commands; each one's help is at its arguments.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    #[cfg(feature = "servers")]
     Serve(serve::Args),
     Run(run::Args),
     Elect(elect::Args),

@@ -17,6 +17,8 @@ mod object;
 mod run;
 #[cfg(feature = "servers")]
 mod serve;
+#[cfg(not(feature = "servers"))]
+mod services;
 mod session;
 mod session_tables;
 mod value;
@@ -31,6 +33,8 @@ use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at, parse_flags};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Cli, Command, Parsed};
+#[cfg(not(feature = "servers"))]
+use crate::services as serve;
 use fence_terminal::exit::{Failure, code};
 
 /// Requests allocate and free on every thread, which the system's allocator serves slowly: see
@@ -132,7 +136,6 @@ fn start(command: Command) -> Result<u8, Failure> {
 
 async fn dispatch(command: Command) -> Result<u8, Failure> {
     match command {
-        #[cfg(feature = "servers")]
         Command::Serve(args) => serve::serve(args).await,
         Command::Run(args) => run::run(args).await,
         Command::Elect(args) => elect::elect(args).await,
