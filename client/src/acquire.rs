@@ -7,11 +7,11 @@ mod turns;
 
 use std::time::Duration;
 
-use fence_protocol::wire::lock::{LeaseMode, LeaseReply};
+use fence_protocol::wire::lock::{LeaseMode, LeaseReply, LockState};
 use fence_protocol::{Invalid, LeaseId, LockName, SessionId, Token, Ttl};
 
 use crate::lock_spec::{Spec, Takeover, permits};
-use crate::{Client, Error, Lease};
+use crate::{Client, Error, ErrorKind, Lease};
 
 pub use crate::retries::DEFAULT_PATIENCE;
 
@@ -183,6 +183,31 @@ impl LockRequest {
         spec.check(&self.client)?;
         let (reply, window) = grant::obtain(&self.client, &spec).await?;
         Ok(Lease::begin(self.client, reply, window, spec))
+    }
+
+    /// Acquires the lock if it is granted at once; `None` while another lease holds it. Cancel-safe
+    /// as [`acquire`](Self::acquire).
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without [`Contended`](crate::ErrorKind::Contended).
+    ///
+    /// # Panics
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(self) -> Result<Option<Lease>, Error> {
+        match self.wait(Duration::ZERO).acquire().await {
+            Err(error) if matches!(error.kind(), ErrorKind::Contended { .. }) => Ok(None),
+            acquired => acquired.map(Some),
+        }
+    }
+
+    /// Returns `true` if a lease of the lock is live, of this client or of another. For people: it
+    /// may have changed by the time of the reply.
+    ///
+    /// # Errors
+    /// As [`Locks::show`](crate::Locks::show).
+    pub async fn is_held(&self) -> Result<bool, Error> {
+        let shown = self.client.locks().show(self.lock_name()?).await?;
+        Ok(shown.state == LockState::Held)
     }
 
     /// Acquires the lock without renewing, releasing or watching the lease. For tools that pass the

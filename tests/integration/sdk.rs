@@ -1,6 +1,7 @@
 //! The Rust SDK over both servers as processes.
 
 mod below_the_marks;
+mod debug_output;
 mod forgotten;
 mod kinds;
 mod lost_replies;
@@ -44,4 +45,19 @@ impl Site {
     async fn lease(&self, lock: &str) -> Lease {
         self.client().lock(lock).ttl(LONG).acquire().await.unwrap()
     }
+}
+
+#[tokio::test]
+async fn one_try_and_whether_a_lock_is_held() {
+    let site = Site::new().await;
+    let ours = site.client();
+    let theirs = site.client();
+    let is_held = async || ours.lock("a").is_held().await.unwrap();
+    assert!(!is_held().await);
+    let lease = theirs.lock("a").ttl(LONG).try_acquire().await.unwrap().unwrap();
+    assert!(is_held().await);
+    let again = ours.lock("a").ttl(LONG).wait(LONG).try_acquire().await.unwrap();
+    assert!(again.is_none(), "it does not wait: {again:?}");
+    lease.release().await.unwrap();
+    assert!(ours.lock("a").ttl(LONG).try_acquire().await.unwrap().is_some());
 }
