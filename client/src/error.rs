@@ -1,5 +1,7 @@
 //! The error type of the SDK. Its kind says what the caller should do.
 
+mod hint;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use fence_protocol::wire::fence::WriteOutcome;
 use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, Invalid, LockName, Problem, Token, duration};
 use serde::Deserialize;
+
+use self::hint::described;
 
 /// Error of every call. [`kind`](Error::kind) says what to do next; `Display` says what happened.
 #[derive(Clone)]
@@ -146,7 +150,7 @@ impl Error {
     /// Converts the problem body of a server's error reply.
     pub(crate) fn from_problem(problem: Problem, retry_after: Option<Duration>) -> Self {
         let kind = kind_of(&problem, retry_after);
-        let message = problem.to_string();
+        let message = described(&problem);
         Self(Box::new(ErrorParts {
             kind,
             message,

@@ -50,16 +50,6 @@ async fn an_address_that_others_could_reach() {
     }
 }
 
-#[tokio::test]
-async fn neither_keys_nor_unsigned() {
-    for binary in ["lock-server", "fenced-store"] {
-        let output = Setup::bare(binary).args(&["--store", "memory:"]).refused().await;
-        assert_eq!(output.code, 64, "{output:?}");
-        assert!(output.stderr.contains("--token-key-file"), "{}", output.stderr);
-        assert!(output.stderr.contains("--unsigned"), "{}", output.stderr);
-    }
-}
-
 /// `localhost` is loopback, a port alone every address, and no other name is looked up.
 #[tokio::test]
 async fn an_address_without_numbers() {
@@ -75,6 +65,16 @@ async fn an_address_without_numbers() {
             let remedy = format!("\"{wrong}\" is not valid for --listen: write ADDRESS:PORT");
             assert!(output.code == 64 && output.stderr.contains(&remedy), "{output:?}");
         }
+    }
+}
+
+#[tokio::test]
+async fn neither_keys_nor_unsigned() {
+    for binary in ["lock-server", "fenced-store"] {
+        let output = Setup::bare(binary).args(&["--store", "memory:"]).refused().await;
+        assert_eq!(output.code, 64, "{output:?}");
+        assert!(output.stderr.contains("--token-key-file"), "{}", output.stderr);
+        assert!(output.stderr.contains("--unsigned"), "{}", output.stderr);
     }
 }
 

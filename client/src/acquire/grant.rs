@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use fence_protocol::wire::lock::{AcquireRequest, LeaseReply, RenewRequest};
 use fence_protocol::wire::lock_set::AcquireAllRequest;
-use fence_protocol::{LeaseId, LockName, Ttl};
+use fence_protocol::{LeaseId, LockName, Ttl, duration};
 use tokio::runtime::Handle;
 
 use super::plan::{AcquireStep, GrantEvidence, Plan, evidence};
@@ -115,7 +115,10 @@ impl<'a> Tries<'a> {
                 self.claim.renew_id().await
             }
             AcquireStep::Fail => {
-                let what = format!("acquire {}", self.claim.refusing(&failure));
+                let mut what = format!("acquire {}", self.claim.refusing(&failure));
+                if failure.is_held() && !self.plan.wait.is_zero() {
+                    what += &format!(", after a wait of {}", duration::show(self.plan.wait));
+                }
                 // The server replied that this lease id does not hold the lock.
                 let sent = std::mem::take(&mut self.sent);
                 let sent = if failure.is_held() { SentChange::default() } else { sent };

@@ -38,6 +38,8 @@ pub(super) enum GrantEvidence {
 /// Time and attempts of one call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
+    /// Wait in the queue that was asked for.
+    pub(super) wait: Duration,
     wait_until: Moment,
     retries: Retries,
     attempts: u32,
@@ -48,7 +50,8 @@ impl Plan {
     /// Plans a call that begins at `now`.
     pub(super) fn new(now: Moment, times: WaitTimes) -> Self {
         let wait_until = now.plus(times.wait);
-        Self { wait_until, retries: Retries::new(now, times), attempts: 0, restarts: 0 }
+        let retries = Retries::new(now, times);
+        Self { wait: times.wait, wait_until, retries, attempts: 0, restarts: 0 }
     }
 
     /// Time left of the wait in the queue, in milliseconds.

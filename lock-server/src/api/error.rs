@@ -1,6 +1,6 @@
 //! The one place where a store's refusals become problems.
 
-use fence_protocol::wire::lock::EndReason;
+use fence_protocol::wire::lock::{EndReason, HolderInfo};
 use fence_protocol::{Code, LockName, Owner};
 use service_kit::problem::Reject;
 
@@ -49,20 +49,27 @@ fn lost(lock: &LockName, reason: EndReason, why: Option<Owner>) -> Reject {
     }
 }
 
+fn held(lock: &LockName, holder: HolderInfo, queue_length: usize) -> Reject {
+    let queue = match queue_length {
+        0 => String::new(),
+        1 => "; 1 request waits".to_owned(),
+        many => format!("; {many} requests wait"),
+    };
+    let detail = format!(
+        "lock {lock} is held by {} with token {} for another {} ms unless it is renewed{queue}",
+        holder.owner, holder.token, holder.expires_in_ms
+    );
+    let retry_after = holder.expires_in_ms.div_ceil(1_000).max(1);
+    Reject::new(Code::LockHeld, detail)
+        .with("holder", holder)
+        .with("queue_length", queue_length)
+        .retry_after(retry_after)
+}
+
 /// The problem for a store's refusal.
 pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
     match refusal {
-        StoreError::Held { holder, queue_length } => {
-            let retry_after = holder.expires_in_ms.div_ceil(1_000).max(1);
-            let detail = format!(
-                "lock {lock} is held by {} with token {} for another {} ms unless it is renewed; {queue_length} wait",
-                holder.owner, holder.token, holder.expires_in_ms
-            );
-            Reject::new(Code::LockHeld, detail)
-                .with("holder", holder)
-                .with("queue_length", queue_length)
-                .retry_after(retry_after)
-        }
+        StoreError::Held { holder, queue_length } => held(lock, holder, queue_length),
         StoreError::TakeoverRefused { holder, why } => Reject::new(
             Code::TakeoverRefused,
             format!(

@@ -89,8 +89,9 @@ pub(crate) fn message(error: &Error) -> String {
     let Some(problem) = error.problem() else {
         return in_flags(&text);
     };
-    match text.strip_suffix(&problem.to_string()) {
-        Some(context) => in_flags(context) + &reworded(problem).to_string(),
+    // Behind the context, which has been added to it, the SDK has its own next step.
+    match text.find(&format!("{} ({})", problem.detail, problem.code)) {
+        Some(at) => in_flags(&text[..at]) + &reworded(problem).to_string(),
         None => in_flags(&text),
     }
 }

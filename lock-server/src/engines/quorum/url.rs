@@ -98,8 +98,8 @@ fn node(part: &str) -> Result<RedisTarget, String> {
     let shown = without_password(&format!("{SCHEME}{part}"));
     if !part.starts_with("redis://") && !part.starts_with("rediss://") {
         return Err(format!(
-            "\"{shown}\" is no node of a quorum: each is one Redis of its own, redis://host:port, \
-             behind no sentinel and in no cluster"
+            "\"{shown}\" is no node of a quorum: each is one Redis of its own, behind no sentinel \
+             and in no cluster, as in redis-quorum:redis://a,redis://b,redis://c"
         ));
     }
     part.parse().map_err(|error: TargetError| {

@@ -38,7 +38,7 @@ pub(super) fn state(now: &LockReply) -> Vec<String> {
         (Some(session), _) => format!(
             "It lives as long as session {session}, which ends in {expires} without a heartbeat."
         ),
-        (None, 0) => format!("It was not renewed yet, and expires in {expires} unless it is."),
+        (None, 0) => format!("It has not been renewed yet, and expires in {expires} unless it is."),
         (None, 1) => format!("It was renewed once, and expires in {expires} unless it is again."),
         (None, n) => {
             format!("It was renewed {n} times, and expires in {expires} unless it is again.")
