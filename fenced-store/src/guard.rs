@@ -230,7 +230,8 @@ impl Guard {
             guarantee: self.guarantee(),
             store_guarantee: guarantee,
             probe,
-            gaps,
+            gaps: [gaps.avoidable.clone(), gaps.inherent].concat(),
+            avoidable: gaps.avoidable,
         };
         StoresReply {
             namespace: self.fencing.namespace.clone(),

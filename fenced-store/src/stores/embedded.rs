@@ -16,7 +16,7 @@ use super::contract::{
     FenceList, FenceOutcome, FenceQuery, FenceStore, Fences, Once, Operation, StoreError,
 };
 use super::probe;
-use super::report::{Shown, StoreReport};
+use super::report::{Gaps, Shown, StoreReport};
 use crate::verdict::{Fence, Mark};
 
 mod names;
@@ -94,13 +94,11 @@ impl Fences for EmbeddedStore {
             target: self.file.path().display().to_string(),
             guarantee: self.guarantee(),
             probe: self.shown.words(),
-            gaps: vec![
+            gaps: Gaps::inherent([
                 "An older copy of the folder restores older marks with the older data: a client that \
-                 was refused before may write again."
-                    .to_owned(),
-                "A disk that acknowledges writes and loses them loses marks and data together."
-                    .to_owned(),
-            ],
+                 was refused before may write again.",
+                "A disk that acknowledges writes and loses them loses marks and data together.",
+            ]),
         }
     }
 

@@ -16,7 +16,7 @@ use super::contract::{
 use super::decide::{Decision, decide};
 use super::once::EarlierOperation;
 use super::probe;
-use super::report::{Shown, StoreReport};
+use super::report::{Gaps, Shown, StoreReport};
 use crate::key::ObjectKey;
 use crate::verdict::{Fence, Mark};
 
@@ -192,7 +192,7 @@ impl Fences for MemoryStore {
             target: "memory:".to_owned(),
             guarantee: self.guarantee(),
             probe: self.shown.words(),
-            gaps: vec!["A restart forgets marks and objects together.".to_owned()],
+            gaps: Gaps::inherent(["A restart forgets marks and objects together."]),
         }
     }
 

@@ -286,6 +286,8 @@ impl Fences for RedisStore {
     }
 
     fn report(&self) -> StoreReport {
+        let mut gaps = self.shared.state.gaps();
+        gaps.inherent.splice(..0, gaps::target_gap(self.shared.link.target()));
         StoreReport {
             kind: "redis",
             target: self.shared.link.target().to_string(),
@@ -293,10 +295,7 @@ impl Fences for RedisStore {
             probe: "its scripts refused stale and colliding tokens, and in races of many leases \
                     over several connections one lease won each token"
                 .to_owned(),
-            gaps: gaps::target_gap(self.shared.link.target())
-                .into_iter()
-                .chain(self.shared.state.gaps())
-                .collect(),
+            gaps,
         }
     }
 

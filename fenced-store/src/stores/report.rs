@@ -13,8 +13,25 @@ pub struct StoreReport {
     pub guarantee: Guarantee,
     /// Actions and result of the probe, in words.
     pub probe: String,
-    /// Gaps of the set-up that can void the guarantee, a whole sentence each.
-    pub gaps: Vec<String>,
+    /// Gaps that the set-up leaves.
+    pub gaps: Gaps,
+}
+
+/// Properties of a set-up that can void the guarantee, a whole sentence each.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gaps {
+    /// Those that other settings of the store would close.
+    pub avoidable: Vec<String>,
+    /// Those of the store's nature.
+    pub inherent: Vec<String>,
+}
+
+impl Gaps {
+    /// Gaps that no setting closes.
+    pub(crate) fn inherent(sentences: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        let inherent = sentences.into_iter().map(Into::into).collect();
+        Self { avoidable: Vec::new(), inherent }
+    }
 }
 
 /// Result of a probe; without one a store promises nothing.

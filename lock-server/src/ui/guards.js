@@ -13,14 +13,19 @@ const MEANINGS = {
 export const guarantee = (word) =>
   h('span', { class: `badge ${TONES[word] ?? ''}`, title: MEANINGS[word] }, word);
 
+// A gap that a setting closes is a warning; one that every such store has is only said.
 function store(entry) {
+  const avoidable = entry.avoidable ?? [];
+  const gaps = entry.gaps.filter((gap) => !avoidable.includes(gap));
   return h('div', { class: 'store' },
     h('p', null, guarantee(entry.guarantee), ' ', h('b', null, entry.kind), ' ', code(entry.target)),
     facts([
       ['Served at', entry.fronts.map((front) => `${front.kind} ${front.listen}`).join(', ')],
       ['Probe', entry.probe],
     ]),
-    entry.gaps.map((gap) => h('p', { class: 'notice warn' }, gap)));
+    avoidable.map((gap) => h('p', { class: 'notice warn' }, gap)),
+    gaps.length ? [h('h3', null, 'What could void it'),
+      h('ul', { class: 'gaps' }, gaps.map((gap) => h('li', null, gap)))] : null);
 }
 
 function addressed(guard, ...children) {

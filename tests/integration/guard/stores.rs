@@ -48,12 +48,16 @@ async fn local_stores_say_what_their_probe_showed() {
 async fn redis_says_what_a_crash_costs() {
     let redis = Redis::start().await;
     let url = redis.url().replace("redis://", "redis://:hunter2@");
+    let _: () = redis.run(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).await;
     let _: () = redis.run(&["CONFIG", "SET", "requirepass", "hunter2"]).await;
     let server = Setup::fenced_store(&url).start().await;
     let store = only_store(&server).await;
     assert_eq!((store.kind.as_str(), store.guarantee), ("redis", Guarantee::Atomic));
     assert!(store.target.contains(&redis.address()) && !store.target.contains("hunter2"));
     assert!(has_gap(&store, "FLUSHALL"), "{store:?}");
+    // A setting is apart from what every Redis has.
+    let avoidable = store.avoidable.join(" ");
+    assert!(avoidable.contains("volatile-lru") && !avoidable.contains("FLUSHALL"), "{store:?}");
     let log = server.process.stderr();
     assert!(!log.contains("hunter2"), "{log}");
     assert!(log.contains("a store is guarded") && log.contains("gap: "), "{log}");

@@ -25,7 +25,7 @@ use crate::stores::contract::{
 };
 use crate::stores::redis::RedisOptions;
 use crate::stores::redis::lanes::LanesInRedis;
-use crate::stores::report::StoreReport;
+use crate::stores::report::{Gaps, StoreReport};
 use crate::verdict::{Fence, Mark};
 
 /// The lanes before one upstream, of a guard alone or of a leader and its standby.
@@ -124,21 +124,21 @@ impl Fences for LaneService {
 
     fn report(&self) -> StoreReport {
         let lifetime = whole_ms(self.upstream.max_request_lifetime);
-        let mut gaps = vec![format!(
+        let mut gaps = Gaps::inherent([format!(
             "Effects of the datastore later than {lifetime} ms (--max-request-lifetime) after a \
              connection broke are not fenced."
-        )];
+        )]);
         let shown = match &self.conditions {
             None => "the datastore itself cannot be probed",
             Some(conditions) if conditions.is_trusted() => {
-                gaps[0].push_str(" A PUT whose reply is atomic is, for its resource.");
+                gaps.inherent[0].push_str(" A PUT whose reply is atomic is, for its resource.");
                 &conditions.shown
             }
             Some(_) => "the datastore passed the probe at start and reused an ETag later",
         };
         let place = match &self.leader {
             Leader::Alone { file, .. } => {
-                gaps.push(
+                gaps.inherent.push(
                     "A second proxy with a state folder of its own is not noticed, and shares no \
                      marks."
                         .to_owned(),
@@ -146,13 +146,14 @@ impl Fences for LaneService {
                 file.path().display().to_string()
             }
             Leader::Elected(leadership) => {
-                gaps.push(
+                gaps.inherent.push(
                     "A leader that is stopped between its check of the time and the system call that \
                      sends may send later; nothing but the upstream bounds that."
                         .to_owned(),
                 );
                 let report = leadership.lanes.store.report();
-                gaps.extend(report.gaps);
+                gaps.inherent.extend(report.gaps.inherent);
+                gaps.avoidable = report.gaps.avoidable;
                 report.target
             }
         };

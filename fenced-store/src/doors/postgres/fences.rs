@@ -7,7 +7,7 @@ use fence_protocol::{LockName, Token};
 use super::registry::{NotAdmitted, Registry, mark_of};
 use super::server::ServerError;
 use crate::stores::contract::{Effect, FenceList, FenceOutcome, FenceQuery, Fences, StoreError};
-use crate::stores::report::StoreReport;
+use crate::stores::report::{Gaps, StoreReport};
 use crate::verdict::{Fence, Mark};
 
 /// Marks in the database behind the port, which the probe has shown to be sound.
@@ -42,7 +42,7 @@ impl Fences for DatabaseMarks {
             target: self.registry.upstream.to_string(),
             guarantee: Guarantee::Atomic,
             probe: self.probed.clone(),
-            gaps: gaps.map(str::to_owned).to_vec(),
+            gaps: Gaps::inherent(gaps),
         }
     }
 

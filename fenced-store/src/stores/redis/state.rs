@@ -21,6 +21,7 @@ use super::reply::{self, ScriptReply};
 use super::scripts::Scripts;
 use super::{Keys, RedisOptions};
 use crate::stores::known_marks::KnownMarks;
+use crate::stores::report::Gaps;
 use crate::verdict::{Fence, Mark};
 
 /// Number of marks raised at once; all must fit into the time limit of a verification.
@@ -48,7 +49,7 @@ pub(crate) struct GuardState {
     known: Mutex<VerifiedState>,
     /// For a Redis that returns without its last writes.
     marks: KnownMarks,
-    gaps: Mutex<Vec<String>>,
+    gaps: Mutex<Gaps>,
 }
 
 #[derive(Debug, Default)]
@@ -118,7 +119,7 @@ impl GuardState {
     }
 
     /// Returns the gaps that the last verification found.
-    pub(super) fn gaps(&self) -> Vec<String> {
+    pub(super) fn gaps(&self) -> Gaps {
         self.gaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 

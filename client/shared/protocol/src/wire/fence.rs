@@ -197,6 +197,9 @@ pub struct StoreLine {
     pub probe: String,
     /// Properties of this set-up that can void the guarantee, a sentence each.
     pub gaps: Vec<String>,
+    /// Those of the gaps that other settings of the store would close.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub avoidable: Vec<String>,
 }
 
 /// A front door of a guard.

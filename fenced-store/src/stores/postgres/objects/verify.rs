@@ -14,6 +14,7 @@ use tokio_postgres::{Row, SimpleQueryMessage};
 
 use crate::stores::known_marks::KnownMarks;
 use crate::stores::postgres::pack;
+use crate::stores::report::Gaps;
 
 /// Readiness check: PostgreSQL can be used.
 const CHECK: &str = "postgres";
@@ -84,7 +85,7 @@ pub(super) struct ObjectsVerifier {
     /// Id of the pack's installation, and its table: a restored one has another.
     database_id: OnceLock<String>,
     pub(super) marks: KnownMarks,
-    gaps: Mutex<Vec<String>>,
+    gaps: Mutex<Gaps>,
 }
 
 impl ObjectsVerifier {
@@ -92,7 +93,7 @@ impl ObjectsVerifier {
         self.database_id.get().map(String::as_str)
     }
 
-    pub(super) fn gaps(&self) -> Vec<String> {
+    pub(super) fn gaps(&self) -> Gaps {
         self.gaps.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -140,14 +141,13 @@ fn reason_of(error: &tokio_postgres::Error) -> String {
     postgres_link::refusal(error).map_or_else(|| error.to_string(), |refusal| refusal.to_string())
 }
 
-fn gaps(fsync: &str, full_page_writes: &str, standbys: &str) -> Vec<String> {
-    let mut gaps = vec![
+fn gaps(fsync: &str, full_page_writes: &str, standbys: &str) -> Gaps {
+    let mut gaps = Gaps::inherent([
         "An older backup restores older marks with the older objects: a client that was refused \
-         before may write again; state a floor after a restore."
-            .to_owned(),
-    ];
+         before may write again; state a floor after a restore.",
+    ]);
     if standbys.is_empty() {
-        gaps.push(
+        gaps.inherent.push(
             "synchronous_standby_names is empty: a failover to a replica can lose the last marks \
              with their objects."
                 .to_owned(),
@@ -155,7 +155,7 @@ fn gaps(fsync: &str, full_page_writes: &str, standbys: &str) -> Vec<String> {
     }
     for (name, value) in [("fsync", fsync), ("full_page_writes", full_page_writes)] {
         if value != "on" {
-            gaps.push(format!(
+            gaps.avoidable.push(format!(
                 "{name} is {value}: a crash of the machine can lose or damage marks and objects."
             ));
         }
@@ -207,12 +207,15 @@ pub(super) fn follow(link: &PostgresLink, kit: &Kit) {
 
 #[cfg(test)]
 mod tests {
-    use super::gaps;
+    use super::{Gaps, gaps};
 
     #[test]
     fn settings_that_lose_commits_are_gaps() {
-        assert_eq!(gaps("on", "on", "one").len(), 1);
-        let all = gaps("off", "off", "").join(" ");
+        let safe = gaps("on", "on", "one");
+        assert_eq!((safe.avoidable.len(), safe.inherent.len()), (0, 1));
+        let Gaps { avoidable, inherent } = gaps("off", "off", "");
+        assert_eq!(avoidable.len(), 2, "{avoidable:?}");
+        let all = [avoidable, inherent].concat().join(" ");
         for word in ["synchronous_standby_names", "fsync is off", "full_page_writes is off"] {
             assert!(all.contains(word), "{all}");
         }
