@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use fence_protocol::wire::lock::{
-    AcquireRequest, EndReason, EndedReply, LeaseReply, LockPage, LockReply, ReleaseRequest,
-    RenewRequest, RevokeRequest, RevokedReply,
+    AcquireRequest, EndReason, EndedReply, LeaseReply, LockFilter, LockOrder, LockPage, LockQuery,
+    LockReply, ReleaseRequest, RenewRequest, RevokeRequest, RevokedReply,
 };
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
 use fence_protocol::{Code, LeaseId, LockName, Owner, Ttl};
@@ -138,15 +138,33 @@ impl Locks {
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<LockPage, Error> {
-        let mut query = format!("/v1/locks?limit={limit}");
-        if !prefix.is_empty() {
-            query = format!("{query}&prefix={}", utf8_percent_encode(prefix, ENCODED));
-        }
-        if let Some(after) = after {
-            query = format!("{query}&after={}", utf8_percent_encode(after.as_str(), ENCODED));
+        let prefix = prefix.to_owned();
+        let after = after.cloned();
+        self.list_by(&LockQuery { prefix, after, limit, ..LockQuery::default() }).await
+    }
+
+    /// Returns a page of locks, filtered and sorted by itself: fewer than the limit may remain of
+    /// the locks that the server read, and more may follow.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list); an older server refuses filters as [`ErrorKind::Invalid`].
+    pub async fn list_by(&self, query: &LockQuery) -> Result<LockPage, Error> {
+        let LockQuery { prefix, after, limit, filter, owner, sort } = query;
+        let members = [
+            ("prefix", Some(prefix.as_str()).filter(|prefix| !prefix.is_empty())),
+            ("after", after.as_ref().map(LockName::as_str)),
+            ("filter", filter.map(LockFilter::as_str)),
+            ("owner", owner.as_ref().map(Owner::as_str)),
+            ("sort", sort.map(LockOrder::as_str)),
+        ];
+        let mut path = format!("/v1/locks?limit={limit}");
+        for (name, value) in members {
+            if let Some(value) = value {
+                path = format!("{path}&{name}={}", utf8_percent_encode(value, ENCODED));
+            }
         }
         self.endpoint
-            .get(&query, CALL_TIMEOUT)
+            .get(&path, CALL_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error("list locks", Effect::Reads))
     }

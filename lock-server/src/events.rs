@@ -20,11 +20,12 @@ mod ring_index;
 mod shared;
 mod stream;
 
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fence_protocol::wire::event::{Event, EventKind, RecentEvents};
-use fence_protocol::wire::lock::EndedReply;
+use fence_protocol::wire::lock::{EndedReply, LockLine};
 use fence_protocol::{LeaseId, LockName};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::gauge::Gauge;
@@ -238,6 +239,34 @@ impl Events {
         let aged = |entries: Vec<Entry>| entries.iter().map(|entry| entry.aged(now_ms)).collect();
         let gap = gap.map(|entry| entry.aged(now_ms));
         RecentEvents { events: aged(events), refusals: aged(refusals), gap }
+    }
+
+    /// Sets the number of remembered refusals of each line.
+    pub(crate) fn count_refusals(&self, lines: &mut [LockLine]) {
+        let state = self.state();
+        let index = state.ring.index();
+        for line in lines {
+            line.refusals = index.refusal_count(&line.lock);
+        }
+    }
+
+    /// At most `limit` locks with remembered refusals under `prefix` and after `after`, in the
+    /// order of their names, and whether there are more.
+    pub(crate) fn refused(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> (Vec<LockName>, bool) {
+        let from = match after {
+            Some(after) if after.as_str() >= prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(prefix),
+        };
+        let state = self.state();
+        let names = state.ring.index().refused(from);
+        let mut names = names.take_while(|lock| lock.as_str().starts_with(prefix));
+        let page = names.by_ref().take(limit).cloned().collect();
+        (page, names.next().is_some())
     }
 
     /// Shows the leases of an observed store that are followed.

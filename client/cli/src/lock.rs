@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use fence_client::Error;
+use fence_protocol::wire::lock::{LockFilter, LockOrder, LockQuery};
 use fence_protocol::{Code, LeaseId, LockName, Owner, SessionId, Token, Ttl, duration};
 
 use crate::connect::{CallOptions, Connect};
@@ -50,7 +51,7 @@ enum Command {
     Explain(explain::Explain),
     /// Prints events of locks
     Watch(watch::Watch),
-    /// Lists held locks
+    /// Lists held locks, or those that wait or were refused
     List(List),
     /// Seals the guards and ends every live lease, or one of several
     Revoke(Revoke),
@@ -158,7 +159,12 @@ struct Show {
 #[command(after_help = "\
 Examples:
   fence lock list
-  fence lock list orders/ --limit 20")]
+  fence lock list orders/ --limit 20
+  fence lock list --filter waiting --sort queue                   the longest queue first
+  fence lock list --filter refused                                late writes that guards refused
+
+A filter or an order concerns the locks of one page: --limit of them are read, those that the filter
+drops are not printed, and the last line has the flag for the next page.")]
 struct List {
     /// Only names that begin so, as with --prefix
     #[arg(value_name = "PREFIX", conflicts_with = "prefix")]
@@ -169,11 +175,42 @@ struct List {
     /// Only names after this one
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
-    /// Length of the list
-    #[arg(long, default_value_t = 100, allow_negative_numbers = true, value_name = "N")]
-    limit: usize,
+    /// Length of the list [default: 100, or 1000 with --filter, --held-by or --sort]
+    #[arg(long, allow_negative_numbers = true, value_name = "N")]
+    limit: Option<usize>,
+    /// Only locks that are held, have waiters, or had refused writes lately: held, waiting, refused
+    #[arg(long, value_name = "KIND", value_parser = filter)]
+    filter: Option<LockFilter>,
+    /// Only locks that an owner holds whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    held_by: Option<Owner>,
+    /// Largest first: queue, age, refusals
+    #[arg(long, value_name = "ORDER", value_parser = order)]
+    sort: Option<LockOrder>,
     #[command(flatten)]
     call: CallOptions,
+}
+
+impl List {
+    fn query(&self) -> LockQuery {
+        let is_searched = self.filter.is_some() || self.held_by.is_some() || self.sort.is_some();
+        LockQuery {
+            prefix: self.names.as_ref().unwrap_or(&self.prefix).clone(),
+            after: self.after.clone(),
+            limit: self.limit.unwrap_or(if is_searched { 1_000 } else { 100 }),
+            filter: self.filter,
+            owner: self.held_by.clone(),
+            sort: self.sort,
+        }
+    }
+}
+
+fn filter(text: &str) -> Result<LockFilter, String> {
+    LockFilter::from_word(text).ok_or_else(|| "write held, waiting or refused".to_owned())
+}
+
+fn order(text: &str) -> Result<LockOrder, String> {
+    LockOrder::from_word(text).ok_or_else(|| "write queue, age or refusals".to_owned())
 }
 
 #[derive(Clone, Debug, clap::Args)]
@@ -222,8 +259,7 @@ pub(crate) async fn lock(args: Args) -> Result<u8, Failure> {
         Command::Watch(args) => watch::watch(args).await,
         Command::List(args) => {
             let client = args.call.client()?;
-            let prefix = args.names.unwrap_or(args.prefix);
-            let page = client.locks().list(&prefix, args.after.as_ref(), args.limit).await?;
+            let page = client.locks().list_by(&args.query()).await?;
             args.call.print(&page, print::page)
         }
         Command::Revoke(args) => {

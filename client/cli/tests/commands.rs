@@ -97,6 +97,13 @@ fn a_lease_from_acquire_to_its_end() {
     assert_eq!((&shown["state"], &shown["holder"]["renewals"]), (&"held".into(), &1.into()));
     let listed = served.json("lock list --prefix a/");
     assert_eq!(listed["locks"][0]["lock"], "a/b");
+    let text = served.fence("lock list --filter held --sort age");
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("REFUSED") && text.contains("exclusive"), "{text}");
+    let none = served.json("lock list --filter waiting --held-by worker");
+    assert_eq!(none["locks"], serde_json::json!([]));
+    let bad = served.fence("lock list --filter sick");
+    assert!(code(&bad) == 64 && stderr(&bad).contains("held, waiting or refused"), "{bad:?}");
     assert_eq!(code(&served.fence(&format!("lock release a/b {lease}"))), 0);
     let again = served.fence(&format!("lock release a/b {lease}"));
     assert_eq!(code(&again), 76, "{again:?}");

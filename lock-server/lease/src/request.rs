@@ -136,6 +136,8 @@ pub struct ListQuery {
     pub after: Option<LockName>,
     /// Most names.
     pub limit: usize,
+    /// Of several leases the first whose owner contains this is shown.
+    pub owner: Option<Owner>,
 }
 
 /// Kind of a lock while it is held or waited for.
@@ -148,6 +150,16 @@ pub enum Kind {
         /// Number of permits.
         size: u32,
     },
+}
+
+impl Kind {
+    /// Returns the number of permits of a semaphore.
+    pub fn size(self) -> Option<u32> {
+        match self {
+            Self::Lock => None,
+            Self::Semaphore { size } => Some(size),
+        }
+    }
 }
 
 impl Mode {

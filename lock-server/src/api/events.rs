@@ -22,6 +22,8 @@ use crate::events::{EventId, Reader, Watched};
 
 /// Header by which a client of server-sent events, such as a browser, resumes its stream.
 const LAST_EVENT_ID: &str = "last-event-id";
+/// Largest number of remembered events that a new stream begins with.
+const RECENT_MAX: u64 = 1_000;
 
 /// The query of the stream.
 #[derive(Debug, Default, Deserialize)]
@@ -29,10 +31,15 @@ const LAST_EVENT_ID: &str = "last-event-id";
 pub(super) struct Watch {
     prefix: String,
     lock: Option<LockName>,
+    recent: u64,
 }
 
 impl Watch {
     fn watched(self) -> Result<Watched> {
+        if self.recent > RECENT_MAX {
+            let text = format!("recent {} is out of range: 0 to {RECENT_MAX}", self.recent);
+            return Err(error::invalid(text));
+        }
         match self.lock {
             Some(_) if !self.prefix.is_empty() => {
                 Err(error::invalid("prefix and lock exclude each other: name one of them"))
@@ -43,14 +50,15 @@ impl Watch {
     }
 }
 
-/// Streams the events of one lock, or of the locks under a prefix, from now or from `Last-Event-ID`
-/// on.
+/// Streams the events of one lock, or of the locks under a prefix, from `Last-Event-ID` on, or
+/// from now with those among the `recent` newest of all locks.
 pub(super) async fn events(
     State(service): State<Arc<Service>>,
     caller: Caller,
     ApiQuery(watch): ApiQuery<Watch>,
     headers: HeaderMap,
 ) -> Result<Response> {
+    let recent = watch.recent;
     let watched = watch.watched()?;
     let seen = headers.get(LAST_EVENT_ID).map(|value| event_id(value.as_bytes())).transpose()?;
     if !service.events.is_on() {
@@ -59,7 +67,8 @@ pub(super) async fn events(
     }
     // Before the readers of all callers are counted: one caller must not use up the limit.
     let waiting = caller.stream()?;
-    let Some(reader) = Reader::new(&service.events, watched.clone(), seen).await else {
+    let reader = Reader::new(&service.events, watched.clone(), seen, recent).await;
+    let Some(reader) = reader else {
         let detail = "the readers of events: the limit is reached (--max-event-readers)";
         return Err(Reject::new(Code::LimitReached, detail).retry_after(1));
     };

@@ -79,10 +79,12 @@ impl Driver {
         let mut after = query.after.clone();
         loop {
             let limit = query.limit - page.locks.len();
-            let next = ListQuery { prefix: query.prefix.clone(), after, limit };
+            let next = ListQuery { prefix: query.prefix.clone(), after, limit, owner: None };
             let (names, is_more) = self.inner.store.locks(&next).await?;
             let (mut machine, now_ms) = self.loaded(&names).await?;
-            let all = ListQuery { prefix: String::new(), after: None, limit: names.len() };
+            let limit = names.len();
+            let owner = query.owner.clone();
+            let all = ListQuery { prefix: String::new(), after: None, limit, owner };
             page.locks.extend(machine.list(now_ms, &all).locks);
             after = names.last().cloned();
             if !is_more || page.locks.len() >= query.limit || after.is_none() {

@@ -141,13 +141,17 @@ impl Ring {
         self.last
     }
 
-    /// Start of a reader that has read up to `seen`; a new reader begins at the end.
+    /// Start of a reader that has read up to `seen`; a new reader begins with the `recent` newest
+    /// events.
     ///
     /// Only an id that is known here shows that nothing is missing after it: one of a numbering
     /// that was lost, or one that was removed, does not.
-    pub(super) fn start(&self, seen: Option<EventId>) -> Start {
+    pub(super) fn start(&self, seen: Option<EventId>, recent: u64) -> Start {
         let end = self.first + self.entries.len() as u64;
-        let Some(seen) = seen else { return Start { place: end, has_gap: false } };
+        let Some(seen) = seen else {
+            let place = end.saturating_sub(recent).max(self.first);
+            return Start { place, has_gap: false };
+        };
         if seen == self.before {
             return Start { place: self.first, has_gap: false };
         }
@@ -181,6 +185,11 @@ impl Ring {
         wanted: impl Fn(&Event) -> bool,
     ) -> Vec<Entry> {
         self.at(self.index.refusals(lock), count, wanted)
+    }
+
+    /// Index of the entries by lock.
+    pub(super) fn index(&self) -> &Index {
+        &self.index
     }
 
     /// The newest gap among the events of all locks.
@@ -261,6 +270,8 @@ pub(super) fn key_of(event: &Event) -> Option<Key> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Bound;
+
     use super::*;
 
     fn id(seq: u64) -> EventId {
@@ -293,11 +304,13 @@ mod tests {
     fn who_read_an_event_that_is_remembered_misses_nothing() {
         let ring = ring(4, 9);
         for seen in 5..=9 {
-            let start = ring.start(Some(id(seen)));
+            let start = ring.start(Some(id(seen)), 0);
             assert!(!start.has_gap, "{seen}");
             assert_eq!(seqs(&ring, start), (seen.max(5) + 1..=9).collect::<Vec<_>>());
         }
-        assert_eq!(seqs(&ring, ring.start(None)), Vec::<u64>::new());
+        assert_eq!(seqs(&ring, ring.start(None, 0)), Vec::<u64>::new());
+        assert_eq!(seqs(&ring, ring.start(None, 3)), [7, 8, 9]);
+        assert_eq!(seqs(&ring, ring.start(None, 99)), [6, 7, 8, 9]);
     }
 
     /// A reader of an id that is not known here may have missed events.
@@ -305,7 +318,7 @@ mod tests {
     fn an_id_that_is_not_known_is_a_gap() {
         let ring = ring(4, 9);
         for seen in [id(4), id(1), id(10), EventId { ms: 6, seq: 7 }, EventId { ms: 8, seq: 7 }] {
-            let start = ring.start(Some(seen));
+            let start = ring.start(Some(seen), 9);
             assert!(start.has_gap, "{seen}");
             assert_eq!(seqs(&ring, start), [6, 7, 8, 9]);
         }
@@ -337,6 +350,10 @@ mod tests {
                 assert_eq!(ids(ring.of_lock(&lock(n), 99, |_| true)), scan(&is_of));
                 let is_refusal = |event: &Event| is_of(event) && event.kind == Refused;
                 assert_eq!(ids(ring.refusals(&lock(n), 99, |_| true)), scan(&is_refusal));
+                let refusals = scan(&is_refusal).len();
+                assert_eq!(ring.index.refusal_count(&lock(n)), refusals);
+                let mut listed = ring.index.refused(Bound::Unbounded);
+                assert_eq!(listed.any(|name| *name == lock(n)), refusals > 0);
                 let one: Vec<_> = scan(&is_of).into_iter().take(1).collect();
                 assert_eq!(ids(ring.of_lock(&lock(n), 1, |_| true)), one);
             }

@@ -1,6 +1,7 @@
 //! Index of events by lock, so that a query does not block publishers for long. Pure.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
 
 use fence_protocol::LockName;
 use fence_protocol::wire::event::{Event, EventKind};
@@ -16,6 +17,8 @@ struct Newest {
 #[derive(Debug, Default)]
 pub(super) struct Index {
     locks: HashMap<LockName, Newest>,
+    /// Number of refusals of each lock that has any.
+    refused: BTreeMap<LockName, usize>,
     /// For each event, the newest of its lock before it.
     earlier: VecDeque<Newest>,
     /// Position of the first in `earlier`.
@@ -34,6 +37,7 @@ impl Index {
             newest.any = Some(place);
             if event.kind == EventKind::Refused {
                 newest.refusal = Some(place);
+                *self.refused.entry(lock.clone()).or_default() += 1;
             }
         } else if event.kind == EventKind::Gap {
             self.gap = Some(place);
@@ -47,6 +51,15 @@ impl Index {
         self.first = place + 1;
         if self.gap == Some(place) {
             self.gap = None;
+        }
+        if event.kind == EventKind::Refused
+            && let Some(lock) = &event.lock
+            && let Some(count) = self.refused.get_mut(lock)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.refused.remove(lock);
+            }
         }
         if let Some(lock) = &event.lock
             && self.locks.get(lock).is_some_and(|newest| newest.any == Some(place))
@@ -63,6 +76,19 @@ impl Index {
     /// Its refusals, newest first.
     pub(super) fn refusals(&self, lock: &LockName) -> impl Iterator<Item = u64> + use<'_> {
         self.chain(lock, |newest| newest.refusal)
+    }
+
+    /// Number of its refusals.
+    pub(super) fn refusal_count(&self, lock: &LockName) -> usize {
+        self.refused.get(lock).copied().unwrap_or(0)
+    }
+
+    /// Locks with refusals from `from` on, in the order of their names.
+    pub(super) fn refused<'a>(
+        &'a self,
+        from: Bound<&'a str>,
+    ) -> impl Iterator<Item = &'a LockName> + use<'a> {
+        self.refused.range::<str, _>((from, Bound::Unbounded)).map(|(lock, _)| lock)
     }
 
     fn chain(

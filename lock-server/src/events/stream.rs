@@ -71,12 +71,13 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// A reader that has seen everything up to `seen`, or that begins now; `None` at the limit of
-    /// readers.
+    /// A reader that has seen everything up to `seen`, or that begins with the `recent` newest
+    /// events; `None` at the limit of readers.
     pub(crate) async fn new(
         events: &Events,
         watched: Watched,
         seen: Option<EventId>,
+        recent: u64,
     ) -> Option<Self> {
         let permit = events.inner.readers.clone().try_acquire_owned().ok()?;
         let mut news = events.inner.news.subscribe();
@@ -87,7 +88,7 @@ impl Reader {
         }
         let (start, last) = {
             let state = events.state();
-            (state.ring.start(seen), state.ring.last())
+            (state.ring.start(seen, recent), state.ring.last())
         };
         let mut greeting = String::from("retry: 1000\n");
         if start.has_gap {

@@ -203,6 +203,26 @@ async fn what_is_not_remembered_is_a_gap() {
     }
 }
 
+/// A page that opens after an incident shows what there was: of the newest events of all locks
+/// those under its prefix.
+#[tokio::test]
+async fn a_stream_may_begin_with_the_newest_events() {
+    let server = super::memory().await;
+    let locks = server.locks();
+    let first = locks.grant("a/1", 60_000).await;
+    locks.grant("b", 60_000).await;
+    let last = locks.grant("a/2", 60_000).await;
+    let mut all = EventStream::open(&server, "?recent=1000", "").await;
+    assert_eq!(all.kinds(3).await, [Granted; 3]);
+    let mut under = EventStream::open(&server, "?recent=2&prefix=a/", "").await;
+    assert_eq!(under.next().await.token, Some(last.token));
+    locks.release("a/1", first.lease_id).await.expect(200);
+    assert_eq!(under.next().await.kind, Released);
+    let resumed = EventStream::open(&server, "?recent=1000", &under.last_id).await;
+    assert_eq!(resumed.last_id, under.last_id);
+    locks.0.get("/v1/events?recent=1001").await.problem(Code::InvalidRequest);
+}
+
 /// A reader that takes nothing gets a marker and is cut, and no other reader notices.
 #[tokio::test]
 async fn a_slow_reader_is_cut_with_a_marker() {

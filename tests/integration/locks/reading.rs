@@ -1,7 +1,10 @@
 //! Show, list, and the operational paths.
 
-use fence_protocol::Code;
-use fence_protocol::wire::lock::{LockPage, LockState};
+use fence_protocol::wire::lock::{LeaseMode, LockPage, LockState};
+use fence_protocol::{Code, LockName};
+use fence_tests::api::Locks;
+use fence_tests::key_file::lease_id;
+use fence_tests::wait::until_true;
 use serde_json::json;
 
 use super::memory;
@@ -43,6 +46,110 @@ async fn a_listing_has_pages() {
     for bad in ["limit=0", "limit=x", "limit=1000000", "after=a//b", "colour=red"] {
         locks.0.get(&format!("/v1/locks?{bad}")).await.problem(Code::InvalidRequest);
     }
+}
+
+async fn page(locks: &Locks, query: &str) -> LockPage {
+    locks.0.get(&format!("/v1/locks?{query}")).await.expect(200).read()
+}
+
+fn names(page: &LockPage) -> Vec<&str> {
+    page.locks.iter().map(|line| line.lock.as_str()).collect()
+}
+
+fn next(page: &LockPage) -> Option<&str> {
+    page.next_after.as_ref().map(LockName::as_str)
+}
+
+/// Refusals as a guard reports them.
+async fn report_refusals(locks: &Locks, lock: &str, count: usize) {
+    let refusal = json!({"lock": lock, "token": 1, "lease_id": lease_id(), "mark": 2,
+                         "operation": "PUT x: stale-token"});
+    let report = json!({"refusals": vec![refusal; count]});
+    locks.0.post("/v1/refusals", &report).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_listing_shows_kinds_and_counts() {
+    let server = memory().await;
+    let locks = server.locks();
+    for _ in 0..3 {
+        let permit = json!({"mode": "permit", "size": 5, "ttl_ms": 60_000, "owner": "api-1"});
+        locks.acquire("limit", permit).await.lease();
+    }
+    for owner in ["r1", "r2"] {
+        let shared = json!({"mode": "shared", "ttl_ms": 60_000, "owner": owner});
+        locks.acquire("report", shared).await.lease();
+    }
+    locks.grant("single", 60_000).await;
+    report_refusals(&locks, "single", 2).await;
+    let all = page(&locks, "").await;
+    let seen: Vec<_> = all
+        .locks
+        .iter()
+        .map(|line| (line.lock.as_str(), line.mode, line.lease_count, line.size, line.refusals))
+        .collect();
+    let expected = [
+        ("limit", LeaseMode::Permit, 3, Some(5), 0),
+        ("report", LeaseMode::Shared, 2, None, 0),
+        ("single", LeaseMode::Exclusive, 1, None, 2),
+    ];
+    assert_eq!(seen, expected);
+    // The line is of the owner that is searched for, also if it is not the first.
+    let of_second = page(&locks, "owner=r2").await;
+    assert_eq!(names(&of_second), ["report"]);
+    assert_eq!(of_second.locks[0].holder.as_ref().unwrap().owner.as_str(), "r2");
+    assert_eq!(names(&page(&locks, "owner=api").await), ["limit"]);
+}
+
+/// Each filter finds the sick ones, and pages have the same bounds with a filter as without.
+#[tokio::test]
+async fn a_listing_is_filtered_and_sorted_page_by_page() {
+    let server = memory().await;
+    let locks = server.locks();
+    for lock in ["a", "b", "c", "d"] {
+        locks.grant(lock, 60_000).await;
+    }
+    let free = locks.grant("free", 60_000).await;
+    locks.release("free", free.lease_id).await.expect(200);
+    let mut waiting = Vec::new();
+    for lock in ["b", "d", "d"] {
+        let locks = locks.clone();
+        let wait = json!({"wait_ms": 60_000});
+        waiting.push(tokio::spawn(async move { locks.acquire(lock, wait).await }));
+    }
+    until_true("three waiters", || async {
+        let all = page(&locks, "").await;
+        all.locks.iter().map(|line| line.queue_length).sum::<usize>() == 3
+    })
+    .await;
+    report_refusals(&locks, "c", 1).await;
+    report_refusals(&locks, "free", 3).await;
+
+    assert_eq!(names(&page(&locks, "filter=waiting").await), ["b", "d"]);
+    assert_eq!(names(&page(&locks, "filter=waiting&sort=queue").await), ["d", "b"]);
+    assert_eq!(names(&page(&locks, "filter=held").await), ["a", "b", "c", "d"]);
+    assert_eq!(names(&page(&locks, "sort=refusals").await)[0], "c");
+    // A lock whose late writes were refused may be free by now.
+    let refused = page(&locks, "filter=refused&sort=refusals").await;
+    assert_eq!(names(&refused), ["free", "c"]);
+    assert!(refused.locks[0].holder.is_none() && refused.locks[0].lease_count == 0);
+    assert_eq!(names(&page(&locks, "filter=refused&prefix=f").await), ["free"]);
+    let first = page(&locks, "filter=refused&limit=1").await;
+    assert_eq!((names(&first), next(&first)), (vec!["c"], Some("c")));
+    let second = page(&locks, "filter=refused&limit=1&after=c").await;
+    assert_eq!((names(&second), next(&second)), (vec!["free"], None));
+
+    // Of the two that are read, the first has no waiter.
+    let first = page(&locks, "filter=waiting&limit=2").await;
+    assert_eq!((names(&first), next(&first)), (vec!["b"], Some("b")));
+    let age = page(&locks, "sort=age").await;
+    assert_eq!(age.locks.len(), 4);
+    let held: Vec<_> = age.locks.iter().map(|line| line.holder.as_ref().unwrap().held_ms).collect();
+    assert!(held.is_sorted_by(|a, b| a >= b), "{held:?}");
+    for bad in ["filter=sick", "sort=colour", "owner="] {
+        locks.0.get(&format!("/v1/locks?{bad}")).await.problem(Code::InvalidRequest);
+    }
+    waiting.iter().for_each(tokio::task::JoinHandle::abort);
 }
 
 #[tokio::test]

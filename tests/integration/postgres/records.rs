@@ -48,7 +48,7 @@ async fn pages_and_counts_are_of_the_lineage() {
     let postgres = Postgres::start().await;
     let store = server(&postgres).await;
     let key = session();
-    let all = ListQuery { prefix: String::new(), after: None, limit: 9 };
+    let all = ListQuery { prefix: String::new(), after: None, limit: 9, owner: None };
     for what in ["locks", "sessions", "items", "count"] {
         // As in an empty database: nothing is stored, and no lineage.
         postgres.sql("UPDATE fence_locks.namespaces SET lineage = ''").await;

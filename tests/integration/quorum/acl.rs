@@ -150,7 +150,9 @@ async fn do_everything(nodes: &QuorumNodes) {
         let _ = store.acquire(asked).await;
         // One that waits, so that the server listens for the end.
         let _ = store.acquire(request("a", 500, 100)).await;
-        let _ = store.list(ListQuery { prefix: String::new(), after: None, limit: 10 }).await;
+        let _ = store
+            .list(ListQuery { prefix: String::new(), after: None, limit: 10, owner: None })
+            .await;
         let _ = store.release(&name("a"), lease).await;
         nodes.node(0).run::<()>(&["FLUSHALL"]).await;
     }

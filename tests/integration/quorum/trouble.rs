@@ -274,7 +274,8 @@ async fn pages(store: &Store, prefix: &str) -> (usize, Vec<String>) {
     let mut found = Vec::new();
     let mut after = None;
     loop {
-        let query = ListQuery { prefix: prefix.to_owned(), after: after.clone(), limit: 2 };
+        let query =
+            ListQuery { prefix: prefix.to_owned(), after: after.clone(), limit: 2, owner: None };
         let LockPage { locks, next_after } =
             until("a page", || async { unless_late(store.list(query.clone()).await) }).await;
         assert!(locks.len() <= 2, "{locks:?}");

@@ -151,7 +151,7 @@ async fn a_list_of_many_pages_searches_redis_once() {
         leases.push(grant.lease_id);
     }
     let page = async |after: Option<LockName>| {
-        let query = ListQuery { prefix: "page/".to_owned(), after, limit: 3 };
+        let query = ListQuery { prefix: "page/".to_owned(), after, limit: 3, owner: None };
         let page = store.list(query).await.unwrap();
         let names: Vec<String> = page.locks.iter().map(|line| line.lock.to_string()).collect();
         (names, page.next_after)

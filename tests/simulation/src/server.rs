@@ -128,7 +128,7 @@ fn restored(engine: &MemoryRecords, limits: Limits, kit: &Kit) -> Machine {
     };
     let now_ms = kit.clock.monotonic_ms();
     let reading = Reading::Restart { now_ms };
-    let query = ListQuery { prefix: String::new(), after: None, limit: usize::MAX };
+    let query = ListQuery { prefix: String::new(), after: None, limit: usize::MAX, owner: None };
     let locks = futures_util::FutureExt::now_or_never(engine.locks(&query));
     let sessions = futures_util::FutureExt::now_or_never(engine.sessions(None, usize::MAX));
     let counter = futures_util::FutureExt::now_or_never(engine.read(&[])).unwrap().unwrap().1;

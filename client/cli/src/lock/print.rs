@@ -2,7 +2,7 @@
 
 use fence_protocol::LockName;
 use fence_protocol::wire::lock::{
-    HolderInfo, HolderReply, LeaseMode, LeaseReply, LockPage, LockReply, RevokedReply,
+    HolderReply, LeaseMode, LeaseReply, LockLine, LockPage, LockReply, RevokedReply,
 };
 
 use fence_terminal::readable::readable;
@@ -135,16 +135,52 @@ fn history(reply: &LockReply) -> String {
 
 pub(super) fn page(page: &LockPage) -> String {
     let rows = page.locks.iter().map(|line| {
-        let HolderInfo { owner, token, held_ms, expires_in_ms } = &line.holder;
+        let holder = line.holder.as_ref();
         [
             line.lock.to_string(),
-            token.to_string(),
-            owner.to_string(),
-            readable(*held_ms),
-            readable(*expires_in_ms),
+            use_of(line),
+            or_dash(holder.map(|holder| holder.token)),
+            or_dash(holder.map(|holder| &holder.owner)),
+            or_dash(holder.map(|holder| readable(holder.held_ms))),
+            or_dash(holder.map(|holder| readable(holder.expires_in_ms))),
             line.queue_length.to_string(),
+            line.refusals.to_string(),
         ]
     });
-    let heading = ["LOCK", "TOKEN", "OWNER", "HELD", "EXPIRES IN", "WAITING"];
+    let heading = ["LOCK", "MODE", "TOKEN", "OWNER", "HELD", "EXPIRES IN", "WAITING", "REFUSED"];
     paged_listing(heading, rows, page.next_after.as_ref())
+}
+
+/// Mode and number of the leases.
+fn use_of(line: &LockLine) -> String {
+    match (line.lease_count, line.size, line.mode) {
+        (count, Some(size), _) => format!("{count} of {size} permits"),
+        (0, None, _) if line.holder.is_none() => "free".to_owned(),
+        (0, None, _) => "lock-delay".to_owned(),
+        (1, None, LeaseMode::Shared) => "1 reader".to_owned(),
+        (count, None, LeaseMode::Shared) => format!("{count} readers"),
+        (_, None, mode) => mode.as_str().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_mode_and_count() {
+        let line = |json: &str| use_of(&serde_json::from_str(json).unwrap());
+        let held =
+            r#""lock":"a","owner":"o","token":7,"held_ms":1,"expires_in_ms":2,"queue_length":0"#;
+        for (more, expected) in [
+            ("", "exclusive"),
+            (r#","mode":"shared","lease_count":1"#, "1 reader"),
+            (r#","mode":"shared","lease_count":2"#, "2 readers"),
+            (r#","mode":"permit","lease_count":3,"size":5"#, "3 of 5 permits"),
+            (r#","lease_count":0"#, "lock-delay"),
+        ] {
+            assert_eq!(line(&format!("{{{held}{more}}}")), expected);
+        }
+        assert_eq!(line(r#"{"lock":"a","queue_length":0,"lease_count":0}"#), "free");
+    }
 }

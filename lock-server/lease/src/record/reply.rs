@@ -22,10 +22,7 @@ impl Record {
             holder: holders.next(),
             also_held: holders.take(HOLDERS_SHOWN).collect(),
             lease_count: self.holders.len(),
-            size: match self.kind() {
-                Some(Kind::Semaphore { size }) => Some(size),
-                Some(Kind::Lock) | None => None,
-            },
+            size: self.kind().and_then(Kind::size),
             delayed_ms: self.closed.iter().map(|closed| rest_ms(closed.until_ms)).max(),
             queue_length: self.queue.len(),
             queue: self.queue.iter().take(WAITERS_SHOWN).map(|w| w.reply(now_ms)).collect(),

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use fence_protocol::LockName;
-use fence_protocol::wire::lock::{LockLine, LockPage};
+use fence_protocol::wire::lock::{LeaseMode, LockLine, LockPage};
 use futures_util::stream::{self, FuturesUnordered, StreamExt};
 
 use super::QuorumStore;
@@ -43,7 +43,15 @@ impl QuorumStore {
             // A record may be of a lock that is free by now.
             if let Some(live) = view?.live() {
                 let (queue_length, _) = self.queues().shown(&lock, self.now_ms());
-                locks.push(LockLine { lock: lock.clone(), holder: live.info, queue_length });
+                locks.push(LockLine {
+                    lock: lock.clone(),
+                    holder: Some(live.info),
+                    queue_length,
+                    mode: LeaseMode::Exclusive,
+                    lease_count: 1,
+                    size: None,
+                    refusals: 0,
+                });
             }
             last = Some(lock);
             let spent = Duration::from_millis(self.now_ms().saturating_sub(began_ms));

@@ -230,9 +230,15 @@ impl Side {
             };
         }
         let prefix = world.locks[0].as_str().split('/').next().unwrap().to_owned() + "/";
-        let page = self.at(1).list(ListQuery { prefix, after: None, limit: 9 }).await.unwrap();
-        let lines =
-            page.locks.iter().map(|line| (&line.lock, &line.holder.owner, line.queue_length));
+        let page = self
+            .at(1)
+            .list(ListQuery { prefix, after: None, limit: 9, owner: None })
+            .await
+            .unwrap();
+        let lines = page
+            .locks
+            .iter()
+            .map(|line| (&line.lock, &line.holder.as_ref().unwrap().owner, line.queue_length));
         let _ = writeln!(text, "{:?}", lines.collect::<Vec<_>>());
         text
     }

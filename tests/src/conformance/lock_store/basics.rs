@@ -188,7 +188,7 @@ pub async fn pages_are_complete_and_in_order(store: &Store) {
         let mut seen = Vec::new();
         let mut after = None;
         loop {
-            let query = ListQuery { prefix: "pages/".to_owned(), after, limit };
+            let query = ListQuery { prefix: "pages/".to_owned(), after, limit, owner: None };
             let page = store.list(query).await.unwrap();
             assert!(page.locks.len() <= limit);
             seen.extend(page.locks.iter().map(|line| line.lock.as_str().to_owned()));

@@ -56,9 +56,10 @@ pub async fn a_delay_closes_the_lock_after_expiry(store: &Store) {
     let heir =
         Acquire { takeover: Takeover::Of(first.lease_id), ..request("delay/long", LONG_MS, 0) };
     refused(store, heir).await;
-    let query = ListQuery { prefix: "delay/long".to_owned(), after: None, limit: 10 };
+    let query = ListQuery { prefix: "delay/long".to_owned(), after: None, limit: 10, owner: None };
     let listed = store.list(query).await.unwrap().locks;
-    assert_eq!((listed.len(), listed[0].holder.token), (1, first.token));
+    let delayed = listed[0].holder.as_ref().unwrap();
+    assert_eq!((listed.len(), delayed.token, listed[0].lease_count), (1, first.token, 0));
 }
 
 /// A session that ended has not said that its work is done either.

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
-use fence_protocol::wire::lock::{LeaseMode, LockState};
+use fence_protocol::wire::lock::{LeaseMode, LockLine, LockState};
 use futures_util::future::join_all;
 use lock_server::store::{Kind, Limits, ListQuery};
 
@@ -360,10 +360,14 @@ pub async fn several_leases_are_shown_and_listed(store: &Store) {
     let modes: Vec<_> = shown.queue.iter().map(|waiter| waiter.mode).collect();
     assert_eq!(modes, [LeaseMode::Exclusive, LeaseMode::Shared]);
     let only = take(store, permit("several-shown/b", 4, 0)).await;
-    let query = ListQuery { prefix: "several-shown/".to_owned(), after: None, limit: 10 };
+    let query =
+        ListQuery { prefix: "several-shown/".to_owned(), after: None, limit: 10, owner: None };
     let lines = store.list(query).await.unwrap().locks;
-    let seen: Vec<_> = lines.iter().map(|line| (line.holder.token, line.queue_length)).collect();
+    let token = |line: &LockLine| line.holder.as_ref().unwrap().token;
+    let seen: Vec<_> = lines.iter().map(|line| (token(line), line.queue_length)).collect();
     assert_eq!(seen, [(one.token, 2), (only.token, 0)]);
+    let kinds: Vec<_> = lines.iter().map(|line| (line.mode, line.lease_count, line.size)).collect();
+    assert_eq!(kinds, [(LeaseMode::Shared, 2, None), (LeaseMode::Permit, 1, Some(4))]);
     let permit = store.show(&name("several-shown/b")).await.unwrap();
     assert_eq!((permit.size, permit.holder.unwrap().mode), (Some(4), LeaseMode::Permit));
     waits.abort();

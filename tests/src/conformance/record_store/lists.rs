@@ -44,7 +44,7 @@ pub async fn locks_come_in_pages((store, _): &Servers) {
     commit(store, batch(groups.collect())).await;
     let list = async |prefix: &str, after: Option<&str>, limit| {
         let after = after.map(|name| LockName::new(name).unwrap());
-        let query = ListQuery { prefix: prefix.to_owned(), after, limit };
+        let query = ListQuery { prefix: prefix.to_owned(), after, limit, owner: None };
         let (page, has_more) = store.locks(&query).await.unwrap();
         (page.iter().map(ToString::to_string).collect::<Vec<_>>().join(" "), has_more)
     };

@@ -337,7 +337,60 @@ pub struct EndedLease {
     pub ended_ms_ago: u64,
 }
 
-/// `GET /v1/locks`: held locks in the order of their names.
+words! {
+    /// Locks that a listing is narrowed to.
+    pub enum LockFilter {
+        /// With a live lease, not with a lock-delay alone.
+        Held = "held",
+        /// With waiters.
+        Waiting = "waiting",
+        /// With refused operations that the server remembers; also free ones.
+        Refused = "refused",
+    }
+}
+
+words! {
+    /// Order of the locks on a page, the largest value first.
+    pub enum LockOrder {
+        /// Number of waiters.
+        Queue = "queue",
+        /// Time for which the lock has been held.
+        Age = "age",
+        /// Number of refused operations.
+        Refusals = "refusals",
+    }
+}
+
+/// The query of `GET /v1/locks`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LockQuery {
+    /// Begin of the names.
+    pub prefix: String,
+    /// Only names after this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub after: Option<LockName>,
+    /// Most locks that are read for the page; filters drop some of them.
+    pub limit: usize,
+    /// Only such locks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub filter: Option<LockFilter>,
+    /// Only locks that an owner holds whose name contains this.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+    /// Order of the page in place of that of the names.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sort: Option<LockOrder>,
+}
+
+impl Default for LockQuery {
+    fn default() -> Self {
+        let prefix = String::new();
+        Self { prefix, after: None, limit: 100, filter: None, owner: None, sort: None }
+    }
+}
+
+/// `GET /v1/locks`: held locks in the order of their names, unless `sort` names another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockPage {
@@ -348,17 +401,42 @@ pub struct LockPage {
     pub next_after: Option<LockName>,
 }
 
-/// A held lock in a listing.
+/// A lock in a listing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct LockLine {
     /// Name of the lock.
     pub lock: LockName,
-    /// Its live lease.
+    /// Its live lease, or the one before its lock-delay; of several the first whose owner is
+    /// searched for, or else the first. Absent only with the filter `refused`.
     #[serde(flatten)]
-    pub holder: HolderInfo,
+    pub holder: Option<HolderInfo>,
     /// Number of waiters.
     pub queue_length: usize,
+    /// Mode of its leases.
+    #[serde(default, skip_serializing_if = "LeaseMode::is_exclusive")]
+    pub mode: LeaseMode,
+    /// Number of live leases, if it is not 1; 0 in a lock-delay, and of a free lock.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub lease_count: usize,
+    /// Number of permits, while the lock is in use as a semaphore.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u32>,
+    /// Number of refused operations among the events that the server remembers.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub refusals: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn is_one(count: &usize) -> bool {
+    *count == 1
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
         StoreError::Held { holder, queue_length: 1 }
             if (holder.token, holder.expires_in_ms) == (first.token, 30)
     ));
-    let query = ListQuery { prefix: String::new(), after: None, limit: 9 };
+    let query = ListQuery { prefix: String::new(), after: None, limit: 9, owner: None };
     assert_eq!(machine.list(110, &query).locks[0].holder.expires_in_ms, 30, "listed with its rest");
     assert_eq!(machine.take_deliveries(), []);
     assert_eq!(machine.next_alarm_ms(), Some(140));

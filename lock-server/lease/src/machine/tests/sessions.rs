@@ -48,8 +48,8 @@ fn a_heartbeat_is_the_time_of_every_lease_and_no_news_to_the_journal() {
     machine.heartbeat(150, session()).unwrap();
     assert!(!machine.has_news());
     assert_eq!(machine.next_alarm_ms(), Some(350), "one alarm for all of them");
-    let line =
-        machine.list(340, &crate::ListQuery { prefix: String::new(), after: None, limit: 1 });
+    let line = machine
+        .list(340, &crate::ListQuery { prefix: String::new(), after: None, limit: 1, owner: None });
     assert_eq!(line.locks[0].holder.expires_in_ms, 10);
     machine.tick(350);
     for number in 1..=50 {

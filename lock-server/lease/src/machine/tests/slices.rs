@@ -87,7 +87,7 @@ fn a_list_leaves_out_what_is_over() {
     let mut machine = machine();
     granted(machine.acquire(0, request("a", 1, 0)));
     machine.end_slice();
-    let query = crate::ListQuery { prefix: String::new(), after: None, limit: 10 };
+    let query = crate::ListQuery { prefix: String::new(), after: None, limit: 10, owner: None };
     assert_eq!(machine.list(99, &query).locks.len(), 1);
     assert!(machine.list(100, &query).locks.is_empty());
 }

@@ -22,7 +22,7 @@ pub async fn a_waiting_group_holds_nothing_and_keeps_its_places(store: &Store) {
         let late = store.acquire(request(lock, LONG_MS, 0)).await;
         assert!(matches!(late, Err(StoreError::Held { .. })), "overtaken: {late:?}");
     }
-    let query = ListQuery { prefix: "places/".to_owned(), after: None, limit: 10 };
+    let query = ListQuery { prefix: "places/".to_owned(), after: None, limit: 10, owner: None };
     let listed = store.list(query).await.unwrap().locks;
     assert_eq!(listed.iter().map(|line| line.lock.as_str()).collect::<Vec<_>>(), ["places/b"]);
     let late = store.acquire_all(parts(0, &["places/c", "places/d"])).await;
