@@ -26,7 +26,7 @@ const STYLE: &str = "text/css; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
 /// Path, content type and content.
-static FILES: [(&str, &str, &str); 16] = [
+static FILES: [(&str, &str, &str); 17] = [
     ("/ui/", HTML, include_str!("ui/index.html")),
     ("/ui/style.css", STYLE, include_str!("ui/style.css")),
     ("/ui/icon.svg", PICTURE, include_str!("ui/icon.svg")),
@@ -35,6 +35,7 @@ static FILES: [(&str, &str, &str); 16] = [
     ("/ui/dom.js", SCRIPT, include_str!("ui/dom.js")),
     ("/ui/dialog.js", SCRIPT, include_str!("ui/dialog.js")),
     ("/ui/locks.js", SCRIPT, include_str!("ui/locks.js")),
+    ("/ui/filters.js", SCRIPT, include_str!("ui/filters.js")),
     ("/ui/lock.js", SCRIPT, include_str!("ui/lock.js")),
     ("/ui/story.js", SCRIPT, include_str!("ui/story.js")),
     ("/ui/timeline.js", SCRIPT, include_str!("ui/timeline.js")),

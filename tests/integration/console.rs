@@ -3,6 +3,7 @@
 mod assets;
 mod foreign;
 mod rights;
+mod search;
 
 use std::path::Path;
 
@@ -64,6 +65,14 @@ async fn granted(locks: &Locks, lock: &str, owner: &str) -> LeaseReply {
     locks.acquire(lock, json!({"ttl_ms": 600_000, "owner": owner})).await.lease()
 }
 
+/// Keeps a picture for a person to look at, if `FENCE_SCREENSHOTS` names a folder.
+pub(crate) async fn keep(browser: &Browser, name: &str) {
+    let picture = browser.screenshot().await;
+    if let Some(folder) = std::env::var_os("FENCE_SCREENSHOTS") {
+        std::fs::write(Path::new(&folder).join(name), picture).unwrap();
+    }
+}
+
 /// All of it appears by itself, as it happens.
 #[tokio::test]
 async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
@@ -103,7 +112,11 @@ async fn shows_a_grant_a_queue_a_hand_over_and_a_refused_write() {
     pair.write(&second, 204).await;
     pair.write(&first, 412).await;
     browser.until("document.querySelectorAll('.timeline .refusal').length === 1").await;
-    browser.until_text(".story .bad", "a guard refused 1 operation of worker-1@host-2").await;
+    let story = format!(
+        "worker-1@host-2 went on writing with token {}: a guard refused 1 operation,",
+        first.token
+    );
+    browser.until_text(".story .bad", &story).await;
     browser.until_text("[aria-label='Refused writes']", "PUT orders/42/total: stale-token").await;
     browser
         .until("document.querySelector('.lease.expired') && document.querySelector('.hand-over')")

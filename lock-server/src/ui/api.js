@@ -96,6 +96,9 @@ export const mayAll = (verb) => patterns(verb).includes('*');
 export const ownPrefix = () => (mayAll('read') ? '' : patterns('read')
   .filter((pattern) => pattern.endsWith('*')).map((pattern) => pattern.slice(0, -1)).sort((a, b) => a.length - b.length)[0] ?? '');
 
+// Remembered events that are requested: more than the activity shows, as most may be of others.
+const RECENT = 500;
+
 const pause = (ms, signal) => new Promise((resolve) => {
   const timer = setTimeout(resolve, ms);
   signal.addEventListener('abort', () => { clearTimeout(timer); resolve(); });
@@ -103,6 +106,7 @@ const pause = (ms, signal) => new Promise((resolve) => {
 
 // Follows the events of the locks under `prefix` until `signal` aborts. The browser's EventSource
 // sends no Authorization header, hence fetch. `onState` gets live, connecting or polling.
+// A first stream begins with the newest events that the server remembers.
 export async function follow(prefix, signal, onEvent, onState) {
   let last = '';
   for (let failures = 0; !signal.aborted; failures += 1) {
@@ -110,7 +114,7 @@ export async function follow(prefix, signal, onEvent, onState) {
     try {
       onState('connecting');
       const resume = last ? { 'last-event-id': last } : {};
-      const reply = await request(`v1/events${query({ prefix })}`, { signal, headers: resume });
+      const reply = await request(`v1/events${query({ prefix, recent: RECENT })}`, { signal, headers: resume });
       onState('live');
       failures = 0;
       wait = 1000;

@@ -84,7 +84,7 @@ function renewed(view) {
     isLoading = false;
     loaded = performance.now();
     if (isStopped) return;
-    plan(isWanted ? PAUSE_MS : POLL_MS);
+    plan(isWanted ? Math.max(PAUSE_MS, view.pauseMs?.() ?? 0) : POLL_MS);
     isWanted = false;
   };
   const plan = (ms) => {
@@ -98,7 +98,8 @@ function renewed(view) {
       if (isLoading) isWanted = true;
       else if (!isSoon) {
         isSoon = true;
-        plan(Math.max(100, loaded + PAUSE_MS - performance.now()));
+        const pause = Math.max(PAUSE_MS, view.pauseMs?.() ?? 0);
+        plan(Math.max(100, loaded + pause - performance.now()));
       }
     },
     stop: () => {
@@ -129,6 +130,8 @@ function followEvents() {
   stream = null;
   if (document.hidden) return;
   stream = new AbortController();
+  // A new stream begins with what the server remembers.
+  locks.forget();
   api.follow(api.ownPrefix(), stream.signal, (event) => {
     locks.remember(event);
     current?.onEvent(event);

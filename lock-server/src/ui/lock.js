@@ -2,7 +2,7 @@
 
 import * as api from './api.js';
 import { askReason } from './dialog.js';
-import { code, count, empty, facts, h, panel, sessionLink, show, since, table, until, widePanel } from './dom.js';
+import { code, count, empty, facts, h, panel, readable, sessionLink, show, since, table, until, widePanel } from './dom.js';
 import { guarantee } from './guards.js';
 import { word } from './locks.js';
 import { leases, named, protection, sentences } from './story.js';
@@ -19,7 +19,7 @@ function holder(one, lock) {
     h('meter', { min: 0, max: 1, low: 0.25, value: part, 'aria-label': 'Part of the lease that is left' }),
     facts([
       ['Lease ends in', until(one.expires_in_ms)], ['Held for', since(one.held_ms)],
-      ['Renewals', one.renewals], ['Time to live', `${one.ttl_ms} ms`],
+      ['Renewals', one.renewals], ['Time to live', readable(one.ttl_ms)],
       ['Mode', lock.size ? `permit, of ${lock.size}` : one.mode], ['Incarnation', one.incarnation],
       ['Session', one.session_id ? sessionLink(one.session_id) : null], ['Lease', code(one.lease_id)],
       ['Metadata', one.metadata === undefined ? null : code(JSON.stringify(one.metadata))],

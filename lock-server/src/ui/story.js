@@ -84,10 +84,11 @@ function past(one, next) {
   const end = `${named(one)} lost it ${readable(one.ended ?? 0)} ago: ${MEANINGS[one.reason] ?? 'the reason is unknown'}${why}.`;
   const passed = next ? ` Then ${named(next)} got it.` : '';
   if (!refused.length) return { tone: 'plain', text: end + passed };
-  const times = `${count(refused.length, 'operation')} of ${one.owner ?? 'it'}`;
+  const times = count(refused.length, 'operation');
+  const who = one.owner ?? 'The former holder';
   return {
     tone: 'bad',
-    text: `${end}${passed} It went on writing: a guard refused ${times}, and nothing of that was applied.`,
+    text: `${end}${passed} ${who} went on writing with token ${one.token}: a guard refused ${times}, and nothing of that was applied.`,
   };
 }
 

@@ -54,6 +54,11 @@ async fn revokes_and_blocks_for_principals_that_may() {
     browser.until_text("dialog .good", &format!("Token {} has ended", first.token)).await;
     browser.click("dialog button[type=button]").await;
     browser.until_text("[aria-label='Last leases']", "host is replaced").await;
+    let other = As::new(&server, "other");
+    other.lock("other/x", "acquire", &json!({"ttl_ms": LONG_MS})).await.lease();
+    browser.run("location.hash = '#/locks'").await;
+    browser.until_text("[aria-label=Activity]", "granted other/x").await;
+    browser.run("location.hash = '#/lock/team%2Fa'").await;
     browser.until_text(".story", "an operator ended it (host is replaced)").await;
 
     let path = format!("{}/ui/#/session/{}", server.base, session.session_id);
@@ -74,7 +79,9 @@ async fn revokes_and_blocks_for_principals_that_may() {
     browser.click("#sign-out").await;
     sign_in(&browser, "secret-of-team").await;
     browser.run("location.hash = '#/locks'").await;
-    browser.until_text("[aria-label=Activity]", "Nothing yet").await;
+    browser.until_text("[aria-label=Activity]", "revoked team/a").await;
+    let page = browser.run("return document.body.innerText").await;
+    assert!(!page.as_str().unwrap().contains("other/x"), "{page}");
 }
 
 /// A tenant sees its own part.
