@@ -6,12 +6,16 @@
 use std::future::ready;
 
 use axum::Router;
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use fence_protocol::Code;
+use service_kit::problem::Reject;
 
 /// Paths that a link on another site may open.
 pub(crate) const PAGES: [&str; 2] = ["/ui", "/docs"];
+/// Path that people type.
+const ROOT: &str = "/";
 
 /// Only files of this origin are loaded and requested, no page frames these, and a text can never
 /// become markup or code.
@@ -23,10 +27,11 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
 const PICTURE: &str = "image/svg+xml";
 
 /// Path, content type and content.
-static FILES: [(&str, &str, &str); 17] = [
+static FILES: [(&str, &str, &str); 21] = [
     ("/ui/", HTML, include_str!("ui/index.html")),
     ("/ui/style.css", STYLE, include_str!("ui/style.css")),
     ("/ui/icon.svg", PICTURE, include_str!("ui/icon.svg")),
@@ -44,6 +49,10 @@ static FILES: [(&str, &str, &str); 17] = [
     ("/ui/service.js", SCRIPT, include_str!("ui/service.js")),
     ("/docs/", HTML, include_str!("ui/reference.html")),
     ("/docs/reference.js", SCRIPT, include_str!("ui/reference.js")),
+    ("/docs/curl.js", SCRIPT, include_str!("ui/curl.js")),
+    ("/docs/guarantees.html", HTML, include_str!("ui/guarantees.html")),
+    ("/docs/guarantees.js", SCRIPT, include_str!("ui/guarantees.js")),
+    ("/docs/guarantees.md", TEXT, include_str!("../../docs/reference/guarantees.md")),
 ];
 
 /// Routes of the files, and of the paths without their last slash.
@@ -53,14 +62,27 @@ pub(crate) fn router() -> Router {
         get(move || ready((StatusCode::PERMANENT_REDIRECT, [(header::LOCATION, to)])))
     };
     let router = Router::new().route("/ui", with_slash("ui/")).route("/docs", with_slash("docs/"));
+    let router = router.route(ROOT, get(root));
     FILES.iter().fold(router, |router, (path, content_type, text)| {
         router.route(path, get(move || ready(file(content_type, text))))
     })
 }
 
+/// Leads a browser to the console; for any other client there is nothing.
+async fn root(headers: HeaderMap) -> Result<Response, Reject> {
+    let accepted = headers.get_all(header::ACCEPT).iter();
+    let is_browser =
+        accepted.filter_map(|value| value.to_str().ok()).any(|v| v.contains("text/html"));
+    if !is_browser {
+        return Err(Reject::new(Code::NotFound, "there is nothing at GET /"));
+    }
+    let headers = [(header::LOCATION, "ui/"), (header::VARY, "accept")];
+    Ok((StatusCode::TEMPORARY_REDIRECT, headers).into_response())
+}
+
 /// True if a route is one of this module's.
 pub(crate) fn is_page(route: &str) -> bool {
-    PAGES.contains(&route) || FILES.iter().any(|(path, ..)| *path == route)
+    route == ROOT || PAGES.contains(&route) || FILES.iter().any(|(path, ..)| *path == route)
 }
 
 fn file(content_type: &'static str, text: &'static str) -> Response {

@@ -2,6 +2,7 @@
 
 import { get } from '../ui/api.js';
 import { code, failure, h, table } from '../ui/dom.js';
+import { command, example } from './curl.js';
 
 const main = document.getElementById('main');
 
@@ -68,7 +69,7 @@ function operation(document, path, method, shown) {
   const parameters = (shown.parameters ?? []).map((one) => resolved(document, one));
   return h('section', { class: 'panel', id: shown.operationId },
     h('h2', null, h('span', { class: 'method' }, method.toUpperCase()), code(path)),
-    h('p', null, shown.summary),
+    h('p', null, shown.summary), example(command(path, method, shown)),
     parameters.length ? table('Parameters', ['Parameter', 'In', 'Value', 'Meaning'], parameters.map((one) => ({
       cells: [code(one.name), one.in, kind(document, one.schema ?? {}), one.description ?? ''],
     }))) : null,
@@ -95,6 +96,8 @@ async function render() {
       all.map(({ path, method, shown }) => h('li', null,
         h('a', { class: 'name', href: `#${shown.operationId}` }, `${method.toUpperCase()} ${path}`))))),
     ...sections, problem);
+  // The browser looked for the operation before it was there.
+  globalThis.document.getElementById(location.hash.slice(1))?.scrollIntoView();
 }
 
 render().catch((error) => main.replaceChildren(failure(error),

@@ -1,7 +1,7 @@
 // The lock server itself: what its checks say, and the guarantee that applies.
 
 import { get, readText } from './api.js';
-import { code, h, panel, show } from './dom.js';
+import { h, panel, show } from './dom.js';
 
 const TONES = { '+': 'good', '!': 'warn', '-': 'bad' };
 
@@ -40,7 +40,7 @@ function guarantee({ said }) {
   return panel('Guarantee',
     h('p', null, h('span', { class: 'badge' }, engine)),
     h('ul', { class: 'plain' }, text.split('; ').map((part) => h('li', null, part))),
-    page ? h('p', { class: 'hint' }, 'The whole table: ', code(page)) : null);
+    page ? h('p', { class: 'hint' }, h('a', { href: `../docs/guarantees.html${page.replace(/^[^#]*/, '')}` }, 'The whole table')) : null);
 }
 
 export function service() {

@@ -7,6 +7,7 @@ use fence_tests::api::Api;
 use fence_tests::raw_http::{exchange, status};
 use fence_tests::servers::Setup;
 use fence_tests::wait::{until, until_true};
+use http::Method;
 
 use super::{Pair, granted};
 use crate::access::{As, Site};
@@ -23,6 +24,12 @@ async fn files_are_open_and_data_is_not() {
         assert!(policy.contains("frame-ancestors 'none'"), "{policy}");
     }
     assert_eq!(anonymous.get("/ui").await.expect(308).header("location"), "ui/");
+    let browser = [("accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+    let reply = anonymous.send(Method::GET, "/", &browser, "").await.expect(307);
+    assert_eq!((reply.header("location"), reply.header("vary")), ("ui/", "accept"));
+    anonymous.get("/").await.problem(Code::NotFound);
+    let page = anonymous.get("/docs/guarantees.md").await.expect(200);
+    assert!(page.body.starts_with(b"# Guarantees\n"), "{page:?}");
     for path in ["/v1/principal", "/v1/guards", "/openapi.json"] {
         anonymous.get(path).await.problem(Code::Unauthorized);
     }
@@ -43,6 +50,7 @@ async fn files_are_open_and_data_is_not() {
     for path in ["/ui", "/ui/", "/docs/"] {
         api.get(path).await.problem(Code::NotFound);
     }
+    api.send(Method::GET, "/", &browser, "").await.problem(Code::NotFound);
     let open: PrincipalReply = api.get("/v1/principal").await.expect(200).read();
     assert_eq!(open, PrincipalReply::default());
 }

@@ -129,3 +129,59 @@ async fn finds_three_sick_locks_among_a_thousand() {
     assert_eq!(browser.errors().await, Vec::<String>::new());
     waiters.iter().for_each(JoinHandle::abort);
 }
+
+/// The guarantee of the engine is a link that opens, and every call has a command that works.
+#[tokio::test]
+async fn opens_the_guarantees_and_has_a_command_for_each_call() {
+    let pair = Pair::start().await;
+    let base = &pair.server.base;
+    let browser = Browser::start().await;
+    browser.show_as(1280, 860, "light").await;
+    browser.open(&format!("{base}/ui/#/service")).await;
+    browser.until_text("main", "The whole table").await;
+    browser.click("main a[href*=guarantees]").await;
+    browser.until("location.pathname === '/docs/guarantees.html'").await;
+    browser.until("document.getElementById('memory')?.getBoundingClientRect().top < 300").await;
+    browser.until("document.querySelectorAll('main table').length >= 3").await;
+    keep(&browser, "guarantees-light.png").await;
+
+    browser.open(&format!("{base}/docs/")).await;
+    browser.until("document.querySelector('.curl')").await;
+    keep(&browser, "docs-light.png").await;
+    let calls = "return [...document.querySelectorAll('section:has(.method)')].map(s => \
+                 [s.id, s.querySelector('.curl')?.innerText])";
+    let calls = browser.run(calls).await;
+    let calls = calls.as_array().unwrap();
+    assert!(calls.len() > 20, "{calls:?}");
+    for call in calls {
+        let id = call[0].as_str().unwrap();
+        let line = call[1].as_str().unwrap();
+        let line = format!("{line} -m 2 -o /dev/null -w '%{{http_code}}'");
+        let output = tokio::process::Command::new("sh").args(["-c", &line]).output();
+        let output = output.await.unwrap();
+        let status = String::from_utf8(output.stdout).unwrap();
+        // Other examples hold the lock, and the lease and the session have ended. Terraform's
+        // locks need --seal.
+        let expected = match id.starts_with("terraform") {
+            true => &["200", "400", "404", "409"],
+            false => &["200", "404", "410", "423"],
+        };
+        assert!(expected.contains(&status.as_str()), "{id}: {line}: {status}");
+        assert!(status == "200" || !NEEDS_NOTHING.contains(&id), "{id}: {status}");
+    }
+    assert_eq!(browser.errors().await, Vec::<String>::new());
+}
+
+/// Calls whose examples need nothing to be there.
+const NEEDS_NOTHING: [&str; 10] = [
+    "acquireAll",
+    "createSession",
+    "floor",
+    "listGuards",
+    "listLocks",
+    "listSessions",
+    "reportRefusals",
+    "showLock",
+    "showPrincipal",
+    "watchEvents",
+];
