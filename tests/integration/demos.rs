@@ -5,12 +5,15 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
+use fence_tests::browser::Browser;
 use fence_tests::postgres_server::Postgres;
 use fence_tests::process::{Output, Process, command};
 use fence_tests::redis_server::Redis;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
+
+use super::console::keep;
 
 /// Runs a demo, which must end 0. Returns the facts of the unguarded and of the guarded story.
 async fn facts(args: &[&str]) -> (Value, Value) {
@@ -85,6 +88,28 @@ async fn gc_stall() {
     let (unguarded, guarded) = facts(&["gc-stall"]).await;
     newer_is_lost(&unguarded);
     late_is_refused(&guarded);
+}
+
+/// On a phone no card scrolls sideways but the timeline, which says that it does.
+#[tokio::test]
+async fn the_picture_fits_a_phone() {
+    let folder = fence_tests::folder::new();
+    let file = folder.path().join("report.html");
+    let output = demo(&["gc-stall", "--out", file.to_str().unwrap()]).await;
+    assert_eq!(output.code, 0, "{output:?}");
+    let browser = Browser::start().await;
+    browser.show_as(390, 844, "light").await;
+    browser.open(&format!("file://{}", file.display())).await;
+    browser.until("document.querySelectorAll('section table').length === 2").await;
+    keep(&browser, "demo-phone.png").await;
+    let fits =
+        "[...document.querySelectorAll('section')].every(s => s.scrollWidth <= s.clientWidth)";
+    browser.until(fits).await;
+    browser.until("document.documentElement.scrollWidth <= innerWidth").await;
+    let hint = "getComputedStyle(document.querySelector('.wide')).display";
+    browser.until(&format!("{hint} === 'block'")).await;
+    browser.show_as(1200, 844, "light").await;
+    browser.until(&format!("{hint} === 'none'")).await;
 }
 
 #[tokio::test]

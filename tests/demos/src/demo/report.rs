@@ -7,6 +7,10 @@ use std::fmt::Write as _;
 
 use super::record::{Event, Kind, Record, Story};
 
+/// Shown where the picture scrolls.
+const WIDE: &str =
+    "<p class=\"wide\">The picture is wider than the screen: scroll it sideways.</p>";
+
 const STYLE: &str = include_str!("report/style.css");
 
 pub(super) fn page(record: &Record) -> String {
@@ -49,8 +53,8 @@ fn section(story: &Story) -> String {
     };
     format!(
         "<section class=\"{class}\">\n<h2>{name} <small>{title}</small></h2>\n\
-         <p class=\"verdict\"><b>{word}</b> {verdict}</p>\n<div class=\"picture\">\n{picture}</div>\n\
-         <table>\n{rows}</table>\n{notes}</section>\n",
+         <p class=\"verdict\"><b>{word}</b> {verdict}</p>\n{WIDE}\n\
+         <div class=\"picture\">\n{picture}</div>\n<table>\n{rows}</table>\n{notes}</section>\n",
         name = escaped(&capitalised(story.name)),
         title = escaped(story.title),
         verdict = escaped(&story.verdict),
