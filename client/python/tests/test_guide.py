@@ -52,7 +52,7 @@ def test_the_guide_does_what_it_says(tmp_path: Path) -> None:
         for left in re.findall(r"trusted for (\d+)", done.stdout):
             assert 0 < int(left) <= 12, done.stdout
         assert tokens.sub("N", done.stdout) == tokens.sub("N", said.get(name, "")), name
-    assert site.direct.get("orders/42") == b"2"
+    assert site.direct.get("orders/43") == b"2"
     site.stop()
 
 

@@ -74,12 +74,8 @@ test("node-redis: one lease a process", async () => {
   const { pool, begin } = nodeRedis;
   pool.on("error", () => {});
   closing.push(() => pool.destroy());
-  const connect = async () => {
-    await begin();
-    if (!pool.isOpen) await pool.connect();
-  };
   const push = (value) => pool.rPush(journal, value);
-  await overAHandOver(push, () => pool.lRange(journal, 0, -1), connect, () => pool.del(journal));
+  await overAHandOver(push, () => pool.lRange(journal, 0, -1), begin, () => pool.del(journal));
 });
 
 test("ioredis: one lease a process", async () => {
@@ -99,7 +95,6 @@ test("node-redis: one lease a job", async () => {
   const { pool, run } = job;
   pool.on("error", () => {});
   closing.push(() => pool.destroy());
-  await pool.connect();
   const work = async (connection) => {
     await connection.rPush("orders:77:journal", "first");
     return connection.clientId();
