@@ -74,7 +74,7 @@ fn an_ended_id_is_never_granted_again() {
 fn a_release_that_overtakes_its_acquire_wins() {
     let mut machine = machine();
     let error = machine.release(0, &lock("a"), id(1)).unwrap_err();
-    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: true });
+    assert_eq!(error, StoreError::Lost { reason: EndReason::Expired, why: None, is_known: false });
     let error = refused(machine.acquire(1, request("a", 1, 0)));
     assert_eq!(error, StoreError::Lost { reason: EndReason::Released, why: None, is_known: true });
 }
