@@ -31,7 +31,9 @@ fn an_expired_lease_leaves_the_lock_closed_for_a_while() {
             if (holder.token, holder.expires_in_ms) == (first.token, 30)
     ));
     let query = ListQuery { prefix: String::new(), after: None, limit: 9, owner: None };
-    assert_eq!(machine.list(110, &query).locks[0].holder.expires_in_ms, 30, "listed with its rest");
+    let line = machine.list(110, &query).locks.remove(0);
+    assert_eq!(line.lease_count, 0);
+    assert_eq!(line.holder.unwrap().expires_in_ms, 30, "listed with its rest");
     assert_eq!(machine.take_deliveries(), []);
     assert_eq!(machine.next_alarm_ms(), Some(140));
     machine.tick(140);

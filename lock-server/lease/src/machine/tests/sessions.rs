@@ -50,7 +50,7 @@ fn a_heartbeat_is_the_time_of_every_lease_and_no_news_to_the_journal() {
     assert_eq!(machine.next_alarm_ms(), Some(350), "one alarm for all of them");
     let line = machine
         .list(340, &crate::ListQuery { prefix: String::new(), after: None, limit: 1, owner: None });
-    assert_eq!(line.locks[0].holder.expires_in_ms, 10);
+    assert_eq!(line.locks[0].holder.as_ref().unwrap().expires_in_ms, 10);
     machine.tick(350);
     for number in 1..=50 {
         let late = machine.renew(350, &lock(&format!("l{number}")), id(number), None).unwrap_err();
