@@ -138,7 +138,7 @@ const END_OF_FILE: &str = "=== end of file";
 const SERVER: &str = "COMMAND > served 2>&1 & others=\"$others $!\"
 until grep -q '^Ctrl-C ends it' served; do sleep 0.1; done; cat served";
 /// A program that reads lines, with the output that it has on a terminal (redis-cli).
-const PROMPT: &str = "mkfifo typed; stdbuf -oL COMMAND < typed > session 2>&1 &
+const PROMPT: &str = "mkfifo typed; : > session; stdbuf -oL COMMAND < typed > session 2>&1 &
 others=\"$others $!\"; exec 9> typed";
 /// A line for it, whose reply has so many lines.
 const TYPED: &str = "seen=$(wc -l < session); echo 'COMMAND' >&9
