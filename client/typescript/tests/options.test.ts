@@ -58,7 +58,7 @@ test("an option that a call lacks is refused, with the one that was meant", asyn
     ],
     [() => made.events(anything({ locks: "a" })), /did you mean lock/],
     [() => made.isLocked("a", anything({ sginal: 1 })), /did you mean signal/],
-    [() => made.locks.list(anything({ perfix: "a" })), /did you mean prefix/],
+    [() => made.locks.list(anything({ prefixes: "a" })), /did you mean prefix/],
     [() => made.locks.revoke("a", "b", anything({ lease: "a" })), /no option lease/],
     [() => made.objects.put(lease, "a", "b", anything({ ifmatch: "a" })), /did you mean ifMatch/],
     [() => made.objects.get(lease, "a", anything({ etag: "a" })), /no option etag/],
