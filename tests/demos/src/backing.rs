@@ -173,7 +173,7 @@ mod tests {
         let database = |url: &str| Backing::from_flag(Some(url)).unwrap().database();
         assert_eq!(database("redis://127.0.0.1:1"), "");
         assert_eq!(database("redis://127.0.0.1:1/"), "");
-        assert_eq!(database("redis://app:a%2Fb@127.0.0.1:1/3?protocol=resp3"), "/3");
+        assert_eq!(database("redis://app:a%2Fb@127.0.0.1:1/3"), "/3");
     }
 
     #[test]
