@@ -173,10 +173,11 @@ async fn etcd() {
     run_text("guides/etcd.md", &text, &variables).await;
 }
 
-/// Folder of a python3 that has a package, which is downloaded once.
+/// Folder of a python3 that has a package, which is downloaded once. It is the pages' own: the judges
+/// of tests/drivers make theirs anew while pages are played.
 async fn packages(name: &str, package: &str) -> String {
     let target = fence_tests::binaries::path("fence");
-    let kept = target.ancestors().nth(2).unwrap().join("drivers").join(name);
+    let kept = target.ancestors().nth(2).unwrap().join("pages").join(name);
     let programs = kept.join("bin").display().to_string();
     if !kept.join("installed").exists() {
         let script = format!(
