@@ -1,6 +1,8 @@
 //! Every command of the servers that the guard is tested with: its keys by the server's words, and
 //! the guard's handling of it.
 
+use std::collections::BTreeMap;
+
 use super::super::policy::{self, LOCALS};
 use super::super::table::Entry;
 use super::*;
@@ -47,7 +49,10 @@ fn commands_of_newer_servers_are_those_of_the_lists() {
 fn check(engine: &str, redis: &mut Redis) {
     let metas = redis.metas();
     let table = redis.table();
-    let mut lines: Vec<String> = flat(&metas).into_iter().map(|meta| line(meta, &table)).collect();
+    let categories = categories(redis);
+    let of = |meta: &Meta| categories.get(&meta.name).map(|names| names.join(","));
+    let line = |meta| line(meta, &of(meta).unwrap_or_default(), &table);
+    let mut lines: Vec<String> = flat(&metas).into_iter().map(line).collect();
     lines.sort();
     let made = lines.join("\n") + "\n";
     if std::env::var("FENCE_REGENERATE").is_ok_and(|value| value == "1") {
@@ -72,8 +77,22 @@ fn check(engine: &str, redis: &mut Redis) {
     assert!(compared > 500, "the keys of only {compared} commands were compared");
 }
 
-/// Name, arity, flags and keys by the server; then the guard's handling.
-fn line(meta: &Meta, table: &CommandTable) -> String {
+/// Categories of each command by ACL CAT, in the order of the alphabet.
+fn categories(redis: &mut Redis) -> BTreeMap<String, Vec<String>> {
+    let names = |reply| redis::from_redis_value::<Vec<String>>(reply).unwrap();
+    let mut categories = names(redis.line("ACL CAT").unwrap());
+    categories.sort();
+    let mut of_commands: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for category in categories {
+        for command in names(redis.words(&["ACL", "CAT", &category]).unwrap()) {
+            of_commands.entry(command).or_default().push(format!("@{category}"));
+        }
+    }
+    of_commands
+}
+
+/// Name, arity, flags, categories and keys by the server; then the guard's handling.
+fn line(meta: &Meta, categories: &str, table: &CommandTable) -> String {
     let mut flags: Vec<&str> = meta.flags().collect();
     flags.sort_unstable();
     let specs = meta.specs.iter().map(|spec| spec.as_ref().map_or("?".to_owned(), page::spec));
@@ -85,7 +104,8 @@ fn line(meta: &Meta, table: &CommandTable) -> String {
         Err(_) => "refused".to_owned(),
     };
     let flags = flags.join(",");
-    format!("{} {} [{flags}] [{}] {ours}", meta.name, meta.arity, specs.join("; "))
+    let (name, arity) = (&meta.name, meta.arity);
+    format!("{name} {arity} [{flags}] [{categories}] [{}] {ours}", specs.join("; "))
 }
 
 /// Asks the server for the keys of a command whose words are their own positions, and so each
