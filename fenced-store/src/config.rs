@@ -17,6 +17,7 @@ use fence_protocol::wire::fence::Mode;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{KeyFlags, ServiceFlags};
+use service_kit::limit;
 use service_kit::listener::{Exposure, ListenAddr, Safeguards, listen_addr};
 
 pub use self::election::ElectionFlags;
@@ -91,11 +92,11 @@ pub struct Config {
     pub postgres: PostgresPortFlags,
 
     /// Largest object, and largest forwarded request.
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20, value_parser = limit::parse)]
     pub max_object_bytes: usize,
     /// Bytes of all bodies being received, and of all objects being sent. A quarter of each is kept
     /// for those of at most 64 KiB.
-    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20)]
+    #[arg(long, value_name = "BYTES", default_value_t = 256 << 20, value_parser = limit::parse)]
     pub max_body_bytes_in_all: usize,
     /// Listeners, names, log and spans.
     #[command(flatten)]

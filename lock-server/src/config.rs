@@ -15,6 +15,7 @@ use redis_link::LinkOptions;
 use service_kit::config::report::ConfigAction;
 use service_kit::config::{SettingsError, keep};
 use service_kit::flags::{KeyFlags, PeerFlags, ServiceFlags, StoreLoginFlags};
+use service_kit::limit;
 use service_kit::listener::{Exposure, HttpThreads, ListenAddr, Safeguards, listen_addr};
 use service_kit::login::StoreLogin;
 use service_kit::tls::ServerUrl;
@@ -122,13 +123,13 @@ pub struct Config {
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_waiters: usize,
     /// Locks held or remembered (memory and embedded).
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = limit::parse)]
     pub max_locks: usize,
     /// Sessions live or remembered.
     #[arg(long, value_name = "N", default_value_t = 100_000)]
     pub max_sessions: usize,
     /// Leases and waiting requests of one session.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = limit::parse)]
     pub max_session_leases: usize,
     /// Time for a reply of Redis, PostgreSQL or an etcd member, then the outcome is unknown.
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration::parse_positive)]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use fence_protocol::duration::parse;
+use service_kit::limit;
 use service_kit::listener::{Exposure, ListenOptions, listen_addr};
 
 use crate::doors::redis::resp::request::ARGUMENT_BYTES_MAX;
@@ -36,7 +37,7 @@ pub struct RedisPortFlags {
     pub redis_threads: usize,
     /// Largest command at the Redis port, at most 513 MiB. That holds an argument of the 512 MiB
     /// that Redis takes.
-    #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES)]
+    #[arg(long, value_name = "BYTES", default_value_t = COMMAND_BYTES, value_parser = limit::parse)]
     pub max_command_bytes: usize,
     /// Buffers of all clients of the Redis port, beyond 64 KiB each and direction.
     #[arg(long, value_name = "BYTES", default_value_t = 512 << 20)]

@@ -59,7 +59,7 @@ impl Separators {
 impl Pattern {
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("its pattern is empty".to_owned());
+            return Err("has an empty pattern".to_owned());
         }
         let separators = Separators::in_pattern(text);
         let mut pattern =

@@ -137,7 +137,7 @@ fn bad_rules_are_refused_with_their_text() {
     for (text, reason) in [
         ("", "has no \"=\""),
         ("orders/**", "has no \"=\""),
-        ("=a", "pattern is empty"),
+        ("=a", "empty pattern"),
         ("a=", "makes no lock name"),
         ("a/**/b=c", "** anywhere but at the end"),
         ("a**=c", "** anywhere but at the end"),
@@ -168,7 +168,7 @@ fn bad_rules_are_refused_with_their_text() {
         (" a=c", "contains ' '; write it as %20"),
         ("GET  a=c", "contains ' '; write it as %20"),
         ("GET a b=c", "contains ' '; write it as %20"),
-        ("GET =c", "pattern is empty"),
+        ("GET =c", "empty pattern"),
         ("a=b,reads", "which needs methods"),
         ("POST,PUT a=b,reads", "PUT always changes something"),
         ("POST a=b,reads,writes", "more than one"),

@@ -14,13 +14,14 @@ use super::{PROGRAMS, free_ports, packages, play, read};
 
 /// Pages below docs, and the ports of those that start servers of their own. All others use the
 /// lock server and the guard that the reader left running, at 7420 and 7421.
-const PAGES: [(&str, &[&str]); 20] = [
+const PAGES: [(&str, &[&str]); 21] = [
     ("../README.md", &[]),
     ("start.md", &[]),
     ("guides/cron-jobs.md", &[]),
     ("guides/workers.md", &[]),
     ("guides/leader-election.md", &[]),
     ("guides/python.md", &[]),
+    ("guides/typescript.md", &[]),
     ("guides/go.md", &[]),
     ("guides/supervisors.md", &[]),
     ("guides/migrations.md", &[]),
@@ -38,9 +39,8 @@ const PAGES: [(&str, &[&str]); 20] = [
 ];
 
 /// Guides that are not played here, and why.
-const LEFT_OUT: [(&str, &str); 6] = [
+const LEFT_OUT: [(&str, &str); 5] = [
     ("guides/jobs.md", "each part needs a tool of its own; client/python/check runs RQ and Celery"),
-    ("guides/typescript.md", "client/typescript/check compiles and runs its programs"),
     ("guides/etcd.md", "all its servers are its own: it has a test of its own"),
     ("guides/quorum.md", "all its servers are its own: it has a test of its own"),
     ("guides/sentinel.md", "all its servers are its own: it has a test of its own"),
@@ -62,6 +62,14 @@ fence object list --output json | jq -r '.fences[] | "\(.lock) \(.mark)"'
 /// The command with the ports that it has by default, which become others.
 const LISTENING: &str = "fence serve --listen 127.0.0.1:7420 --guard-listen 127.0.0.1:7421 \
                          --redis-listen 127.0.0.1:6380 --redis";
+
+/// The way from the sources of the TypeScript package to its tarball, and the same from what its
+/// check compiled, which leaves no file among the sources.
+const PACK: [&str; 2] = [
+    "(cd client/typescript && npm ci && npm pack)",
+    "(here=$PWD; cd ../fencepost/target/sdk/typescript/package && \
+     flock ../lock npm pack --pack-destination \"$here\")",
+];
 
 /// A server that a page presumes.
 type Presumed = Option<Box<dyn Any + Send>>;
@@ -86,6 +94,10 @@ async fn prepared(page: &str, text: String, served: &str) -> (String, String, Pr
             let words: Vec<String> = serde_json::from_str(driver.lines().last().unwrap()).unwrap();
             programs = words[0].trim_end_matches("/python").to_owned();
             text
+        }
+        "guides/typescript.md" => {
+            package_check("typescript", &["--prepare"]);
+            text.replace(PACK[0], PACK[1]).replace("../fencepost/client/typescript/", "./")
         }
         "guides/redis.md" => {
             let text = text.replace("\"a\",\"ttl_ms\":60000", "\"a\",\"ttl_ms\":12000");

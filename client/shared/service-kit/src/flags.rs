@@ -2,10 +2,12 @@
 
 mod peers;
 
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fence_protocol::Keyring;
+use https_client::read_bounded;
 
 use crate::Kit;
 use crate::health::Status;
@@ -17,6 +19,9 @@ use crate::telemetry::LogFormat;
 use crate::tls::{ClientAuth, ServerTls, ServerTlsFiles, TlsOptions, TlsSettingNames, wide_mode};
 
 pub use peers::PeerFlags;
+
+/// The largest file of token keys, in bytes.
+const KEY_FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// The last flags of both services: listeners, names, log and spans.
 #[derive(Clone, Debug, Args)]
@@ -214,7 +219,9 @@ impl StoreLoginFlags {
 }
 
 fn read_keys(file: &Path) -> Result<Keyring, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("--token-key-file {} cannot be read: {error}", file.display()))?;
-    Keyring::parse(&text).map_err(|error| format!("--token-key-file {}: {error}", file.display()))
+    let bytes = read_bounded(file, KEY_FILE_BYTES_MAX)
+        .map_err(|error| format!("--token-key-file {error}"))?;
+    let refuse = |why: &dyn Display| format!("--token-key-file {}: {why}", file.display());
+    let text = String::from_utf8(bytes).map_err(|_| refuse(&"it is no UTF-8 text"))?;
+    Keyring::parse(&text).map_err(|error| refuse(&error))
 }

@@ -16,6 +16,7 @@ pub mod health_check;
 pub mod http;
 pub mod ids;
 mod kit;
+pub mod limit;
 pub mod listener;
 pub mod login;
 pub mod metrics;

@@ -26,6 +26,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::http::ApiRouter;
+use crate::limit;
 use crate::tasks::Tasks;
 use crate::tls::ServerTls;
 
@@ -54,7 +55,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 #[derive(Clone, Copy, Debug, Args)]
 pub struct ListenOptions {
     /// Connections at once; further ones wait.
-    #[arg(long, value_name = "N", default_value_t = 10_000)]
+    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = limit::parse)]
     pub max_connections: usize,
     /// Time for the head of a request.
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_positive)]

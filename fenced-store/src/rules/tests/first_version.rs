@@ -118,7 +118,7 @@ impl<'a> Captures<'a> {
 impl Pattern {
     fn parse(text: &str) -> Result<Self, String> {
         if text.is_empty() {
-            return Err("its pattern is empty".to_owned());
+            return Err("has an empty pattern".to_owned());
         }
         let (head, open_ended) = match text.strip_suffix("/**") {
             Some(head) => (head, true),
