@@ -99,10 +99,9 @@ impl Backing {
         let rest = url.0.split_once("://").map_or("", |(_, rest)| rest);
         // A password may have slashes in it; what comes after the last @ has one at most.
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        let path = place.split_once('/').map_or("", |(_, path)| path);
-        match path.split('?').next().unwrap_or_default() {
-            "" => String::new(),
-            database => format!("/{database}"),
+        match place.split_once('/') {
+            None | Some((_, "")) => String::new(),
+            Some((_, database)) => format!("/{database}"),
         }
     }
 
