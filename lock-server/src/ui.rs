@@ -12,10 +12,10 @@ use axum::routing::get;
 use fence_protocol::Code;
 use service_kit::problem::Reject;
 
-/// Paths that a link on another site may open.
-pub(crate) const PAGES: [&str; 2] = ["/ui", "/docs"];
 /// Path that people type.
 const ROOT: &str = "/";
+/// Paths that a link on another site may open.
+pub(crate) const PAGES: [&str; 3] = [ROOT, "/ui", "/docs"];
 
 /// Only files of this origin are loaded and requested, no page frames these, and a text can never
 /// become markup or code.
@@ -82,7 +82,7 @@ async fn root(headers: HeaderMap) -> Result<Response, Reject> {
 
 /// True if a route is one of this module's.
 pub(crate) fn is_page(route: &str) -> bool {
-    route == ROOT || PAGES.contains(&route) || FILES.iter().any(|(path, ..)| *path == route)
+    PAGES.contains(&route) || FILES.iter().any(|(path, ..)| *path == route)
 }
 
 fn file(content_type: &'static str, text: &'static str) -> Response {

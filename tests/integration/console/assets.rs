@@ -62,6 +62,9 @@ async fn links_open_the_page_alone() {
     let opened = "sec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
     let framed = "sec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n";
     for (line, how, expected) in [
+        ("GET /", opened, 404),
+        ("GET /", &format!("accept: text/html\r\n{opened}"), 307),
+        ("GET //v1/locks", opened, 404),
         ("GET /ui", opened, 308),
         ("GET /ui/", opened, 200),
         ("GET /docs/", opened, 200),
