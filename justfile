@@ -2,7 +2,7 @@
 
 # Build both servers and `fence`
 build:
-    cargo build --workspace --bins --locked
+    cargo build --profile test --workspace --bins --locked
 
 # Format all code
 fmt:

@@ -11,8 +11,8 @@ mod settings;
 
 use super::docs::pages;
 
-const REGENERATE: &str =
-    "cargo build --workspace --bins && FENCE_REGENERATE=1 cargo test -p fence-tests -- generated";
+const REGENERATE: &str = "cargo build --profile test --workspace --bins && \
+                          FENCE_REGENERATE=1 cargo test -p fence-tests -- generated";
 const BEGIN: &str = "<!-- generated: ";
 const END: &str = "<!--end-->";
 

@@ -173,8 +173,8 @@ async fn etcd() {
     run_text("guides/etcd.md", &text, &variables).await;
 }
 
-/// Folder of a python3 that has a package, which is downloaded once. It is the pages' own: the judges
-/// of tests/drivers make theirs anew while pages are played.
+/// Folder of a python3 that has a package, which is downloaded once. It is the pages' own: the
+/// judges of tests/drivers make theirs anew while pages are played.
 async fn packages(name: &str, package: &str) -> String {
     let target = fence_tests::binaries::path("fence");
     let kept = target.ancestors().nth(2).unwrap().join("pages").join(name);

@@ -17,7 +17,8 @@ pub fn path(name: &str) -> PathBuf {
         .find(|candidate| candidate.is_file());
     found.unwrap_or_else(|| {
         panic!(
-            "{name} is not built beside {}: run tests/run, or `cargo build --workspace --bins` first",
+            "{name} is not built beside {}: run tests/run, or first \
+             `cargo build --profile test --workspace --bins`",
             test.display()
         )
     })

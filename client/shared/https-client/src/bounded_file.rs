@@ -4,6 +4,15 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::Path;
 
+/// The text of a file that must not be longer than `most` bytes.
+///
+/// # Errors
+/// A sentence that begins with the file.
+pub fn read_text(file: &Path, most: u64) -> Result<String, String> {
+    let text = String::from_utf8(read_bounded(file, most)?);
+    text.map_err(|_| format!("{} is no UTF-8 text", file.display()))
+}
+
 /// The bytes of a file that must not be longer than `most`.
 ///
 /// # Errors

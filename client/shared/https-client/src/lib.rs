@@ -7,7 +7,7 @@ pub mod pem;
 mod server_url;
 mod tls_options;
 
-pub use bounded_file::read_bounded;
+pub use bounded_file::{read_bounded, read_text};
 pub use server_url::ServerUrl;
 pub use tls_options::{TlsClient, TlsOptions, TlsSettingNames, TlsStream};
 

@@ -2,12 +2,11 @@
 
 mod peers;
 
-use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use fence_protocol::Keyring;
-use https_client::read_bounded;
+use https_client::read_text;
 
 use crate::Kit;
 use crate::health::Status;
@@ -219,9 +218,7 @@ impl StoreLoginFlags {
 }
 
 fn read_keys(file: &Path) -> Result<Keyring, String> {
-    let bytes = read_bounded(file, KEY_FILE_BYTES_MAX)
-        .map_err(|error| format!("--token-key-file {error}"))?;
-    let refuse = |why: &dyn Display| format!("--token-key-file {}: {why}", file.display());
-    let text = String::from_utf8(bytes).map_err(|_| refuse(&"it is no UTF-8 text"))?;
-    Keyring::parse(&text).map_err(|error| refuse(&error))
+    let text =
+        read_text(file, KEY_FILE_BYTES_MAX).map_err(|error| format!("--token-key-file {error}"))?;
+    Keyring::parse(&text).map_err(|error| format!("--token-key-file {}: {error}", file.display()))
 }

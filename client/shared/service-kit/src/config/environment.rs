@@ -1,8 +1,8 @@
 //! The layer of variables.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read as _;
+
+use https_client::read_text;
 
 use super::command::{Kind, Spec};
 use super::setting::{Origin, Setting};
@@ -109,8 +109,8 @@ fn variable_setting(
             Ok(Some(Setting::new(spec, Origin::Variable(variable), values(spec, &value))))
         }
         (None, Some(path)) => {
-            let value =
-                read(&path).map_err(|error| format!("variable {twin}: file {path}: {error}"))?;
+            let value = read_text(path.as_ref(), NAMED_FILE_BYTES_MAX)
+                .map_err(|error| format!("variable {twin}: file {error}"))?;
             let origin = Origin::NamedFile { variable: twin, path };
             Ok(Some(Setting::new(spec, origin, values(spec, value.trim()))))
         }
@@ -125,19 +125,4 @@ fn values(spec: &Spec, value: &str) -> Vec<std::ffi::OsString> {
         }
         Kind::Value | Kind::Switch => vec![value.into()],
     }
-}
-
-fn read(path: &str) -> Result<String, String> {
-    read_bounded(path.as_ref(), NAMED_FILE_BYTES_MAX)
-}
-
-/// A text file of at most so many bytes.
-pub(super) fn read_bounded(path: &std::path::Path, bytes_max: u64) -> Result<String, String> {
-    let file = File::open(path).map_err(|error| error.to_string())?;
-    let mut text = String::new();
-    file.take(bytes_max + 1).read_to_string(&mut text).map_err(|error| error.to_string())?;
-    if text.len() as u64 > bytes_max {
-        return Err(format!("is larger than {bytes_max} bytes"));
-    }
-    Ok(text)
 }

@@ -3,10 +3,10 @@
 use std::ffi::OsString;
 use std::path::Path;
 
+use https_client::read_text;
 use toml::{Table, Value};
 
 use super::command::{Kind, Spec};
-use super::environment::read_bounded;
 use super::setting::{Origin, Setting};
 
 /// The largest configuration file, in bytes.
@@ -15,9 +15,9 @@ const CONFIG_FILE_BYTES_MAX: u64 = 1024 * 1024;
 /// The settings of the file, and all its errors.
 pub(super) fn settings(path: &Path, specs: &[Spec]) -> (Vec<Setting>, Vec<String>) {
     let name = path.display().to_string();
-    let text = match read_bounded(path, CONFIG_FILE_BYTES_MAX) {
+    let text = match read_text(path, CONFIG_FILE_BYTES_MAX) {
         Ok(text) => text,
-        Err(error) => return (Vec::new(), vec![format!("file {name}: {error}")]),
+        Err(error) => return (Vec::new(), vec![format!("file {error}")]),
     };
     let table = match text.parse::<Table>() {
         Ok(table) => table,

@@ -120,7 +120,7 @@ fn a_file_named_by_a_variable_holds_the_value() {
     let both = errors("--store s", &env(&[("TOKEN_FILE", &path), ("TOKEN", "1")]));
     assert_eq!(both, ["variables SRV_TOKEN and SRV_TOKEN_FILE are both set; unset one of them"]);
     let gone = errors("--store s", &env(&[("TOKEN_FILE", "/nowhere/secret")]));
-    assert!(gone[0].starts_with("variable SRV_TOKEN_FILE: file /nowhere/secret: No such file"));
+    assert!(gone[0].starts_with("variable SRV_TOKEN_FILE: file /nowhere/secret cannot be read"));
     let (_dir, secret) = file("hunter2");
     let wrong = errors("--store s", &env(&[("TOKEN_FILE", &secret)]));
     assert!(wrong[0].contains("its content is not valid for --token"), "{wrong:?}");
@@ -169,7 +169,7 @@ fn settings_that_exclude_each_other_are_reported_with_origins() {
 #[test]
 fn files_that_cannot_be_used_are_reported() {
     let gone = errors("--store s --config /nowhere/server.toml", &env(&[]));
-    assert!(gone[0].starts_with("file /nowhere/server.toml: No such file"), "{gone:?}");
+    assert!(gone[0].starts_with("file /nowhere/server.toml cannot be read: No such"), "{gone:?}");
     let (_dir, path) = file("store = ");
     let broken = errors(&format!("--store s --config {path}"), &env(&[]));
     assert!(broken[0].contains("is not TOML"), "{broken:?}");

@@ -104,8 +104,9 @@ fn line(meta: &Meta, categories: &str, table: &CommandTable) -> String {
         Err(_) => "refused".to_owned(),
     };
     let flags = flags.join(",");
-    let (name, arity) = (&meta.name, meta.arity);
-    format!("{name} {arity} [{flags}] [{categories}] [{}] {ours}", specs.join("; "))
+    let name = &meta.name;
+    let specs = specs.join("; ");
+    format!("{name} {} [{flags}] [{categories}] [{specs}] {ours}", meta.arity)
 }
 
 /// Asks the server for the keys of a command whose words are their own positions, and so each
