@@ -56,7 +56,7 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --http-threads 0", "\"0\" is out of range: 1 to 256"),
         ("--store memory: --unsigned --max-locks 0", "\"0\" is out of range: at least 1"),
         ("--store memory: --unsigned --max-session-leases 0", "\"0\" is out of range: at least 1"),
-        ("--store memory: --unsigned --max-connections -1", "\"-1\" is out of range: at least 1"),
+        ("--store memory: --unsigned --max-connections 0", "\"0\" is out of range: at least 1"),
         ("--store memory: --unsigned --http-threads 257", "\"257\" is out of range: 1 to 256"),
         ("--store memory: --unsigned --http-threads two", "\"two\" is out of range: 1 to 256"),
         ("--store memory: --unsigned --store-key x", "name its file with --store-cert"),
