@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import queue
 import threading
+from typing import Any, Callable
 
 import pytest
 from servers import PATIENCE_S, FaultProxy, Site, until
@@ -81,6 +83,35 @@ def test_a_waiter_gets_its_position(direct: Client, name: str) -> None:
         assert len(seen) == count
 
 
+#: Each way to wait for this lock, with the options, by a client or a session.
+WAYS: dict[str, Callable[[Any, str, Any], Any]] = {
+    "session.lock": lambda one, name, more: one.lock(name, **more),
+    "session.lock_all": lambda one, name, more: one.lock_all([name, f"{name}/free"], **more),
+    "client.lock_all": lambda one, name, more: one.lock_all([f"{name}/free", name], **more),
+    "election.campaign": lambda one, name, more: one.election(name).campaign(**more),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_to_wait_reports_positions(direct: Client, name: str, way: str) -> None:
+    seen: queue.Queue[QueuePosition] = queue.Queue()
+    held = direct.lock(name, ttl=60).acquire()
+    with direct.session(ttl=60) as session:
+        one = session if way.startswith("session") else direct
+        more = {"wait": None, "on_queued": seen.put}
+        kept: list[Any] = []
+        waiting = threading.Thread(target=lambda: kept.append(WAYS[way](one, name, more)))
+        waiting.start()
+        locks = {name, f"{name}/free"} if way.endswith("_all") else {name}
+        found = {each.lock: each for each in (seen.get(timeout=PATIENCE_S) for _ in locks)}
+        assert found.keys() == locks
+        assert (found[name].position, found[name].length) == (1, 1)
+        assert found[name].holder is not None and found[name].holder.token == held.token
+        held.release()
+        waiting.join()
+        kept[0].release()
+
+
 def test_a_task_waits_in_the_same_ways(site: Site, name: str) -> None:
     async def work() -> None:
         async with AsyncClient(site.server, site.guard, environment={}) as client:
@@ -96,5 +127,27 @@ def test_a_task_waits_in_the_same_ways(site: Site, name: str) -> None:
             second = await task
             assert second.token > first.token
             await second.release()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_way_of_a_task_reports_positions(site: Site, name: str, way: str) -> None:
+    async def work() -> None:
+        seen: asyncio.Queue[QueuePosition] = asyncio.Queue()
+        async with AsyncClient(site.server, site.guard, environment={}) as client:
+            held = await client.lock(name, ttl=60).acquire()
+            async with await client.session(ttl=60) as session:
+                one = session if way.startswith("session") else client
+                more = {"wait": None, "on_queued": seen.put_nowait}
+                task = asyncio.ensure_future(WAYS[way](one, name, more))
+                locks = {name, f"{name}/free"} if way.endswith("_all") else {name}
+                found = {}
+                for _ in locks:
+                    position = await asyncio.wait_for(seen.get(), PATIENCE_S)
+                    found[position.lock] = (position.position, position.length)
+                assert found.keys() == locks and found[name] == (1, 1)
+                await held.release()
+                await (await task).release()
 
     asyncio.run(work())

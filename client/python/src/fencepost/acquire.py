@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Callable, TypeVar
 
@@ -14,7 +15,7 @@ from .core import Core, best_effort
 from .errors import LeaseLost, Unavailable, contended
 from .locks import Grant
 from .plan import LockOptions, Plan, may_have_granted
-from .queue_position import QueuedCallback, report_position
+from .queue_position import QueuedCallback, report_positions
 from .timing import TTL_MS_MAX, Window
 from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, retrieved, within
 
@@ -90,6 +91,19 @@ class Claim:
                 release = within(self._ttl_ms / 1000, release)
                 self._core.release(best_effort(f"an undelivered grant of {name}", release))
 
+    @contextlib.contextmanager
+    def reporting(self, wait_ms: int, on_queued: QueuedCallback | None) -> Iterator[None]:
+        """Reports the positions in the queues while the block waits."""
+        if on_queued is None or wait_ms == 0:
+            yield
+            return
+        reports = report_positions(self._core, self._names, lambda: self.lease_id, on_queued)
+        task = self._core.spawn(reports)
+        try:
+            yield
+        finally:
+            task.cancel()
+
     def shown(self) -> str:
         """Names of the locks for messages: at most three, and the number of the others."""
         more = len(self._names) - 3
@@ -158,18 +172,16 @@ async def obtain(
                 return await _confirm(core, options, grant)
             return grant, window
 
-        if on_queued is None or options.wait_ms == 0:
+        with claim.reporting(options.wait_ms, on_queued):
             return await _until_granted(claim, plan, attempt)
-        reports = report_position(core, options.name, lambda: claim.lease_id, on_queued)
-        reporting = core.spawn(reports)
-        try:
-            return await _until_granted(claim, plan, attempt)
-        finally:
-            reporting.cancel()
 
 
 async def obtain_all(
-    core: Core, request: Mapping[str, Any], wait_ms: int, patience_ms: int
+    core: Core,
+    request: Mapping[str, Any],
+    wait_ms: int,
+    patience_ms: int,
+    on_queued: QueuedCallback | None = None,
 ) -> list[Grant]:
     """Acquires all locks of ``request`` or none. Cancel-safe as ``obtain``."""
     core.check()
@@ -186,7 +198,8 @@ async def obtain_all(
                 ),
             )
 
-        return await _until_granted(claim, plan, attempt)
+        with claim.reporting(wait_ms, on_queued):
+            return await _until_granted(claim, plan, attempt)
 
 
 def _request(

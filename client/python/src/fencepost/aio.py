@@ -31,6 +31,7 @@ from .lease import Fence, HeldLease, Loss, WarningCallback, leave
 from .limits import Limits
 from .objects import Applied, Object
 from .plan import PATIENCE_S
+from .queue_position import QueuedCallback
 from .session import HeldSession
 from .shown import LockPage, LockState, Revocation
 from .validation import Seconds
@@ -277,10 +278,14 @@ class AsyncSession(SessionView, _Block):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> AsyncLease:
-        """Acquires a lock that lives as long as the session, or until its release."""
+        """Acquires a lock that lives as long as the session, or until its release.
+
+        ``wait`` and ``on_queued`` are those of ``Client.lock``.
+        """
         options = several([name], wait, mode, size, metadata)[0]
-        return AsyncLease(await self._held.lock(options), self)
+        return AsyncLease(await self._held.lock(options, on_queued), self)
 
     async def lock_all(
         self,
@@ -290,10 +295,16 @@ class AsyncSession(SessionView, _Block):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> AsyncLeases:
-        """Acquires all of these locks in one step, or none: 1 to 64, each once."""
+        """Acquires all of these locks in one step, or none: 1 to 64, each once.
+
+        ``on_queued`` is called for each of them.
+        """
         options = several(names, wait, mode, size, metadata)
-        return AsyncLeases(AsyncLease(held, self) for held in await self._held.lock_all(options))
+        return AsyncLeases(
+            AsyncLease(held, self) for held in await self._held.lock_all(options, on_queued)
+        )
 
     async def end(self) -> int:
         """Ends the session; returns the number of leases that ended with it.
@@ -331,15 +342,18 @@ class AsyncElection:
         self._client = client
         self._options = options
 
-    async def campaign(self, wait: Seconds | None = None) -> AsyncLease:
+    async def campaign(
+        self, wait: Seconds | None = None, *, on_queued: QueuedCallback | None = None
+    ) -> AsyncLease:
         """Waits until this client is the leader, for ever unless ``wait`` bounds it.
 
         The lease is the office: ``token`` numbers the term, ``release`` resigns. If the caller is
-        cancelled, the candidate leaves the queue.
+        cancelled, the candidate leaves the queue. It queues anew every minute, so the position
+        that ``on_queued`` gets may rise.
         """
         wait_ms = None if wait is None else validation.wait_ms(wait)
         held = await election.campaign(
-            self._client._core(), self._options.lock, wait_ms, self._options.on_warning
+            self._client._core(), self._options.lock, wait_ms, self._options.on_warning, on_queued
         )
         return AsyncLease(held)
 
@@ -395,15 +409,17 @@ class AsyncClient(ClientBase[AsyncLockRequest]):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> AsyncLeases:
         """Acquires all of these locks in one step, or none, by a session of their own.
 
         ``async with await client.lock_all([…]) as leases``: the end of the block releases all.
+        ``on_queued`` is called for each of the locks.
         """
         checked = several(names, wait, mode, size, metadata)
         session = await self.session(ttl=ttl)
         try:
-            held = await session._held.lock_all(checked)
+            held = await session._held.lock_all(checked, on_queued)
         except BaseException:
             session._held.abandon()
             raise

@@ -31,6 +31,7 @@ from .lease import Fence, HeldLease, WarningCallback, leave
 from .limits import Limits
 from .objects import Applied, Object
 from .plan import PATIENCE_S
+from .queue_position import QueuedCallback
 from .session import HeldSession
 from .shown import LockPage, LockState, Revocation
 from .trust import LossEvent
@@ -282,11 +283,17 @@ class Session(SessionView):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> Lease:
-        """Acquires a lock that lives as long as the session, or until its release."""
+        """Acquires a lock that lives as long as the session, or until its release.
+
+        ``wait`` and ``on_queued`` are those of ``Client.lock``.
+        """
         options = several([name], wait, mode, size, metadata)[0]
         self.check()
-        held = self._background.run(lambda _: self._held.lock(options), lambda lease: lease.drop())
+        held = self._background.run(
+            lambda _: self._held.lock(options, on_queued), lambda lease: lease.drop()
+        )
         return Lease(self._background, held, self)
 
     def lock_all(
@@ -297,12 +304,17 @@ class Session(SessionView):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> Leases:
-        """Acquires all of these locks in one step, or none: 1 to 64, each once."""
+        """Acquires all of these locks in one step, or none: 1 to 64, each once.
+
+        ``on_queued`` is called for each of them.
+        """
         options = several(names, wait, mode, size, metadata)
         self.check()
         held = self._background.run(
-            lambda _: self._held.lock_all(options), lambda leases: [one.drop() for one in leases]
+            lambda _: self._held.lock_all(options, on_queued),
+            lambda leases: [one.drop() for one in leases],
         )
         return Leases(self._background, [Lease(self._background, one, self) for one in held])
 
@@ -343,15 +355,20 @@ class Election:
         self._background = client._background
         self._options = options
 
-    def campaign(self, wait: Seconds | None = None) -> Lease:
+    def campaign(
+        self, wait: Seconds | None = None, *, on_queued: QueuedCallback | None = None
+    ) -> Lease:
         """Waits until this client is the leader, for ever unless ``wait`` bounds it.
 
-        The lease is the office: ``token`` numbers the term, ``release`` resigns.
+        The lease is the office: ``token`` numbers the term, ``release`` resigns. A candidate
+        queues anew every minute, so the position that ``on_queued`` gets may rise.
         """
         wait_ms = None if wait is None else validation.wait_ms(wait)
         options = self._options
         held = self._background.run(
-            lambda core: election.campaign(core, options.lock, wait_ms, options.on_warning),
+            lambda core: election.campaign(
+                core, options.lock, wait_ms, options.on_warning, on_queued
+            ),
             HeldLease.abandon,
         )
         return Lease(self._background, held)
@@ -412,15 +429,17 @@ class Client(ClientBase[LockRequest]):
         mode: str = "exclusive",
         size: int | None = None,
         metadata: Any = None,
+        on_queued: QueuedCallback | None = None,
     ) -> Leases:
         """Acquires all of these locks in one step, or none, by a session of their own.
 
         ``with client.lock_all([…]) as leases``: the end of the block releases all.
+        ``on_queued`` is called for each of the locks.
         """
         checked = several(names, wait, mode, size, metadata)
         session = self.session(ttl=ttl)
         try:
-            held = self._background.run(lambda _: session._held.lock_all(checked))
+            held = self._background.run(lambda _: session._held.lock_all(checked, on_queued))
         except BaseException:
             session._held.core.soon(session._held.abandon)
             raise

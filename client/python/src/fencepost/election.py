@@ -21,6 +21,7 @@ from .errors import (
 from .events import ENDS, EventStream
 from .lease import HeldLease, WarningCallback
 from .plan import LockOptions
+from .queue_position import QueuedCallback
 
 #: Time of one round of a campaign, in ms: a candidate whose server vanished without closing the
 #: connection notices only at its end.
@@ -48,6 +49,7 @@ async def campaign(
     options: LockOptions,
     wait_ms: int | None,
     on_warning: WarningCallback | None,
+    on_queued: QueuedCallback | None = None,
 ) -> HeldLease:
     """Waits until this client is the leader, for ever unless ``wait_ms`` bounds it.
 
@@ -61,7 +63,7 @@ async def campaign(
         patience_ms = 0 if until_ms is None else options.patience_ms
         attempt = options.waiting(min(left_ms, _ROUND_MS), patience_ms)
         try:
-            return await HeldLease.obtain(core, attempt, on_warning)
+            return await HeldLease.obtain(core, attempt, on_warning, on_queued)
         except FencepostError as error:
             is_passing = isinstance(error, (Contended, Unavailable, OutcomeUnknown, LeaseLost))
             if not is_passing or (until_ms is not None and clock.now_ms() >= until_ms):

@@ -1,9 +1,10 @@
-"""Position of a waiting acquire in the queue of its lock, for people to see."""
+"""Position of a waiting acquire in the queues of its locks, for people to see."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Callable
 
@@ -23,7 +24,8 @@ _PERIOD_S = 1.0
 class QueuePosition:
     """Position of a waiting request: 1 is granted next, 0 is not among the first 100.
 
-    ``length`` counts the waiters; ``holder`` is ``None`` if the lock was free at that moment.
+    ``length`` counts the waiters; ``holder`` is ``None`` if the lock was free at that moment. A
+    request for several locks has a position in the queue of each.
     """
 
     lock: str
@@ -32,31 +34,32 @@ class QueuePosition:
     holder: LeaseHolder | None
 
 
-#: Callback of a position, once a second and if it has changed.
+#: Callback of a position, once a second and if it has changed, for each lock of the request.
 QueuedCallback = Callable[[QueuePosition], None]
 
 
-async def report_position(
-    core: Core, lock: str, lease_id: Callable[[], str], report: QueuedCallback
+async def report_positions(
+    core: Core, names: Sequence[str], lease_id: Callable[[], str], report: QueuedCallback
 ) -> None:
-    """Reports the position of the request with this lease id until it is cancelled."""
-    last: QueuePosition | None = None
+    """Reports the positions of the request with this lease id until it is cancelled."""
+    known: dict[str, tuple[int, int]] = {}
     pause_s = _FIRST_S
     while True:
         await asyncio.sleep(pause_s)
         pause_s = _PERIOD_S
-        try:
-            shown = await locks.show(core.locks, lock)
-        except FencepostError as error:
-            # A query that fails says nothing about the acquire.
-            log.debug("the position in the queue of %s is unknown: %s", lock, error)
-            continue
-        waiters = [waiter.lease_id for waiter in shown.queue]
-        position = waiters.index(lease_id()) + 1 if lease_id() in waiters else 0
-        if last is not None and (position, shown.queue_length) == (last.position, last.length):
-            continue
-        last = QueuePosition(lock, position, shown.queue_length, shown.holder)
-        try:
-            report(last)
-        except Exception:
-            log.exception("the callback of the queue position of %s failed", lock)
+        for lock in names:
+            try:
+                shown = await locks.show(core.locks, lock)
+            except FencepostError as error:
+                # A query that fails says nothing about the acquire.
+                log.debug("the position in the queue of %s is unknown: %s", lock, error)
+                continue
+            waiters = [waiter.lease_id for waiter in shown.queue]
+            position = waiters.index(lease_id()) + 1 if lease_id() in waiters else 0
+            if known.get(lock) == (position, shown.queue_length):
+                continue
+            known[lock] = (position, shown.queue_length)
+            try:
+                report(QueuePosition(lock, position, shown.queue_length, shown.holder))
+            except Exception:
+                log.exception("the callback of the queue position of %s failed", lock)

@@ -25,6 +25,7 @@ from .lease import Fence, WarningCallback, extend_until_lost, watch
 from .limits import Limits
 from .locks import Grant
 from .plan import LockOptions
+from .queue_position import QueuedCallback
 from .timing import Window
 from .transport import CALL_TIMEOUT_MS, Failure, Refused, Unusable, within
 from .trust import Trust, WorkEnd
@@ -253,16 +254,18 @@ class HeldSession:
         end = self.trust.until_expired(_end(self.core, self.session_id))
         self.core.release(best_effort(f"a dropped session {self.session_id}", end))
 
-    async def lock(self, options: LockOptions) -> SessionLease:
+    async def lock(self, options: LockOptions, on_queued: QueuedCallback | None) -> SessionLease:
         """Acquires a lock that lives as long as the session."""
         self.check()
         with self._waiting(1):
-            grant, _ = await obtain(self.core, options, self.session_id)
+            grant, _ = await obtain(self.core, options, self.session_id, on_queued)
             lease = SessionLease(self, grant)
         lease.check()
         return lease
 
-    async def lock_all(self, options: Sequence[LockOptions]) -> list[SessionLease]:
+    async def lock_all(
+        self, options: Sequence[LockOptions], on_queued: QueuedCallback | None
+    ) -> list[SessionLease]:
         """Acquires all of these locks in one step, or none; 1 to 64, each once."""
         names = [wish.name for wish in options]
         if not 1 <= len(names) <= LOCKS_MAX:
@@ -281,7 +284,7 @@ class HeldSession:
         }
         with self._waiting(len(wishes)):
             grants = await obtain_all(
-                self.core, request, options[0].wait_ms, options[0].patience_ms
+                self.core, request, options[0].wait_ms, options[0].patience_ms, on_queued
             )
             leases = [SessionLease(self, grant) for grant in grants]
         try:
