@@ -73,3 +73,54 @@ func TestTheFakeServerListsRevokesAndEndsSessions(t *testing.T) {
 		t.Error("the fake server has events")
 	}
 }
+
+func TestTheFakeServerGrantsInOrderAndEndsNoOtherLease(t *testing.T) {
+	fake := fencetest.NewServer()
+	defer fake.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	client := func(owner string) *fencepost.Client {
+		return fake.Client(fencepost.Options{Owner: owner})
+	}
+	alice := client("alice")
+	old, err := alice.Lock(ctx, "a", fencepost.TTL(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown := func() *fencepost.LockState {
+		state, err := alice.Show(ctx, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state
+	}
+	granted := make(chan *fencepost.Lease, 2)
+	for waiting, owner := range []string{"bob", "carol"} {
+		owner := owner
+		go func() {
+			lease, _ := client(owner).Lock(ctx, "a", fencepost.TTL(time.Hour), fencepost.WaitForever())
+			granted <- lease
+		}()
+		for shown().QueueLength <= waiting {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	fake.Advance(time.Hour)
+	second := <-granted
+	if second == nil {
+		t.Fatal("nothing was granted")
+	}
+	if err := old.Release(ctx); !errors.Is(err, fencepost.ErrLeaseLost) {
+		t.Errorf("the error is %v", err)
+	}
+	if holder := shown().Holder; holder == nil || holder.Owner != "bob" {
+		t.Fatalf("the holder is %v", holder)
+	}
+	if err := second.Release(ctx); err != nil {
+		t.Fatal(err)
+	}
+	third := <-granted
+	if third == nil || second.Token() <= old.Token() || third.Token() <= second.Token() {
+		t.Errorf("the leases are %v, %v and %v", old, second, third)
+	}
+}

@@ -7,9 +7,12 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
+import httpx
 import pytest
 from scenario_player import Player, hosted, scenarios
+from servers import PATIENCE_S, until
 
 import fencepost
 from fencepost import Client, LeaseLost, token
@@ -104,6 +107,47 @@ def test_an_expired_holder_writes_in_vain(server: FakeServer) -> None:
             lease.put("a/part", "1")
             found = client.get("a/part")
             assert found is not None and found.body == b"1"
+
+
+def test_waiters_get_it_in_order_and_a_release_ends_no_other_lease(server: FakeServer) -> None:
+    alice, bob, carol = (server.client(owner=owner) for owner in ("alice", "bob", "carol"))
+    with alice, bob, carol, ThreadPoolExecutor(2) as pool:
+        old = alice.lock("a", ttl=600).acquire()
+        waiting = []
+        for client in (bob, carol):
+            request = client.lock("a", ttl=600, wait=PATIENCE_S)
+            waiting.append(pool.submit(request.acquire))
+            until("the waiter", lambda: alice.show("a").queue_length == len(waiting))
+        server.expire("a")
+        with pytest.raises(LeaseLost):
+            old.release()
+        holder = alice.show("a").holder
+        assert holder is not None and holder.owner == "bob"
+        second = waiting[0].result()
+        second.release()
+        assert old.token < second.token < waiting[1].result().token
+
+
+def test_what_is_not_renewed_expires(server: FakeServer) -> None:
+    with httpx.Client(base_url=f"{server.url}/v1/", trust_env=False) as by_hand:
+
+        def post(path: str, **body: object) -> Any:
+            # A client would renew.
+            return by_hand.post(path, json={"owner": "gone", **body}).json()
+
+        def token_of_a_session() -> int | None:
+            # Another one, if the first has expired by now.
+            session = post("sessions", ttl_ms=300)["session_id"]
+            return post("locks/b/acquire", session_id=session).get("token")
+
+        tokens = [post("locks/a/acquire", ttl_ms=300)["token"]]
+        tokens.append(until("a lease of a session", token_of_a_session))
+    with server.client() as client:
+        for lock in ("a", "b"):
+            with client.lock(lock, wait=PATIENCE_S) as lease:
+                assert lease.token > max(tokens)
+        assert client.show("a").history[-1].reason == "expired"
+        assert client.show("b").history[-1].reason == "session-ended"
 
 
 def test_a_client_of_the_environment_finds_it(server: FakeServer) -> None:

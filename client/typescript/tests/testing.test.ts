@@ -23,6 +23,7 @@ test("the fake server grants in order, and expires by a clock that the test move
   fake.advance(100_000);
   assert.equal((await bob.locks.show("a")).holder?.owner, "alice");
   fake.advance(100_000);
+  assert.equal((await bob.locks.show("a")).holder?.owner, "bob");
   const next = await second;
   assert.ok(next.token > first.token);
   assert.equal((await bob.objects.get(next, "a"))?.text(), "1");
