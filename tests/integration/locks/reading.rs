@@ -46,6 +46,12 @@ async fn a_listing_has_pages() {
     for bad in ["limit=0", "limit=x", "limit=1000000", "after=a//b", "colour=red"] {
         locks.0.get(&format!("/v1/locks?{bad}")).await.problem(Code::InvalidRequest);
     }
+    let refused = locks.0.get("/v1/locks?limit=x").await.problem(Code::InvalidRequest);
+    let why = "the query \"limit=x\" is not valid: limit: it is no whole number from 0";
+    assert_eq!(refused.detail, why);
+    let refused = locks.0.post("/v1/locks/a/acquire", &json!({"ttl_ms": -1})).await;
+    let refused = refused.problem(Code::InvalidRequest);
+    assert!(refused.detail.contains("`-1`, expected a whole number from 0 at"), "{refused:?}");
 }
 
 async fn page(locks: &Locks, query: &str) -> LockPage {

@@ -74,7 +74,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for ApiQuery<T> {
             let query = shown(parts.uri.query().unwrap_or_default());
             Reject::new(
                 Code::InvalidRequest,
-                format!("the query \"{query}\" is not valid: {}", error.body_text()),
+                format!("the query \"{query}\" is not valid: {}", in_words(&error.body_text())),
             )
         })
     }
@@ -93,7 +93,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for ApiPath
             let path = shown(parts.uri.path());
             Reject::new(
                 Code::InvalidRequest,
-                format!("the path \"{path}\" is not valid: {}", error.body_text()),
+                format!("the path \"{path}\" is not valid: {}", in_words(&error.body_text())),
             )
         })
     }
@@ -131,10 +131,22 @@ fn parse<T: DeserializeOwned>(text: &[u8]) -> Result<T, Reject> {
     })
 }
 
+/// serde's and axum's messages name types of Rust.
+fn in_words(text: &str) -> String {
+    const WORDS: [(&str, &str); 5] = [
+        ("Failed to deserialize query string: ", ""),
+        ("invalid digit found in string", "it is no whole number from 0"),
+        ("expected u64", "expected a whole number from 0"),
+        ("expected u32", "expected a whole number from 0"),
+        ("expected usize", "expected a whole number from 0"),
+    ];
+    WORDS.iter().fold(text.to_owned(), |text, (theirs, ours)| text.replace(theirs, ours))
+}
+
 /// serde's message repeats the refused value, which may be as long as the body.
 fn shown_error(error: &serde_json::Error) -> String {
     const SHOWN_CHARS: usize = 400;
-    let text = error.to_string();
+    let text = in_words(&error.to_string());
     let mut out: String = text
         .chars()
         .take(SHOWN_CHARS)
