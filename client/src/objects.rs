@@ -9,7 +9,7 @@ use fence_protocol::wire::fence::{FencePage, FenceReply, Guarantee, SealReply};
 use fence_protocol::wire::lane::{LaneLine, LanePage, QuarantineRequest};
 use fence_protocol::{
     Code, FENCING_GUARANTEE, FENCING_MARK, FENCING_TOKEN, IDEMPOTENCY_REPLAYED, LockName, Owner,
-    Token,
+    Problem, Token,
 };
 use percent_encoding::utf8_percent_encode;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, IF_NONE_MATCH};
@@ -17,7 +17,7 @@ use reqwest::{Method, RequestBuilder};
 
 use crate::locks::{CALL_TIMEOUT, ENCODED};
 use crate::object_change::{OBJECT_BYTES_MAX, OpId, of_guard};
-use crate::transport::{Effect, Endpoint, Failure, Reply};
+use crate::transport::{Effect, Endpoint, Failure, OF_GUARD, Reply};
 use crate::{Error, ErrorKind, Fence, object_change};
 
 /// Time-out of one request about an object.
@@ -99,7 +99,7 @@ impl FencedStore {
                 applied: applied(&reply),
                 body: reply.body,
             })),
-            Err(Failure::Refused(problem, _)) if problem.code == Code::NotFound => Ok(None),
+            Err(Failure::Refused(problem, _)) if is_absent(&problem) => Ok(None),
             Err(failure) => Err(failure.into_error(&format!("get {key}"), Effect::Reads)),
         }
     }
@@ -299,6 +299,11 @@ impl<'a, F: Fence> IntoFuture for PutRequest<'a, F> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// True if a guard replied that it has no such object. A lock server, or a wrong path, is 404 too.
+fn is_absent(problem: &Problem) -> bool {
+    problem.code == Code::NotFound && problem.extension(OF_GUARD) == Some(true)
 }
 
 fn applied(reply: &Reply) -> Applied {

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use fence_protocol::wire::fence::WriteOutcome;
-use fence_protocol::{Code, IDEMPOTENCY_REPLAYED, Problem, TRACEPARENT, TraceContext};
+use fence_protocol::{
+    Code, FENCING_GUARANTEE, IDEMPOTENCY_REPLAYED, Problem, TRACEPARENT, TraceContext,
+};
 use https_client::{ServerUrl, TlsOptions};
 use reqwest::header::{
     ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER,
 };
-use reqwest::{Method, RequestBuilder, Response};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,6 +30,8 @@ const POOL_IDLE: Duration = Duration::from_secs(60);
 /// Member of a problem, `true` if the guard's header says that the reply states the outcome of an
 /// earlier request with the same idempotency key.
 pub(crate) const REPLAYED: &str = "idempotency_replayed";
+/// Member of a 404 that a guard sent: other servers know nothing of objects.
+pub(crate) const OF_GUARD: &str = "of_guard";
 
 /// Effect of a request: one that changes something and got no reply has an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,6 +288,9 @@ impl Endpoint {
         let mut problem = problem(status.as_u16(), &body, self.base());
         if headers.get(IDEMPOTENCY_REPLAYED).is_some_and(|value| value == "true") {
             problem = problem.with(REPLAYED, true);
+        }
+        if status == StatusCode::NOT_FOUND && headers.contains_key(FENCING_GUARANTEE) {
+            problem = problem.with(OF_GUARD, true);
         }
         Failure::Refused(Box::new(problem), retry_after)
     }

@@ -189,10 +189,14 @@ async fn a_default_is_for_an_absent_object_alone() {
     let site = Site::new().await;
     let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
     let header = unsigned(1, "a", lease_id());
+    let elsewhere = format!("{}/elsewhere", site.guard.base);
     let get = ["object", "get", "a", "--default", "0", "--token-header", &header];
     for (is_there, guard, printed) in [
         (false, &site.guard.base, (0, "0")),
         (false, &absent, (69, "")),
+        // Both are 404, and no guard's.
+        (false, &site.locks.base, (64, "")),
+        (false, &elsewhere, (64, "")),
         (true, &site.guard.base, (0, "3")),
         (true, &absent, (69, "")),
     ] {

@@ -124,7 +124,11 @@ fn quoted(text: &str) -> String {
 /// Writes a new file that its owner alone may read; `what` names it in the error.
 pub(crate) fn write_secret(what: &str, path: &Path, text: &str) -> Result<(), Failure> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+    let written = file.and_then(|mut file| {
+        // A full disk leaves no empty file, which would be in the way of the next try.
+        file.write_all(text.as_bytes()).inspect_err(|_| drop(std::fs::remove_file(path)))
+    });
+    written.map_err(|error| {
         Failure::usage(format!("{what} {} cannot be made: {error}", path.display()))
     })
 }

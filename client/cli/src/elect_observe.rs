@@ -5,7 +5,7 @@ use serde::Serialize;
 use service_kit::signals;
 
 use fence_terminal::exit::{Failure, code};
-use fence_terminal::output::{Format, emit, say};
+use fence_terminal::output::{Format, emit_text, say};
 use fence_terminal::readable::readable;
 
 /// Prints the leader until a signal; returns the exit code.
@@ -29,7 +29,7 @@ async fn print(name: &str, format: Format, election: &Election) -> Result<u8, Fa
             }
             _ => continue,
         };
-        emit(line(name, format, leader.as_ref())?.as_bytes())?;
+        emit_text(&line(name, format, leader.as_ref())?)?;
     }
 }
 

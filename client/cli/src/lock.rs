@@ -175,7 +175,7 @@ struct List {
     /// Only names after this one
     #[arg(long, value_name = "NAME")]
     after: Option<LockName>,
-    /// Length of the list [default: 100, or 1000 with --filter, --held-by or --sort]
+    /// Locks that are read for the list [default: 100, or 1000 with --filter, --held-by or --sort]
     #[arg(long, allow_negative_numbers = true, value_name = "N")]
     limit: Option<usize>,
     /// Only locks that are held, have waiters, or had refused writes lately: held, waiting, refused
@@ -184,7 +184,7 @@ struct List {
     /// Only locks that an owner holds whose name contains this
     #[arg(long, value_name = "TEXT")]
     held_by: Option<Owner>,
-    /// Largest first: queue, age, refusals
+    /// Largest first of those: queue, age, refusals
     #[arg(long, value_name = "ORDER", value_parser = order)]
     sort: Option<LockOrder>,
     #[command(flatten)]

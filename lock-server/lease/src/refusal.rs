@@ -17,6 +17,13 @@ pub enum StoreError {
         /// Number of waiters, without the caller.
         queue_length: usize,
     },
+    /// No lease is live. A request for several locks, which waits at another one, is first here. The
+    /// lease that it waits for is not named: the caller may not be allowed to read of that lock.
+    #[error("kept for a request that waits for other locks")]
+    Kept {
+        /// Number of waiters, without the caller.
+        queue_length: usize,
+    },
     /// The live lease is not one that the caller may take over; nothing was changed.
     #[error("held by {} with token {}, and not taken over: {}", holder.owner, holder.token, why.as_str())]
     TakeoverRefused {

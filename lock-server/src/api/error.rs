@@ -49,12 +49,16 @@ fn lost(lock: &LockName, reason: EndReason, why: Option<Owner>) -> Reject {
     }
 }
 
-fn held(lock: &LockName, holder: HolderInfo, queue_length: usize) -> Reject {
-    let queue = match queue_length {
+fn waiters(queue_length: usize) -> String {
+    match queue_length {
         0 => String::new(),
         1 => "; 1 request waits".to_owned(),
         many => format!("; {many} requests wait"),
-    };
+    }
+}
+
+fn held(lock: &LockName, holder: HolderInfo, queue_length: usize) -> Reject {
+    let queue = waiters(queue_length);
     let detail = format!(
         "lock {lock} is held by {} with token {} for another {} ms unless it is renewed{queue}",
         holder.owner, holder.token, holder.expires_in_ms
@@ -70,6 +74,15 @@ fn held(lock: &LockName, holder: HolderInfo, queue_length: usize) -> Reject {
 pub(super) fn reject(lock: &LockName, refusal: StoreError) -> Reject {
     match refusal {
         StoreError::Held { holder, queue_length } => held(lock, holder, queue_length),
+        StoreError::Kept { queue_length } => {
+            let queue = waiters(queue_length);
+            let detail = format!(
+                "lock {lock} is free, and kept for a request that waits for other locks too{queue}"
+            );
+            Reject::new(Code::LockHeld, detail)
+                .with("queue_length", queue_length)
+                .retry_after(RETRY_AFTER_SECS)
+        }
         StoreError::TakeoverRefused { holder, why } => Reject::new(
             Code::TakeoverRefused,
             format!(

@@ -125,7 +125,8 @@ pub(super) async fn refusals(
 
 fn refused(refusal: ReportedRefusal) -> Event {
     let event = Event::new(EventKind::Refused).lock(&refusal.lock).lease(refusal.lease_id);
-    let mut event = event.text(refusal.operation);
+    // It is printed in logs and on terminals.
+    let mut event = event.text(refusal.operation.replace(char::is_control, "\u{fffd}"));
     (event.token, event.mark, event.owner) =
         (Some(refusal.token), Some(refusal.mark), refusal.owner);
     event.late_ms = (refusal.ms_ago > 0).then_some(refusal.ms_ago);

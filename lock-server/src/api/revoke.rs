@@ -91,10 +91,12 @@ fn account(service: &Service, lock: &LockName, request: &RevokeRequest, done: &D
         service.events.publish_end(ended, Some(reason.to_string()));
         let lease_id = ended.lease_id;
         let token = ended.token;
-        tracing::info!(target: "audit", %lock, %lease_id, %token, %reason, guards, "a lease was revoked");
+        let reason = reason.as_str();
+        tracing::info!(target: "audit", %lock, %lease_id, %token, reason, guards, "a lease was revoked");
     }
     if done.is_delay_lifted {
-        tracing::info!(target: "audit", %lock, %reason, guards, "a lock-delay was lifted");
+        let reason = reason.as_str();
+        tracing::info!(target: "audit", %lock, reason, guards, "a lock-delay was lifted");
     }
 }
 

@@ -128,7 +128,7 @@ pub(super) async fn block(
         session_id = %session,
         owner = %reply.owner,
         ends_in_ms = reply.expires_in_ms,
-        reason = %request.reason,
+        reason = request.reason.as_str(),
         "a session was blocked"
     );
     Ok(reply)

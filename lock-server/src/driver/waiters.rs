@@ -20,7 +20,10 @@ fn is_time_out(result: &Result<Vec<Grant>, StoreError>) -> bool {
     }
     matches!(
         refusal,
-        StoreError::Held { .. } | StoreError::Paused { .. } | StoreError::Unavailable(_)
+        StoreError::Held { .. }
+            | StoreError::Kept { .. }
+            | StoreError::Paused { .. }
+            | StoreError::Unavailable(_)
     )
 }
 

@@ -40,9 +40,10 @@ impl Refused {
     /// other locks may have a lease with it.
     pub(crate) fn has_no_lease(&self) -> bool {
         match self {
-            Self::Store(refusal) => {
-                matches!(refusal, StoreError::Lost { .. } | StoreError::Held { .. })
-            }
+            Self::Store(refusal) => matches!(
+                refusal,
+                StoreError::Lost { .. } | StoreError::Held { .. } | StoreError::Kept { .. }
+            ),
             Self::Unsealed(unsealed) => unsealed.is_rolled_back,
             Self::Forbidden(_) => false,
         }

@@ -2,6 +2,8 @@
 
 use fence_protocol::Code;
 use fence_protocol::wire::lock_set::LeasesReply;
+use fence_tests::servers::Setup;
+use fence_tests::wait::until_true;
 use http::Method;
 use serde_json::{Value, json};
 
@@ -46,6 +48,33 @@ async fn every_lock_needs_its_right() {
     let reply: LeasesReply =
         team.acquire_all(&wish(&["team/a", "team/b"])).await.expect(200).read();
     assert_eq!(reply.leases.len(), 2);
+}
+
+/// A request for several locks that waits keeps those that are free. The refusal of another caller
+/// does not say which lease it waits for: that is of a lock which the caller may not read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_free_lock_that_is_kept_betrays_no_other() {
+    let site = Site::new();
+    let hash = access_control::secret::SecretHash::from_secret("secret-of-both");
+    let allow = "allow = [\"use team/*\", \"use other/*\"]";
+    let both = format!("[principals.both]\ntokens = [\"{hash}\"]\n{allow}\n");
+    site.write(&(Site::file("") + &both));
+    let server = site.arm(Setup::lock_server("memory:")).in_process().await;
+    let held = As::new(&server, "other").acquire("other/secret").await.lease();
+    let both = As::new(&server, "both");
+    let mut body = wish(&["team/a", "other/secret"]);
+    body["wait_ms"] = json!(30_000);
+    let waiting = tokio::spawn(async move { both.acquire_all(&body).await });
+    let team = As::new(&server, "team");
+    until_true("the request waits", || async {
+        team.get("/v1/locks/team%2Fa").await.json()["queue_length"] == 1
+    })
+    .await;
+    let refused = team.acquire("team/a").await.problem(Code::LockHeld);
+    assert!(refused.detail.contains("team/a is free, and kept for a request"), "{refused:?}");
+    let text = serde_json::to_string(&refused).unwrap();
+    assert!(!text.contains(&held.token.to_string()) && !text.contains("holder"), "{text}");
+    waiting.abort();
 }
 
 /// A group for which there is no room takes none, and a refused one gives its room back.

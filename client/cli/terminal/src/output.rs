@@ -38,10 +38,9 @@ impl Output {
         match self.format {
             Format::Table => emit_text(&table(data)),
             Format::Json => {
-                let mut json = serde_json::to_vec_pretty(data)
+                let json = serde_json::to_string_pretty(data)
                     .map_err(|error| Failure::internal(format!("no JSON: {error}")))?;
-                json.push(b'\n');
-                emit(&json)
+                emit_text(&(json + "\n"))
             }
         }
     }
@@ -50,7 +49,35 @@ impl Output {
 /// Writes text to stdout, without its [colours](crate::color) unless they are wanted there.
 pub fn emit_text(text: &str) -> Result<(), Failure> {
     let is_plain = AutoStream::choice(&io::stdout()) == ColorChoice::Never;
-    if is_plain { emit(plain(text).as_bytes()) } else { emit(text.as_bytes()) }
+    let text = harmless(text);
+    if is_plain { emit(plain(&text).as_bytes()) } else { emit(text.as_bytes()) }
+}
+
+/// The text with control characters and marks of direction written out, but for line ends, tabs and
+/// colours: what other clients wrote does not move the cursor or the words.
+fn harmless(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for (at, sign) in text.char_indices() {
+        let begins_color = || {
+            let rest = text[at..].strip_prefix("\u{1b}[");
+            let end =
+                rest.map(|rest| rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == ';'));
+            end.is_some_and(|end| end.starts_with('m'))
+        };
+        match sign {
+            '\n' | '\t' => out.push(sign),
+            '\u{1b}' if begins_color() => out.push(sign),
+            '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => out.push_str(&escaped(sign)),
+            _ if sign.is_control() => out.push_str(&escaped(sign)),
+            _ => out.push(sign),
+        }
+    }
+    out
+}
+
+/// As JSON writes it in a string.
+fn escaped(sign: char) -> String {
+    format!("\\u{:04x}", u32::from(sign))
 }
 
 /// Writes to stdout. A reader that has closed the pipe (`| head`) is not an error.
@@ -67,7 +94,7 @@ pub fn emit(bytes: &[u8]) -> Result<(), Failure> {
 
 /// Writes a line to stderr. There is nowhere to report that this failed.
 pub fn say(line: &str) {
-    let _ = writeln!(io::stderr().lock(), "{line}");
+    let _ = writeln!(io::stderr().lock(), "{}", harmless(line));
 }
 
 impl Failure {
@@ -92,5 +119,21 @@ impl Failure {
         };
         document["exit_code"] = self.code.into();
         document
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_others_wrote_does_not_drive_the_terminal() {
+        let colored = format!("{}\n\tb", crate::color::painted(crate::color::GOOD, "a"));
+        assert_eq!(harmless(&colored), colored);
+        let given = "\u{1b}[2J\u{1b}]0;x\u{7}a\rb\u{9b}2J\u{202e}c\u{1b}";
+        let out = "\\u001b[2J\\u001b]0;x\\u0007a\\u000db\\u009b2J\\u202ec\\u001b";
+        assert_eq!(harmless(given), out);
+        let json = json!({"a": "\u{9b}\u{202e}\n\u{7f}"});
+        assert_eq!(harmless(&json.to_string()).parse::<Value>().unwrap(), json);
     }
 }

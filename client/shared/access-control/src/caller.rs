@@ -154,7 +154,9 @@ impl Caller {
             Scope::Under([]) => ("all of this server".to_owned(), format!("{verb} *")),
             Scope::Under(prefix) => {
                 let prefix = String::from_utf8_lossy(prefix);
-                (format!("everything under {prefix:?}"), format!("{verb} {prefix}*"))
+                // A right ends at a separator.
+                let covered = prefix.rfind(['/', ':']).map_or("", |end| &prefix[..=end]);
+                (format!("everything under {prefix:?}"), format!("{verb} {covered}*"))
             }
             Scope::Somewhere => ("any name".to_owned(), format!("{verb} *")),
         };

@@ -8,10 +8,6 @@ use super::sessions::Sessions;
 use crate::record::{Closed, Holder, Record};
 use crate::{Acquire, Grant, StoreError, is_anothers};
 
-/// Most requests waiting for each other that a refusal follows to find the lease at the end. A
-/// longer chain is refused without a holder.
-const HOPS_MAX: usize = 1_000;
-
 impl Machine {
     /// Returns a live lease as other clients see it.
     pub(super) fn info(&self, now_ms: u64, holder: &Holder) -> HolderInfo {
@@ -24,25 +20,16 @@ impl Machine {
 
     /// Returns the refusal of a request that a record does not admit and that is not in its queue.
     ///
-    /// It names the lease, or the lock-delay, that ends first. If only a request for several locks
-    /// that waits elsewhere keeps the lock, it names the lease that this request waits for: the
-    /// caller cannot have the lock before that one ends.
+    /// It names the lease, or the lock-delay, that ends first.
     pub(super) fn held(&self, now_ms: u64, record: &Record) -> StoreError {
         let queue_length = record.queue.len();
-        let mut at = record;
-        for _ in 0..HOPS_MAX {
-            if let Some(holder) = self.first_to_go(now_ms, at) {
-                return StoreError::Held { holder, queue_length };
-            }
-            let group = at.queue.front().and_then(|waiter| waiter.group);
-            let Some(next) = group.and_then(|group| self.waits_at(group)) else { break };
-            at = next;
+        if let Some(holder) = self.first_to_go(now_ms, record) {
+            return StoreError::Held { holder, queue_length };
         }
-        if let Some(left_ms) = self.pause_left_ms(now_ms) {
-            return StoreError::Paused { left_ms };
+        match self.pause_left_ms(now_ms) {
+            Some(left_ms) => StoreError::Paused { left_ms },
+            None => StoreError::Kept { queue_length },
         }
-        let text = "the lock is reserved for a request that waits for other locks; retry";
-        StoreError::Unavailable(text.to_owned())
     }
 
     fn first_to_go(&self, now_ms: u64, record: &Record) -> Option<HolderInfo> {

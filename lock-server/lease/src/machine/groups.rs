@@ -15,7 +15,7 @@ use super::alarms::Alarm;
 use super::answers::known_answer;
 use super::group::{GrantRoute, Group, Left};
 use super::{Delivery, Machine, Reply, limit};
-use crate::record::{GroupId, Record, Waiter};
+use crate::record::{GroupId, Waiter};
 use crate::{Acquire, Grant, Mode, StoreError, tokens};
 
 impl Machine {
@@ -265,11 +265,6 @@ impl Machine {
         };
         let parts = &self.groups.get(&id)?.parts;
         parts.iter().find(|(lock, mode)| waits(lock, *mode)).map(|(lock, _)| lock)
-    }
-
-    /// Returns the record of the first lock that a group waits for.
-    pub(super) fn waits_at(&self, id: GroupId) -> Option<&Record> {
-        self.records.get(self.waits_for(id)?)
     }
 
     /// Returns whether a group can be granted. A server that shares the namespace may not have

@@ -172,7 +172,8 @@ pub(super) fn meaning(explained: &ExplainedLock) -> Vec<String> {
         (None, _) if now.delayed_ms.is_some() => {
             "The next acquire is granted after its lock-delay.".to_owned()
         }
-        (None, _) => {
+        (None, waiting @ 1..) => format!("The next acquire waits behind {waiting}."),
+        (None, 0) => {
             "The next acquire is granted at once, with a higher token than any before.".to_owned()
         }
         (Some(_), 0) if has_permits(now) => {

@@ -164,6 +164,10 @@ fn acquire(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, mut request:
             assert!(!oracle.is_open(l, request.mode), "refused although the lock was free");
             assert!(oracle.has_token(holder.token), "refused for a holder without a lease");
         }
+        Reply::Done(Err(StoreError::Kept { .. })) => {
+            assert!(!oracle.is_open(l, request.mode), "refused although the lock was free");
+            assert!(oracle.held(l).is_empty(), "kept, although a lease is live");
+        }
         Reply::Done(Err(_)) => {}
     }
 }
@@ -190,7 +194,7 @@ fn acquire_all(machine: &mut Machine, oracle: &mut Oracle, now_ms: u64, mut part
                     assert_eq!(oracle.kind(number(&lock)), Some(kind));
                     assert_ne!(part.mode.kind(), kind);
                 }
-                StoreError::Held { .. } => {
+                StoreError::Held { .. } | StoreError::Kept { .. } => {
                     assert!(!oracle.is_open(number(&lock), part.mode), "refused a free lock");
                 }
                 _ => {}
