@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use fence_client::protocol::Owner;
 use fence_client::{Client, Error, ErrorKind, HandedToken};
 
 const KEY: &str = "examples/document";
@@ -21,7 +20,7 @@ async fn main() -> Result<(), Error> {
     objects.put(&first, KEY, "written by the first").content_type("text/plain").await?;
     println!("token {} wrote", first.token());
 
-    client.locks().revoke(first.lock(), Owner::new("the example passes the lock on")?).await?;
+    client.locks().revoke(first.lock(), "the example passes the lock on").await?;
     let second = client.lock(KEY).wait(Duration::from_secs(10)).acquire().await?;
     objects.put(&second, KEY, "written by the second").content_type("text/plain").await?;
     println!("token {} wrote", second.token());

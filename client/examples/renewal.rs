@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use fence_client::protocol::Owner;
 use fence_client::{Client, Error, ErrorKind};
 
 const TTL: Duration = Duration::from_secs(1);
@@ -22,7 +21,7 @@ async fn main() -> Result<(), Error> {
         .run(async |lease| {
             tokio::time::sleep(3 * TTL).await;
             println!("after {:?} the lease is still live: {}", 3 * TTL, lease.is_live());
-            client.locks().revoke(&lock, Owner::new("shown in an example")?).await?;
+            client.locks().revoke(&lock, "shown in an example").await?;
             println!("revoked; waiting for the cancellation");
             std::future::pending::<Result<(), Error>>().await
         })

@@ -8,7 +8,7 @@ use fence_protocol::wire::lock::{
     LockReply, ReleaseRequest, RenewRequest, RevokeRequest, RevokedReply,
 };
 use fence_protocol::wire::lock_set::{AcquireAllRequest, LeasesReply};
-use fence_protocol::{Code, LeaseId, LockName, Owner, Ttl};
+use fence_protocol::{Code, Invalid, LeaseId, LockName, Owner, Ttl};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::error::end_reason;
@@ -173,11 +173,18 @@ impl Locks {
     /// guards, it seals them before the next grant, so that they refuse the former holders; the
     /// reply says which guards are sealed.
     ///
+    /// The reason is for the holder and the audit log: 1 to 256 bytes without control characters.
+    ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if no lease is live; [`ErrorKind::Unavailable`] also if a guard was
-    /// not sealed and the server is configured to refuse the revocation then.
-    pub async fn revoke(&self, lock: &LockName, reason: Owner) -> Result<RevokedReply, Error> {
-        self.end(lock, RevokeRequest { reason, lease_id: None }).await
+    /// [`ErrorKind::Invalid`] if no lease is live, and for a name or a reason that is not valid;
+    /// [`ErrorKind::Unavailable`] also if a guard was not sealed and the server is configured to
+    /// refuse the revocation then.
+    pub async fn revoke(
+        &self,
+        lock: impl AsRef<str>,
+        reason: impl AsRef<str>,
+    ) -> Result<RevokedReply, Error> {
+        self.end(lock.as_ref(), reason.as_ref(), None).await
     }
 
     /// Ends one lease of a lock, not the others that share it, for an operator.
@@ -186,16 +193,24 @@ impl Locks {
     /// As [`revoke`](Self::revoke), and [`ErrorKind::LeaseLost`] if that lease is not live.
     pub async fn revoke_lease(
         &self,
-        lock: &LockName,
+        lock: impl AsRef<str>,
         lease_id: LeaseId,
-        reason: Owner,
+        reason: impl AsRef<str>,
     ) -> Result<RevokedReply, Error> {
-        self.end(lock, RevokeRequest { reason, lease_id: Some(lease_id) }).await
+        self.end(lock.as_ref(), reason.as_ref(), Some(lease_id)).await
     }
 
-    async fn end(&self, lock: &LockName, request: RevokeRequest) -> Result<RevokedReply, Error> {
+    async fn end(
+        &self,
+        lock: &str,
+        reason: &str,
+        lease_id: Option<LeaseId>,
+    ) -> Result<RevokedReply, Error> {
+        let lock = LockName::new(lock)?;
+        let rule = "must be 1 to 256 bytes without control characters";
+        let reason = Owner::new(reason).map_err(|_| Invalid::new("reason", reason, rule))?;
         self.endpoint
-            .post(&path(lock, "/revoke"), &request, REVOKE_TIMEOUT)
+            .post(&path(&lock, "/revoke"), &RevokeRequest { reason, lease_id }, REVOKE_TIMEOUT)
             .await
             .map_err(|failure| failure.into_error(&format!("revoke {lock}"), Effect::Changes))
     }

@@ -12,9 +12,9 @@ mod slow;
 
 use std::time::Duration;
 
+use fence_client::protocol::LockName;
 use fence_client::protocol::wire::lock::{EndReason, LockState};
 use fence_client::protocol::wire::session::SessionRequest;
-use fence_client::protocol::{LockName, Owner};
 use fence_client::{Client, Error, ErrorKind, Lease, LostReason, clock};
 use network::{Loss, Network};
 
@@ -158,8 +158,7 @@ async fn an_outcome_stays_unknown_when_the_retries_are_refused() {
 async fn releasing_a_lease_that_ended_is_loud() {
     let network = Network::start().await;
     let lease = network.client().lock("a").ttl(LONG).acquire().await.unwrap();
-    let reason = Owner::new("test").unwrap();
-    network.direct().locks().revoke(&name("a"), reason).await.unwrap();
+    network.direct().locks().revoke("a", "test").await.unwrap();
     let error = lease.release().await.unwrap_err();
     assert!(matches!(error.kind(), ErrorKind::LeaseLost { .. }), "{error:?}");
 }
@@ -239,7 +238,7 @@ async fn work_is_cancelled_when_the_server_ends_the_lease() {
         .lock("a")
         .ttl(TTL)
         .run(async |lease| {
-            direct.locks().revoke(lease.lock(), Owner::new("test").unwrap()).await.unwrap();
+            direct.locks().revoke(lease.lock(), "test").await.unwrap();
             std::future::pending::<()>().await;
         })
         .await;

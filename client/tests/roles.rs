@@ -11,8 +11,8 @@ mod network;
 
 use std::time::Duration;
 
+use fence_client::protocol::LockName;
 use fence_client::protocol::wire::lock::{EndReason, LockState};
-use fence_client::protocol::{LockName, Owner};
 use fence_client::{Client, ErrorKind, LostReason, clock};
 use network::Network;
 
@@ -39,7 +39,7 @@ async fn until_free(client: &Client, lock: &str) {
 }
 
 async fn revoke(client: &Client, lock: &str) {
-    client.locks().revoke(&name(lock), Owner::new("by the test").unwrap()).await.unwrap();
+    client.locks().revoke(lock, "by the test").await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,8 +11,9 @@ mod together;
 
 use std::time::Duration;
 
-use fence_client::{Client, Lease};
+use fence_client::{Client, ErrorKind, Lease};
 use fence_tests::fault_proxy::FaultProxy;
+use fence_tests::key_file::lease_id;
 use fence_tests::servers::{DataDir, Server, Setup};
 
 /// Longer than any test: its lease is live here whatever happens at the server, until the first
@@ -45,6 +46,27 @@ impl Site {
     async fn lease(&self, lock: &str) -> Lease {
         self.client().lock(lock).ttl(LONG).acquire().await.unwrap()
     }
+}
+
+/// Name and reason of a revocation are text, with the rules of the server.
+#[tokio::test]
+async fn a_revocation_takes_the_name_and_the_reason_as_text() {
+    let site = Site::new().await;
+    let lease = site.lease("a").await;
+    let locks = site.client().locks().clone();
+    for (lock, reason, shown) in
+        [("", "x", "lock name"), ("a", "", "reason \"\""), ("a", "two\nlines", "reason \"two")]
+    {
+        let error = locks.revoke(lock, reason).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Invalid, "{error}");
+        assert!(error.problem().is_none() && error.to_string().contains(shown), "{error}");
+    }
+    let other = lease_id();
+    let error = locks.revoke_lease("a", other, "INC-1").await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::LeaseLost { .. }), "{error}");
+    locks.revoke("a".to_owned(), "INC-1234".to_owned()).await.unwrap();
+    let error = lease.release().await.unwrap_err();
+    assert!(error.to_string().contains("INC-1234"), "{error}");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use fence_client::protocol::wire::lock::{LeaseMode, LockReply, LockState};
-use fence_client::protocol::{Code, LockName, Owner};
+use fence_client::protocol::{Code, LockName};
 use fence_client::{Client, ErrorKind, LeaseSet, Session};
 use fence_tests::fault_proxy::{Fault, FaultProxy};
 use fence_tests::wait::{soon, until_true};
@@ -218,7 +218,7 @@ async fn a_group_that_lost_one_unheard_begins_anew() {
     let lossy = Lossy::new().await;
     let begun = lossy.begin().await;
     let b = LockName::new("b").unwrap();
-    lossy.seen.locks().revoke(&b, Owner::new("by the test").unwrap()).await.unwrap();
+    lossy.seen.locks().revoke(&b, "by the test").await.unwrap();
     let old = show(&lossy.seen, "a").await.holder.unwrap();
     lossy.heal();
     let held = soon("the group", begun).await.unwrap();

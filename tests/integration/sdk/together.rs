@@ -67,7 +67,7 @@ async fn nothing_is_held_without_a_handle() {
     let short = client.session().ttl(TTL).begin().await.unwrap();
     let held = short.locks(["a", "z"]).acquire_all().await.unwrap();
     let lock = LockName::new("a").unwrap();
-    client.locks().revoke(&lock, "by the test".parse().unwrap()).await.unwrap();
+    client.locks().revoke(&lock, "by the test").await.unwrap();
     let ended = soon("the loss", held.run(async |_| std::future::pending::<()>().await)).await;
     assert_eq!(*ended.unwrap_err().kind(), lost(EndReason::Revoked));
     until_true("the other to be given back", || is_free(&client, "z")).await;

@@ -1,7 +1,7 @@
 //! Events, and what operators see and do.
 
 use fence_client::StreamItem;
-use fence_client::protocol::{LockName, Owner};
+use fence_client::protocol::LockName;
 use serde_json::json;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -51,8 +51,8 @@ pub(crate) async fn show(state: &DriverState, request: &Arguments) -> DriverResu
 
 /// The op `revoke`.
 pub(crate) async fn revoke(state: &DriverState, request: &Arguments) -> DriverResult {
-    let lock = LockName::new(&request.text("name")?)?;
-    let reason = Owner::new(request.text("reason")?)?;
-    state.client_of(request)?.locks().revoke(&lock, reason).await?;
+    let lock = request.text("name")?;
+    let reason = request.text("reason")?;
+    state.client_of(request)?.locks().revoke(lock, reason).await?;
     Ok(json!({}))
 }
