@@ -35,6 +35,9 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! For the unit tests of a program the feature `testing` starts both services in the process of the
+//! test: `fence_client::testing::TestServers`.
 
 pub mod acquire;
 mod attempts;
@@ -62,6 +65,8 @@ mod session;
 mod sessions;
 mod settings_file;
 pub mod tasks;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod timing;
 mod transport;
 mod trust;

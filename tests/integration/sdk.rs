@@ -7,6 +7,7 @@ mod kinds;
 mod lost_replies;
 mod sessions;
 mod takeover;
+mod testing;
 mod together;
 
 use std::time::Duration;
