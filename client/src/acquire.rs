@@ -69,6 +69,24 @@ impl LockRequest {
         self.change(|spec| spec.times.wait = wait)
     }
 
+    /// Waits in the queue without end, also for a server that is unreachable. Dropping the future
+    /// of [`acquire`](Self::acquire) ends the wait and leaves the queue:
+    ///
+    /// ```no_run
+    /// # async fn example(client: fence_client::Client, stop: tokio::sync::oneshot::Receiver<()>)
+    /// #     -> Result<(), fence_client::Error> {
+    /// let acquiring = client.lock("orders/42").wait_forever().acquire();
+    /// let lease = tokio::select! {
+    ///     lease = acquiring => lease?,
+    ///     _ = stop => return Ok(()),
+    /// };
+    /// # lease.release().await
+    /// # }
+    /// ```
+    pub fn wait_forever(self) -> Self {
+        self.wait(Duration::MAX)
+    }
+
     /// Makes the wait bound the call: an unreachable server is retried only while the wait lasts;
     /// the patience is for requests that may have been granted.
     pub fn bounded(self) -> Self {

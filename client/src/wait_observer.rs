@@ -14,7 +14,7 @@ pub trait WaitObserver: fmt::Debug + Send + Sync {
     }
 
     /// An attempt failed for this reason and is retried, for the `left` time if the server stays
-    /// unreachable.
+    /// unreachable; in a wait without end that is longer than any program runs.
     fn retrying(&self, reason: &str, left: Duration) {
         let _ = (reason, left);
     }

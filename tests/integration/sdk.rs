@@ -2,6 +2,7 @@
 
 mod below_the_marks;
 mod debug_output;
+mod endless;
 mod forgotten;
 mod kinds;
 mod lost_replies;

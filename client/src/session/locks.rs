@@ -76,6 +76,12 @@ impl<'s> SessionLocks<'s> {
         self
     }
 
+    /// Waits for all locks together without end; see
+    /// [`LockRequest::wait_forever`](crate::LockRequest::wait_forever).
+    pub fn wait_forever(self) -> Self {
+        self.wait(Duration::MAX)
+    }
+
     /// Makes the wait bound the call; see
     /// [`LockRequest::bounded`](crate::LockRequest::bounded).
     pub fn bounded(mut self) -> Self {
