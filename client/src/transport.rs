@@ -372,11 +372,15 @@ fn trace_header(trace: TraceContext) -> Option<(HeaderName, HeaderValue)> {
     Some((HeaderName::from_static(TRACEPARENT), value))
 }
 
-/// A plain request to a port that speaks TLS ends so: by a reply that is no HTTP, or by none.
+/// A plain request to a port that speaks TLS, or is no HTTP server's, ends so: by a reply that is
+/// no HTTP, or by none, as of a Redis.
 fn no_reply(why: &str, url: &ServerUrl) -> String {
-    let may_be_tls = ["invalid HTTP", "connection closed before message completed"];
-    if !url.is_https() && may_be_tls.iter().any(|text| why.contains(text)) {
-        return format!("{why} (if this port speaks TLS, write https://)");
+    let may_be_no_http = ["invalid HTTP", "connection closed before message completed"];
+    if !url.is_https() && may_be_no_http.iter().any(|text| why.contains(text)) {
+        return format!(
+            "{why} (no HTTP came back: if this port speaks TLS, write https://; if it is that of a \
+             store such as Redis, give the address of the Fencepost server)"
+        );
     }
     why.to_owned()
 }

@@ -4,6 +4,7 @@ use access_control::secret::SecretHash;
 use fence_client::Client;
 use fence_tests::key_file::{lease_id, text};
 use fence_tests::process::{Process, command};
+use fence_tests::redis_server::Redis;
 use fence_tests::servers::Setup;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -51,6 +52,24 @@ async fn errors_name_flags() {
         for word in ["_ms", "min_token", " header"] {
             assert!(!output.stderr.contains(word), "{args:?}: {word} in {output:?}");
         }
+    }
+}
+
+/// A Redis closes the connection: a change has an unknown outcome, as at a server that died.
+#[tokio::test]
+async fn the_port_of_a_store_is_no_server() {
+    let redis = Redis::start().await;
+    let base = format!("http://{}", redis.address());
+    for (args, code) in [
+        (&["lock", "show", "a"][..], 69),
+        (&["lock", "revoke", "a", "--reason", "x"], 74),
+        (&["lock", "acquire", "a"], 74),
+        (&["object", "get", "a"], 69),
+    ] {
+        let output = fence(&base, &base, args).ended().await;
+        let is_named = output.stderr.contains("no HTTP came back: if this port speaks TLS")
+            && output.stderr.contains("of a store such as Redis");
+        assert!(output.code == code && is_named, "{args:?}: {output:?}");
     }
 }
 
