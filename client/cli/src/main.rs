@@ -29,7 +29,9 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use fence_terminal::output::{self, Format};
-use service_kit::config::{ConfigError, Env, ProcessEnv, parse_at, parse_flags};
+use service_kit::config::{
+    ConfigError, Env, ProcessEnv, misspelt_variables, parse_at, parse_flags,
+};
 use service_kit::telemetry::{self, LogFormat};
 
 use crate::cli::{Cli, Command, Parsed};
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         output::say(&format!("fence: {error}"));
         return ExitCode::from(code::USAGE);
     }
+    warn_of_misspelt_variables(&args);
     cli.color.apply();
     match start(cli.command) {
         Ok(code) => ExitCode::from(code),
@@ -80,6 +83,36 @@ fn settings(args: &[OsString]) -> Result<Parsed, ConfigError> {
     }
     let path: Vec<&str> = path.iter().map(String::as_str).collect();
     parse_at("FENCE", &path, args.iter().cloned(), &Settings)
+}
+
+/// Variables that are no settings, though some are close to one: those that `fence run` gives its
+/// command, and those of this project's tests.
+const NO_SETTINGS: [&str; 11] = [
+    "FENCE_LOCK",
+    "FENCE_TOKEN",
+    "FENCE_LEASE_ID",
+    "FENCE_HEADER",
+    "FENCE_CREDENTIAL",
+    "FENCE_DEADLINE_MS",
+    "FENCE_PROGRESS_FD",
+    "FENCE_PROGRESS_PID",
+    "FENCE_LEASES",
+    "FENCE_SESSION_ID",
+    "FENCE_LONG",
+];
+
+/// Warns of variables that set nothing, and are close to one of the command's settings.
+fn warn_of_misspelt_variables(args: &[OsString]) {
+    let path = cli::path(args);
+    let path: Vec<&str> = path.iter().map(String::as_str).collect();
+    if path.is_empty() {
+        return;
+    }
+    for (name, near) in misspelt_variables::<Parsed>("FENCE", &path, &Settings) {
+        if !NO_SETTINGS.contains(&name.as_str()) && !name.starts_with("FENCE_TEST_") {
+            tracing::warn!("the variable {name} sets nothing; did you mean {near}?");
+        }
+    }
 }
 
 /// Reports wrong usage in the format that the command line wants, or help.

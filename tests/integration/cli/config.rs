@@ -98,6 +98,34 @@ async fn the_command_checks_its_settings() {
     assert!(group.code == 64 && group.stderr.contains("acquire"), "{group:?}");
 }
 
+/// A misspelt variable is named; those of a parent, of tests and of Kubernetes are no mistakes.
+#[tokio::test]
+async fn a_misspelt_variable_is_warned_of() {
+    let site = Site::new().await;
+    let variables = [
+        ("FENCE_SERVER", site.locks.base.as_str()),
+        ("FENCE_GUARD", site.guard.base.as_str()),
+        ("FENCE_TLL", "5s"),
+        ("FENCE_SESSION_ID", "x"),
+        ("FENCE_LEASES", "[]"),
+        ("FENCE_LONG", "1"),
+        ("FENCE_TEST_TTL", "1"),
+        ("FENCE_PORT", "tcp://10.0.0.1:80"),
+        ("FENCE_SERVICE_HOST", "10.0.0.1"),
+        ("FENCE_BACKUP", "x"),
+    ];
+    let output = run("fence", &["run", "--lock", "a", "--", "true"], &variables).await;
+    let line = "the variable FENCE_TLL sets nothing; did you mean FENCE_TTL?";
+    let is_warned = output.stderr.contains("WARN") && output.stderr.contains(line);
+    assert!(output.code == 0 && is_warned, "{output:?}");
+    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    // It would set nothing of these, spelt as it may.
+    for args in [&["lock", "list"][..], &["lock", "show", "a"], &["session", "list"]] {
+        let output = run("fence", args, &variables).await;
+        assert_eq!((output.code, output.stderr.as_str()), (0, ""), "{args:?}: {output:?}");
+    }
+}
+
 /// A wrong colour is the fault of its own variable, and no fault where a flag replaces it.
 #[tokio::test]
 async fn a_setting_of_every_command_has_its_own_origin() {

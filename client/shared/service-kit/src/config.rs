@@ -24,7 +24,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use command::Spec;
-pub use environment::{Env, ProcessEnv, unknown_variables};
+pub use environment::{Env, ProcessEnv, misspelt_variables, unknown_variables};
 pub use error::{ConfigError, SettingsError, USAGE_EXIT_CODE, keep};
 use setting::{Origin, Setting};
 

@@ -91,6 +91,34 @@ pub(super) fn specs(command: &Command, path: &[&str]) -> Vec<Spec> {
     .collect()
 }
 
+/// The flags of the command and of all commands below it.
+pub(super) fn all_specs(command: &Command) -> Vec<Spec> {
+    let below = command.get_subcommands().flat_map(all_specs);
+    specs(command, &[]).into_iter().chain(below).collect()
+}
+
+/// The flag that a misspelt name may be meant for.
+pub(super) fn nearest<'a>(name: &str, specs: &'a [Spec]) -> Option<&'a Spec> {
+    let distance = |spec: &&Spec| distance(name, &spec.long);
+    let near = specs.iter().min_by_key(|spec| (distance(spec), &spec.long));
+    near.filter(|spec| distance(spec) <= 1 + name.len() / 4)
+}
+
+/// Letters that must be changed, added or removed to get from one word to the other.
+fn distance(from: &str, to: &str) -> usize {
+    let to: Vec<char> = to.chars().collect();
+    let mut row: Vec<usize> = (0..=to.len()).collect();
+    for (i, a) in from.chars().take(64).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in to.iter().enumerate() {
+            let change = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[to.len()]
+}
+
 /// The matches of the subcommand at `path`, when the command line leads there.
 pub(super) fn descend<'a>(matches: &'a ArgMatches, path: &[&str]) -> Option<&'a ArgMatches> {
     path.iter().try_fold(matches, |matches, name| matches.subcommand_matches(name))

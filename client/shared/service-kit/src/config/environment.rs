@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use https_client::read_text;
 
-use super::command::{Kind, Spec};
+use super::command::{self, Kind, Spec};
 use super::setting::{Origin, Setting};
 
 /// The largest file that a `…_FILE` variable may name, in bytes.
@@ -57,7 +57,29 @@ pub fn unknown_variables<A: clap::Parser>(
     path: &[&str],
     env: &dyn Env,
 ) -> Vec<String> {
-    let specs = super::command::specs(&A::command(), path);
+    unknown(prefix, &command::specs(&A::command(), path), env)
+}
+
+/// Variables that no command reads, each with the variable of the command at `path` that it is
+/// close to. Others with the prefix are of other programs.
+pub fn misspelt_variables<A: clap::Parser>(
+    prefix: &str,
+    path: &[&str],
+    env: &dyn Env,
+) -> Vec<(String, String)> {
+    let command = A::command();
+    let own = command::specs(&command, path);
+    let names = unknown(prefix, &command::all_specs(&command), env).into_iter();
+    let near = |name: &str| {
+        let word = name[prefix.len() + 1..].to_ascii_lowercase().replace('_', "-");
+        let near = command::nearest(&word, &own)?;
+        // A short word is a letter or two from many.
+        (near.long.chars().next() == word.chars().next()).then(|| near.variable(prefix))
+    };
+    names.filter_map(|name| near(&name).map(|near| (name, near))).collect()
+}
+
+fn unknown(prefix: &str, specs: &[Spec], env: &dyn Env) -> Vec<String> {
     let known = |name: &String| {
         specs.iter().flat_map(|spec| spec.variables(prefix)).any(|variable| {
             name.strip_prefix(&variable).is_some_and(|end| end.is_empty() || end == "_FILE")

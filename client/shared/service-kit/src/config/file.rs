@@ -6,7 +6,7 @@ use std::path::Path;
 use https_client::read_text;
 use toml::{Table, Value};
 
-use super::command::{Kind, Spec};
+use super::command::{Kind, Spec, nearest};
 use super::setting::{Origin, Setting};
 
 /// The largest configuration file, in bytes.
@@ -56,13 +56,8 @@ fn spec_of<'a>(key: &str, specs: &'a [Spec]) -> Result<&'a Spec, String> {
         return Err("a configuration file cannot name another one; remove the key".to_owned());
     }
     specs.iter().find(|spec| spec.names().any(|name| *name == long)).ok_or_else(|| {
-        let near = specs
-            .iter()
-            .map(|spec| (distance(&long, &spec.long), &spec.long))
-            .min()
-            .filter(|(distance, _)| *distance <= 1 + long.len() / 4);
-        match near {
-            Some((_, near)) => format!("there is no such setting; did you mean {near}?"),
+        match nearest(&long, specs) {
+            Some(near) => format!("there is no such setting; did you mean {}?", near.long),
             None => "there is no such setting; --help lists them all".to_owned(),
         }
     })
@@ -86,19 +81,4 @@ fn scalar(value: &Value) -> Result<OsString, String> {
         Value::Array(_) => return Err("takes no array inside an array".to_owned()),
         Value::Table(_) => return Err("takes a value, not a table".to_owned()),
     })
-}
-
-/// Letters that must be changed, added or removed to get from one word to the other.
-fn distance(from: &str, to: &str) -> usize {
-    let to: Vec<char> = to.chars().collect();
-    let mut row: Vec<usize> = (0..=to.len()).collect();
-    for (i, a) in from.chars().take(64).enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, b) in to.iter().enumerate() {
-            let change = diagonal + usize::from(a != *b);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[to.len()]
 }
