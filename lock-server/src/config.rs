@@ -392,7 +392,9 @@ impl Config {
 
     fn ttl_range(&self) -> Result<(Ttl, Ttl), String> {
         let ttl = |name: &str, duration| {
-            Ttl::try_from(duration).map_err(|error| format!("--{name}: {error}"))
+            Ttl::try_from(duration).map_err(|_| {
+                format!("--{name} {} must be from 1ms to 1day", duration::show(duration))
+            })
         };
         let min = ttl("ttl-min", self.ttl_min)?;
         let max = ttl("ttl-max", self.ttl_max)?;

@@ -87,6 +87,7 @@ fn bad_settings_are_refused_with_the_value() {
         ("--store memory: --unsigned --clock-jump-limit 0s", "more than zero"),
         ("--store memory: --unsigned --ttl-min 2h", "is above --ttl-max"),
         ("--store memory: --unsigned --ttl-max 0s", "more than zero"),
+        ("--store memory: --unsigned --ttl-max 48h", "--ttl-max 2days must be from 1ms to 1day"),
         ("--store memory: --unsigned --access-file /nonexistent/a", "/nonexistent/a: cannot be"),
         ("--store memory: --unsigned --audit-log /nonexistent/b", "/nonexistent/b cannot be"),
         ("--store etcd://u:p@x --unsigned", "--store-password-file"),
