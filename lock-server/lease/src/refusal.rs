@@ -17,8 +17,8 @@ pub enum StoreError {
         /// Number of waiters, without the caller.
         queue_length: usize,
     },
-    /// No lease is live. A request for several locks, which waits at another one, is first here. The
-    /// lease that it waits for is not named: the caller may not be allowed to read of that lock.
+    /// No lease is live: a request for several locks, which waits at another one, is first here.
+    /// The lease that it waits for is not named: the caller may not be allowed to read of that lock.
     #[error("kept for a request that waits for other locks")]
     Kept {
         /// Number of waiters, without the caller.

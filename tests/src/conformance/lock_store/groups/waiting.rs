@@ -20,14 +20,14 @@ pub async fn a_waiting_group_holds_nothing_and_keeps_its_places(store: &Store) {
         assert_eq!((shown.state, shown.lease_count, shown.queue_length), (LockState::Free, 0, 1));
         assert_eq!(shown.queue[0].lease_id, asked[0].lease_id);
         let late = store.acquire(request(lock, LONG_MS, 0)).await;
-        assert!(matches!(late, Err(StoreError::Held { .. })), "overtaken: {late:?}");
+        assert!(matches!(late, Err(StoreError::Kept { .. })), "overtaken: {late:?}");
     }
     let query = ListQuery { prefix: "places/".to_owned(), after: None, limit: 10, owner: None };
     let listed = store.list(query).await.unwrap().locks;
     assert_eq!(listed.iter().map(|line| line.lock.as_str()).collect::<Vec<_>>(), ["places/b"]);
     let late = store.acquire_all(parts(0, &["places/c", "places/d"])).await;
     let (lock, why) = refusal(late);
-    assert!(matches!(why, StoreError::Held { .. }), "{why:?}");
+    assert!(matches!(why, StoreError::Kept { .. }), "{why:?}");
     assert_eq!(lock, "places/c");
     let behind = enqueue(store, request("places/c", LONG_MS, LONG_MS)).await;
     released(store, "places/b", busy.lease_id).await;
