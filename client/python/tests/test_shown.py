@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import pytest
-from servers import PATIENCE_S, FaultProxy, until
+from servers import PATIENCE_S, FaultProxy, Site, until
 
 import fencepost
 from fencepost import Client, Invalid, LockState
@@ -71,6 +71,30 @@ def test_a_value_of_another_type_is_not_sent(
             with pytest.raises(Invalid, match="write bytes or str"):
                 lease.put(name, wrong)  # type: ignore[arg-type]
     assert guard_proxy.requests == []
+
+
+def test_only_a_guard_says_that_an_object_is_absent(
+    site: Site, direct: Client, faulty: Client, guard_proxy: FaultProxy, name: str
+) -> None:
+    with direct.lock(name, ttl=60) as lease:
+        assert lease.get(name) is None
+    # A lock server, and a guard under a path too many, have no such path.
+    for guard in (site.server, f"{site.server}/x", f"{site.guard}/x"):
+        with Client(site.server, guard, environment={}) as other, other.lock(name) as lease:
+            with pytest.raises(Invalid, match="answers, but not as a guard") as refused:
+                lease.get(name)
+            assert guard in str(refused.value) and "Check the guard's URL" in str(refused.value)
+            assert (refused.value.code, refused.value.status) == ("not-found", 404)
+    content = b'{"code":"not-found","detail":"d","hint":"h","retryable":false}'
+    with faulty.lock(name, ttl=60) as lease:
+        guard_proxy.fault("/v1/objects", "forge-reply", status=503, content=content)
+        with pytest.raises(Invalid, match="not as a guard: it replied 503: d"):
+            lease.get(name)
+        # An object has a tag.
+        guard_proxy.fault("/v1/objects", "forge-reply", content=b"<html>")
+        with pytest.raises(Invalid, match="not as a guard: it replied 200 without ETag: '<html>'"):
+            lease.get(name)
+        assert lease.get(name) is None
 
 
 def test_requests_are_not_logged_at_info(

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from . import timing, validation
 from .attempts import SentChange, is_outcome_unknown, is_passing, jitter
 from .core import Core
-from .errors import FencepostError
+from .errors import FencepostError, Invalid
 from .lease import Fence
-from .transport import Failure, Refused, Reply, encoded
+from .transport import GUARANTEE, Failure, Refused, Reply, encoded
 
 _OBJECT_TIMEOUT_MS = 60_000
 _OBJECT_BYTES_MAX = 256 << 20
 _ATTEMPTS = 3
+_NO_GUARD = "answers, but not as a guard: it replied"
+_CHECK = "Check the guard's URL"
 
 
 @dataclass(frozen=True)
@@ -65,16 +67,32 @@ def _applied(reply: Reply) -> Applied:
     return Applied(
         etag=reply.headers.get("etag"),
         mark=int(mark) if mark.isascii() and mark.isdigit() and len(mark) <= 15 else None,
-        guarantee=reply.headers.get("fencing-guarantee"),
+        guarantee=reply.headers.get(GUARANTEE),
         replayed=reply.headers.get("idempotency-replayed") == "true",
     )
 
 
-def _of_guard(reply: Reply) -> Reply:
-    """Refuses a reply that no guard sends: any web server has a 200."""
-    if "fencing-guarantee" not in reply.headers:
-        raise reply.foreign(f"replied {reply.status} without a Fencing-Guarantee")
+def _of_guard(reply: Reply, *names: str) -> Reply:
+    """Refuses a reply without these headers, which no guard sends: any web server has a 200."""
+    for name in (GUARANTEE, *names):
+        if name not in reply.headers:
+            raise reply.foreign(f"{_NO_GUARD} {reply.status} without {name}", _CHECK)
     return reply
+
+
+def _is_absent(failure: Failure) -> bool:
+    """``True`` if a guard replied that there is no object: any other path is not found too."""
+    if not isinstance(failure, Refused) or failure.problem.code != "not-found":
+        return False
+    return failure.problem.status == 404 and failure.is_of_guard
+
+
+def _get_error(core: Core, key: str, failure: Failure) -> FencepostError:
+    if not isinstance(failure, Refused) or failure.problem.code != "not-found":
+        return failure.error(f"get {key}", changes=False)
+    problem = failure.problem
+    said = f"{core.guard.url} {_NO_GUARD} {problem.status}: {problem.detail} ({problem.code})"
+    return Invalid(f"get {key}: {said}. {_CHECK}", problem=problem)
 
 
 async def get(core: Core, key: str, fence: Fence | None) -> Object | None:
@@ -86,11 +104,11 @@ async def get(core: Core, key: str, fence: Fence | None) -> Object | None:
         reply = await core.guard.send(
             "GET", path, _OBJECT_TIMEOUT_MS, None, headers, _OBJECT_BYTES_MAX
         )
-        reply = _of_guard(reply)
+        reply = _of_guard(reply, "ETag")
     except Failure as failure:
-        if isinstance(failure, Refused) and failure.problem.code == "not-found":
+        if _is_absent(failure):
             return None
-        raise failure.error(f"get {key}", changes=False) from None
+        raise _get_error(core, key, failure) from None
     return Object(reply.body, reply.headers.get("content-type"), _applied(reply))
 
 

@@ -19,12 +19,15 @@ T = TypeVar("T")
 
 #: Longest JSON body that is read, in bytes.
 JSON_BYTES_MAX = 4 << 20
+#: Header of each reply of a guard about an object.
+GUARANTEE = "Fencing-Guarantee"
 #: Time-out of a call that waits for nothing, in ms.
 CALL_TIMEOUT_MS = 10_000
 _TIMEOUT = {"timeout": httpx.Timeout(None, connect=3.0).as_dict()}
 #: Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does not
 #: use a connection that the server is closing.
 _POOL_IDLE_S = 60.0
+_CHECK = "Check that the address is that of a Fencepost server"
 
 
 class Failure(Exception):
@@ -52,12 +55,18 @@ class NoReply(Failure):
 
 
 class Refused(Failure):
-    """The server replied with an error, and with its ``Retry-After`` in seconds."""
+    """The server replied with an error, and with its ``Retry-After`` in seconds.
 
-    def __init__(self, problem: Problem, retry_after: float | None) -> None:
+    ``is_of_guard`` says that the reply has a guard's header.
+    """
+
+    def __init__(
+        self, problem: Problem, retry_after: float | None, is_of_guard: bool = False
+    ) -> None:
         super().__init__(str(problem))
         self.problem = problem
         self.retry_after = retry_after
+        self.is_of_guard = is_of_guard
 
     @property
     def is_held(self) -> bool:
@@ -98,14 +107,14 @@ class Reply:
             raise self.foreign(f"replied {self.status} without JSON")
         return value
 
-    def foreign(self, what: str) -> Unusable:
+    def foreign(self, what: str, check: str = _CHECK) -> Unusable:
         """The failure of a reply that no Fencepost server sends."""
-        return _foreign(self.url, what, self.body)
+        return _foreign(self.url, what, self.body, check)
 
 
-def _foreign(url: str, what: str, body: bytes) -> Unusable:
+def _foreign(url: str, what: str, body: bytes, check: str = _CHECK) -> Unusable:
     start = body[:200].decode("utf-8", "replace")
-    message = f"{url} {what}: {start!r}. Check that the address is that of a Fencepost server"
+    message = f"{url} {what}: {start!r}. {check}"
     return Unusable(Invalid(message, outcome="unknown"))
 
 
@@ -272,7 +281,7 @@ class Endpoint:
             problem = Problem(
                 problem.status, problem.code, problem.detail, problem.hint, problem.retryable, raw
             )
-        return Refused(problem, seconds)
+        return Refused(problem, seconds, GUARANTEE in response.headers)
 
     async def open_stream(self, path: str, last_event_id: str | None) -> EventBody:
         """Opens a stream of events, which may have no end; the caller bounds the opening."""
