@@ -24,6 +24,7 @@ from .base import (
     several,
 )
 from .core import Core
+from .decorated import check_async
 from .election import Leader
 from .errors import Contended, FencepostError, Invalid, LeaseLost
 from .events import EventStream
@@ -217,7 +218,11 @@ class AsyncLockRequest(RequestBase[AsyncLease]):
             await lease.__aexit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """Decorates a coroutine function: each call holds the lock, by a request of its own."""
+        """Decorates a coroutine function: each call holds the lock, by a request of its own.
+
+        Raises ``TypeError`` for any other function.
+        """
+        check_async(function)
 
         @functools.wraps(function)
         async def holding(*args: Any, **kwargs: Any) -> Any:

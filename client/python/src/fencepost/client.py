@@ -23,6 +23,7 @@ from .base import (
     SessionView,
     several,
 )
+from .decorated import check_sync
 from .election import Leader
 from .errors import Contended, FencepostError, LeaseLost
 from .event_reader import Events
@@ -210,7 +211,11 @@ class LockRequest(RequestBase[Lease]):
                 lease.__exit__(kind, error, trace)
 
     def __call__(self, function: F) -> F:
-        """Decorates a function: each call holds the lock, by a request of its own."""
+        """Decorates a function: each call holds the lock, by a request of its own.
+
+        Raises ``TypeError`` for ``async def`` and generators, whose body runs after the call.
+        """
+        check_sync(function)
 
         @functools.wraps(function)
         def holding(*args: Any, **kwargs: Any) -> Any:

@@ -10,6 +10,7 @@ import inspect
 from typing import Any, Callable
 
 from .client import Client
+from .decorated import check_sync
 from .frameworks import LockOf, name_of
 from .interrupting import interrupting
 from .validation import Seconds
@@ -23,9 +24,12 @@ def locked(
     The job gets the lease as its first argument, and the loss of the lock ends it with
     ``LeaseLost`` at any line. A job whose lock is held for longer than ``wait`` fails with
     ``Contended``: enqueue it with RQ's ``Retry``. The client has the settings of the environment.
+    Raises ``TypeError`` for ``async def`` and generators.
     """
 
     def decorate(job: Callable[..., Any]) -> Callable[..., Any]:
+        # RQ runs a coroutine once the job has returned it.
+        check_sync(job)
         signature = inspect.signature(job)
 
         @functools.wraps(job)
