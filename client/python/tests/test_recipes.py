@@ -229,6 +229,10 @@ def test_a_django_request_holds_its_lock_and_fails_with_it(site: RecipeSite) -> 
     assert browser.get("/orders/7").content == b"False"
     with pytest.raises(AttributeError, match="lease"):
         browser.post("/other/7")
+    # The site may be mounted under a prefix, which is no part of a pattern.
+    assert int(browser.post("/orders/7", SCRIPT_NAME="/shop").content) > 0
+    unnamed = browser.post("/orders/a b")
+    assert unnamed.status_code == 404 and "lock name" in unnamed.json()["detail"]
     for order in ("8", "10"):
         lost = browser.post(f"/orders/{order}")
         assert lost.status_code == 503 and "lost" in lost.json()["detail"]

@@ -16,14 +16,15 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse, JsonResponse
 
 from .client import Client
-from .errors import FencepostError
+from .errors import FencepostError, Invalid
 from .frameworks import SAFE_METHODS, LockOf, name_of, refusal_of
 
 
 class LockMiddleware:
     """Holds a lock for each request that changes a path of ``FENCEPOST_LOCKS``.
 
-    The first pattern that matches the beginning of the path decides; its groups fill the name.
+    The first pattern that matches the beginning of the path decides, without the prefix that the
+    site is mounted under; its groups fill the name, and a path that makes none is replied 404.
     Views use ``request.lease``, whose writes fail once the lock is lost. A request whose lock is
     held for longer than ``FENCEPOST_WAIT`` (5 s), or lost, is replied 503, also if only its end
     shows the loss: its unfenced effects may overlap with another holder's. Further settings:
@@ -40,7 +41,10 @@ class LockMiddleware:
         self._client: Client = getattr(settings, "FENCEPOST_CLIENT", None) or Client()
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        name = None if request.method in SAFE_METHODS else self._name_of(request.path)
+        try:
+            name = None if request.method in SAFE_METHODS else self._name_of(request.path_info)
+        except Invalid as error:
+            return JsonResponse({"detail": str(error)}, status=404)
         if name is None:
             return self._get_response(request)
         try:
