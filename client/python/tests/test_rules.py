@@ -267,14 +267,14 @@ def test_settings_come_from_arguments_then_variables_then_the_file(tmp_path: Pat
         'server = "http://127.0.0.1:1"\nguard = "http://127.0.0.1:2"\nowner = "file"\nlog = "a"\n'
     )
     variables = {"FENCE_CONFIG": str(file), "FENCE_OWNER": "variable", "FENCE_GUARD": ""}
-    read = settings.read({}, variables)
+    read = settings.read({}, settings.Variables(variables))
     assert (read.server, read.guard, read.owner) == (
         "http://127.0.0.1:1",
         "http://127.0.0.1:2",
         "variable",
     )
-    assert settings.read({"owner": "argument"}, variables).owner == "argument"
-    assert settings.read({}, {}).owner.count(":") == 1
+    assert settings.read({"owner": "argument"}, settings.Variables(variables)).owner == "argument"
+    assert settings.read({}, settings.Variables({})).owner.count(":") == 1
 
 
 def test_a_wrong_setting_is_one_clear_error(tmp_path: Path) -> None:
@@ -292,10 +292,10 @@ def test_a_wrong_setting_is_one_clear_error(tmp_path: Path) -> None:
     }
     for text, variables in cases.items():
         with pytest.raises(Invalid, match=re.escape(text)) as refused:
-            settings.read({}, variables)
+            settings.read({}, settings.Variables(variables))
         assert "secret" not in str(refused.value)
     plain = {"FENCE_SERVER": "http://locks.example:7420", "FENCE_INSECURE_HTTP": "true"}
-    assert settings.read({}, plain).server == "http://locks.example:7420"
+    assert settings.read({}, settings.Variables(plain)).server == "http://locks.example:7420"
 
 
 def test_events_are_cut_from_a_stream_in_any_pieces() -> None:

@@ -12,6 +12,7 @@ from .lease import Fence, WarningCallback
 from .limits import Limits
 from .plan import PATIENCE_S, LockOptions
 from .queue_position import QueuedCallback
+from .secret import Secret, hidden_url
 from .session import HeldSession
 from .trust import Trust
 from .validation import Seconds
@@ -312,6 +313,11 @@ class ClientBase(Generic[R]):
         ``token`` is the bearer token itself, ``environment`` replaces the variables of the
         process. Raises ``Invalid`` for a value that breaks a rule.
         """
+        variables = settings.Variables(environment)
+        secret = None if token is None else Secret(token)
+        server, guard = hidden_url(server), hidden_url(guard)
+        # An error report shows the locals of this frame.
+        del environment, token
         given = {
             "server": server,
             "guard": guard,
@@ -324,7 +330,7 @@ class ClientBase(Generic[R]):
             "insecure_http": insecure_http,
             "config": config,
         }
-        self.settings = settings.read(given, environment, token)
+        self.settings = settings.read(given, variables, secret)
         self._begin()
 
     def _begin(self) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from . import attempts, errors
 from .errors import InternalError
+from .secret import Secret
 from .shown import LockPage, LockState, Revocation
 from .timing import TTL_MS_MAX
 from .transport import Endpoint, Failure, Refused, Unusable, encoded
@@ -43,8 +44,8 @@ class Grant:
                 whole(reply["token"], 1, TOKEN_MAX),
                 whole(reply["ttl_ms"], 0, TTL_MS_MAX),
                 str(reply["owner"]),
-                str(reply["fencing_token"]),
-                str(reply["fencing_credential"]),
+                Secret(reply["fencing_token"]),
+                Secret(reply["fencing_credential"]),
                 str(reply.get("mode", "exclusive")),
                 whole(reply.get("waited_ms", 0), 0, TOKEN_MAX),
             )

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from .errors import Invalid
+from .secret import Secret, SecretBytes, hidden_url
 from .validation import text
 
 DEFAULT_SERVER = "http://127.0.0.1:7420"
@@ -45,17 +46,23 @@ class Settings:
         return f"Settings(server={self.server!r}, guard={self.guard!r}, owner={self.owner!r})"
 
 
-def read(
-    given: Mapping[str, Any],
-    environment: Mapping[str, str] | None = None,
-    token: str | None = None,
-) -> Settings:
+class Variables:
+    """Variables of the environment, which no representation shows."""
+
+    def __init__(self, found: Mapping[str, str] | None = None) -> None:
+        self._found = os.environ if found is None else found
+
+    def get(self, name: str) -> str | None:
+        """The value of a variable; ``None`` if it is empty."""
+        return self._found.get(name) or None
+
+
+def read(given: Mapping[str, Any], variables: Variables, token: Secret | None = None) -> Settings:
     """Reads and checks the settings; ``given`` holds the caller's, ``None`` where unset.
 
     With ``token``, the bearer token itself, ``auth_file`` is not read. Raises ``Invalid``, with the
     origin of the value.
     """
-    variables = os.environ if environment is None else environment
     found = {name: value for name, value in _of_variables(variables).items() if value is not None}
     config = given.get("config") or variables.get("FENCE_CONFIG")
     if config:
@@ -83,17 +90,18 @@ def read(
     )
 
 
-def _variable(variables: Mapping[str, str], name: str) -> str | None:
+def _variable(variables: Variables, name: str) -> str | None:
     """A variable or the content of its ``_FILE`` twin; an empty value counts as not set."""
-    value, file = variables.get(name) or None, variables.get(f"{name}_FILE") or None
+    file = variables.get(f"{name}_FILE")
+    value = hidden_url(variables.get(name))
     if file is None:
         return value
     if value is not None:
         raise Invalid(f"{name} and {name}_FILE are both set; unset one of them")
-    return _read(file, f"{name}_FILE").strip()
+    return hidden_url(_read(file, f"{name}_FILE").strip())
 
 
-def _of_variables(variables: Mapping[str, str]) -> dict[str, str | None]:
+def _of_variables(variables: Variables) -> dict[str, str | None]:
     found = {name: _variable(variables, f"FENCE_{name.upper()}") for name in _NAMES}
     if found["guard"] is None:
         found["guard"] = _variable(variables, "FENCE_STORE")
@@ -102,7 +110,9 @@ def _of_variables(variables: Mapping[str, str]) -> dict[str, str | None]:
 
 def _of_file(path: str) -> dict[str, Any]:
     """Reads the TOML file; an unknown key is an error."""
-    content = _toml(_read(path, "config"), path)
+    content = {
+        name: hidden_url(value) for name, value in _toml(_read(path, "config"), path).items()
+    }
     found: dict[str, Any] = {}
     for key, value in content.items():
         name = key.replace("-", "_")
@@ -148,16 +158,16 @@ else:
         return found
 
 
-def _read(path: str, name: str) -> str:
+def _read(path: str, name: str) -> Secret:
     try:
         with open(path, "rb") as file:
-            content = file.read(_FILE_BYTES_MAX + 1)
+            content = SecretBytes(file.read(_FILE_BYTES_MAX + 1))
     except OSError as error:
         raise Invalid(f"{name} {path}: {error.strerror}") from None
     if len(content) > _FILE_BYTES_MAX:
         raise Invalid(f"{name} {path}: is longer than {_FILE_BYTES_MAX} bytes")
     try:
-        return content.decode()
+        return Secret(content.decode())
     except UnicodeDecodeError:
         raise Invalid(f"{name} {path}: is no UTF-8 text") from None
 
@@ -181,6 +191,8 @@ def address(url: str, insecure_http: bool = False) -> str:
         example = "for example https://fence.example:7420"
         return Invalid(f"server address {shown!r} {rule}, {example}")
 
+    if "@" in url:
+        raise refuse("must have neither credentials nor a query")
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -190,7 +202,7 @@ def address(url: str, insecure_http: bool = False) -> str:
         raise refuse("must begin with http:// or https://")
     if not parts.hostname or not re.fullmatch(r"[!-~]+", url):
         raise refuse("must name a host")
-    if "@" in url or "?" in url or "#" in url:
+    if "?" in url or "#" in url:
         raise refuse("must have neither credentials nor a query")
     if port == 0:
         raise refuse("must have a port from 1 to 65535")
@@ -212,8 +224,8 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _bearer_of(path: str) -> str:
-    return _read(path, "bearer token file").strip()
+def _bearer_of(path: str) -> Secret:
+    return Secret(_read(path, "bearer token file").strip())
 
 
 def bearer(secret: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .errors import Invalid
+from .secret import Secret, SecretBytes
 from .validation import TOKEN_MAX, lock_name
 
 #: Most tokens of one credential.
@@ -53,6 +54,7 @@ def _refuse(rule: str) -> Invalid:
 
 def parse(header: str) -> FencingToken:
     """Parses a header value; the signature is not verified, as only servers have the key."""
+    header = Secret(header) if isinstance(header, str) else header
     if not isinstance(header, str) or len(header.encode("utf-8", "replace")) > _HEADER_BYTES_MAX:
         raise _refuse(f"is longer than {_HEADER_BYTES_MAX} bytes")
     item = _ITEM.match(header)
@@ -66,13 +68,17 @@ def parse(header: str) -> FencingToken:
             if header[at:].strip(" "):
                 raise _refuse(f"is malformed at byte {at}")
             break
-        name, text, mac = parameter.groups()
+        name = parameter[1]
+        is_mac = parameter[3] is not None
+        text = Secret(parameter[3] if is_mac else re.sub(r"\\(.)", r"\1", parameter[2]))
+        at = parameter.end()
+        # Its representation has the signature.
+        del parameter
         if name not in ("lock", "lease", "ns", "kid", "sig") or name in fields:
             raise _refuse(f"has a parameter {name} that is unknown or there twice")
-        if (name == "sig") != (mac is not None):
+        if (name == "sig") != is_mac:
             raise _refuse(f"has a parameter {name} of the wrong type")
-        fields[name] = _value(name, re.sub(r"\\(.)", r"\1", text) if mac is None else mac)
-        at = parameter.end()
+        fields[name] = _value(name, text)
     for name in ("lock", "lease"):
         if name not in fields:
             raise _refuse(f"lacks the parameter {name}")
@@ -97,12 +103,12 @@ def _value(name: str, text: str) -> str:
         return str(lease)
     if name == "sig":
         try:
-            mac = base64.b64decode(text, validate=True)
+            mac = SecretBytes(base64.b64decode(text, validate=True))
         except binascii.Error:
             raise _refuse("has a sig that is not base64") from None
         if len(mac) != 32:
             raise _refuse("has a sig of other than 32 bytes")
-        return base64.b64encode(mac).decode()
+        return Secret(base64.b64encode(mac).decode())
     if not re.match(rf"[A-Za-z0-9._-]{{1,{_WORD[name]}}}\Z", text):
         raise _refuse(f"has a {name} that is no word of 1 to {_WORD[name]} of A-Z a-z 0-9 . _ -")
     return text
@@ -122,7 +128,7 @@ def join(headers: Iterable[str]) -> str:
     twice = next((lock for lock in locks if locks.count(lock) > 1), None)
     if twice is not None:
         raise Invalid(f"a credential has one token of a lock, and two are of {twice}")
-    text = ".".join(credential_of(str(token)) for token in tokens)
+    text = Secret(".".join(credential_of(str(token)) for token in tokens))
     if len(text) > _CREDENTIAL_BYTES_MAX:
         raise Invalid(f"a credential has at most {_CREDENTIAL_BYTES_MAX} bytes, not {len(text)}")
     return text

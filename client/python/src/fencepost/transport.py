@@ -6,7 +6,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -14,6 +14,7 @@ import httpx
 
 from . import errors
 from .errors import FencepostError, InternalError, Invalid, OutcomeUnknown, Problem, Unavailable
+from .secret import Secret, SecretBytes
 
 T = TypeVar("T")
 
@@ -27,6 +28,7 @@ _TIMEOUT = {"timeout": httpx.Timeout(None, connect=3.0).as_dict()}
 #: Idle time-out of pooled connections. Shorter than the servers' (75 s), so that a request does not
 #: use a connection that the server is closing.
 _POOL_IDLE_S = 60.0
+_CREDENTIALS = ("fencing_token", "fencing_credential")
 _CHECK = "Check that the address is that of a Fencepost server"
 
 
@@ -94,13 +96,13 @@ class Reply:
 
     status: int
     headers: httpx.Headers
-    body: bytes
+    body: bytes = field(repr=False)
     url: str
 
     def json(self) -> dict[str, Any]:
         """The body as a JSON object."""
         try:
-            value = json.loads(self.body)
+            value = json.loads(self.body, object_hook=_hidden)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):
@@ -112,8 +114,17 @@ class Reply:
         return _foreign(self.url, what, self.body, check)
 
 
+def _hidden(value: dict[str, Any]) -> dict[str, Any]:
+    """Hides the credentials of a grant."""
+    for name in _CREDENTIALS:
+        if isinstance(value.get(name), str):
+            value[name] = Secret(value[name])
+    return value
+
+
 def _foreign(url: str, what: str, body: bytes, check: str = _CHECK) -> Unusable:
-    start = body[:200].decode("utf-8", "replace")
+    has_credential = any(name.encode() in body for name in _CREDENTIALS)
+    start = Secret() if has_credential else body[:200].decode("utf-8", "replace")
     message = f"{url} {what}: {start!r}. {check}"
     return Unusable(Invalid(message, outcome="unknown"))
 
@@ -158,7 +169,7 @@ class Endpoint:
         self._has_replied = False
         self._headers = {"accept-encoding": "identity", "user-agent": "fencepost-python"}
         if bearer is not None:
-            self._headers["authorization"] = f"Bearer {bearer}"
+            self._headers["authorization"] = Secret(f"Bearer {bearer}")
         # The client of httpx would log each request, follow proxies and keep cookies.
         self._http = httpx.AsyncHTTPTransport(
             # Of an http:// address nothing is verified; a context without CAs trusts no server.
@@ -242,10 +253,12 @@ class Endpoint:
         return response
 
     async def _read(self, response: httpx.Response, bytes_max: int) -> bytes:
-        body = bytearray()
+        body = SecretBytes()
         try:
             async for chunk in response.aiter_raw():
                 body += chunk
+                # An error report shows what a frame has.
+                del chunk
                 if len(body) > bytes_max:
                     raise NoReply(f"the reply of {self.url} is longer than {bytes_max} bytes")
         except (httpx.TransportError, OSError) as error:
