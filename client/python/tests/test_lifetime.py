@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import os
+import pickle
 import select
 import signal
 import threading
@@ -271,3 +273,33 @@ def test_a_session_that_ended_well_is_no_loss_to_its_leases(client: Client, name
     # What was queued for the loop comes before this.
     client.lock(f"{name}/after", ttl=60).acquire().release()
     assert calls == []
+
+
+def check_not_copied(*held: Any) -> None:
+    for each in held:
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="cannot be copied or pickled: it ends with"):
+                copied(each)
+
+
+def test_a_lease_and_a_session_are_not_copied(site: Site, client: Client, name: str) -> None:
+    lease, session = client.lock(name, ttl=60).acquire(), client.session(ttl=60)
+    bound = session.lock(f"{name}/session")
+    check_not_copied(lease, session, bound)
+
+    async def work() -> None:
+        async with AsyncClient(site.server, site.guard, environment={}) as other:
+            lock = f"{name}/async"
+            lease, session = await other.lock(lock, ttl=60).acquire(), await other.session(ttl=60)
+            check_not_copied(lease, session, await session.lock(f"{lock}/session"))
+            gc.collect()
+            await other.drained()
+            states = [(await other.show(each)).state for each in (lock, f"{lock}/session")]
+            assert states == ["held", "held"]
+
+    asyncio.run(work())
+    gc.collect()
+    client.drained()
+    for each in (lease, bound):
+        each.check()
+        assert client.show(each.lock).state == "held"

@@ -74,6 +74,13 @@ class Trusted:
         self._trust = trust
         self._on_lost: list[_OnLost] = []
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuses copies and pickles: the end of the copy would be that of the original."""
+        raise TypeError(
+            f"a {type(self).__name__} cannot be copied or pickled: it ends with its object; pass"
+            " that itself, or the fencing_token of a lease"
+        )
+
     def _drop(self, held: Any) -> None:
         """Ends what nothing refers to; to the callbacks that have gone with it that is a loss."""
         held.core.soon(_abandon, held, self._on_lost)
