@@ -62,19 +62,35 @@ class LockTable:
     def _retried(self, wishes: Sequence[Wish], asked: Asked) -> list[GrantedLease] | None:
         """The leases of an earlier request with this id; raises ``Refusal`` for its other ends."""
         found = []
+        missing = []
         for wish in wishes:
             self._check_ended(wish.lock, asked.lease_id)
             lease = self._live(wish.lock, asked.lease_id)
-            if lease is not None and lease.asked.owner != asked.owner:
-                detail = f"this lease_id on lock {wish.lock} belongs to {lease.asked.owner}"
-                raise Refusal("lease-id-conflict", detail)
-            found += [] if lease is None else [lease]
-        return found if len(found) == len(wishes) else None
+            if lease is None:
+                missing.append(wish.lock)
+                continue
+            self._check_owner(wish.lock, asked, lease.asked)
+            found.append(lease)
+        if found and missing:
+            raise self._lost(missing[0], {"reason": "superseded"})
+        return found or None
+
+    @staticmethod
+    def _check_owner(lock: str, asked: Asked, known: Asked) -> None:
+        if known.owner != asked.owner:
+            detail = f"this lease_id on lock {lock} belongs to a request of {known.owner}"
+            raise Refusal("lease-id-conflict", detail)
 
     def _joined(self, wishes: Sequence[Wish], asked: Asked) -> QueuedRequest:
         """The request in the queue that has this lease id, or a new one, granted if it can be."""
+        names = [wish.lock for wish in wishes]
         for queued in self._queue:
-            if queued.asked.lease_id == asked.lease_id and queued.wishes == list(wishes):
+            if queued.asked.lease_id != asked.lease_id:
+                continue
+            for wish in queued.wishes:
+                if wish.lock in names:
+                    self._check_owner(wish.lock, asked, queued.asked)
+            if queued.wishes == list(wishes):
                 return queued
         self.sessions.check(asked)
         for wish in wishes:
@@ -104,6 +120,7 @@ class LockTable:
         if request.asked.wait_ms > 0:
             self._publish_wait("left", request)
         self.settle()
+        self.changed.notify_all()
 
     def _publish_wait(self, kind: str, request: QueuedRequest) -> None:
         for wish in request.wishes:
@@ -141,14 +158,17 @@ class LockTable:
             return False
         holder = record.holders[0]
         held = holder.asked
+        if holder.wish.mode != "exclusive" or asked.takeover_of not in (None, held.lease_id):
+            return False
         why = None
-        if (asked.owner, asked.incarnation) in record.taken_over:
+        if asked.takeover and (asked.owner, asked.incarnation) in record.taken_over:
             why = "was-taken-over"
         elif held.owner != asked.owner:
             why = "other-owner"
         elif asked.takeover_of is None and held.incarnation is None:
             why = "no-incarnation"
-        if why == "other-owner" and asked.wait_ms > 0 and asked.takeover:
+        may_wait = why in ("other-owner", "no-incarnation")
+        if may_wait and asked.wait_ms > 0 and asked.takeover:
             return False
         if why is not None:
             detail = f"lock {wish.lock} is held by {held.owner} and was not taken over: {why}"
@@ -248,10 +268,18 @@ class LockTable:
                 lease = self.must_live(lock, lease_id)
             except Refusal:
                 self._ended.setdefault((lock, lease_id), {"reason": "released"})
+                self._end_waits(lock, lease_id)
                 raise
             self.end(lease, "released")
             self.settle()
             return self._ended_reply(lease, "released")
+
+    def _end_waits(self, lock: str, lease_id: str) -> None:
+        """Refuses the waiting requests with this lease id: it will not be granted."""
+        for request in self._waiters(lock):
+            if request.asked.lease_id == lease_id:
+                request.refusal = self._lost(lock, self._ended[lock, lease_id])
+                self._leave(request)
 
     def revoke(self, lock: str, why: str, lease_id: str | None = None) -> Json:
         """Ends every live lease of a lock, or this one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections import deque
 from collections.abc import Mapping
@@ -10,12 +11,14 @@ from typing import Any
 
 from .. import validation
 from ..errors import Invalid
-from ..timing import TTL_MS_MAX
 from .replies import Refusal
 
 Json = dict[str, Any]
 
 _EVENTS_MAX = 10_000
+_EPOCH_2025_MS = 1_735_689_600_000
+_TOKENS_PER_MS = 1_000
+_TAKEOVER = {"takeover", "takeover_of"}
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,11 @@ class Wish:
         mode = body.get("mode") or "exclusive"
         size = validation.mode_of(mode, body.get("size"))
         least = validation.token("min_token", body.get("min_token")) or 0
+        ceiling = _min_token_ceiling()
+        if least > ceiling:
+            raise Invalid(
+                f"min_token {least} is out of range: no guard can have seen more than {ceiling}"
+            )
         return cls(validation.lock_name(lock), mode, size, least)
 
     @property
@@ -56,23 +64,53 @@ class Asked:
     takeover_of: str | None = None
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Asked:
-        """Reads a request; raises ``Invalid``."""
-        known = {*cls.__dataclass_fields__, "locks", "mode", "size", "min_token"}
-        unknown = sorted(set(body) - known)
+    def of(cls, body: Mapping[str, Any], is_several: bool = False) -> Asked:
+        """Reads a request for one lock, or for several; raises ``Invalid``."""
+        of_one = {"mode", "size", "min_token", *_TAKEOVER}
+        shared = {*cls.__dataclass_fields__} - _TAKEOVER
+        unknown = sorted(set(body) - shared - ({"locks"} if is_several else of_one))
         if unknown:
             raise Invalid(f"unknown field {unknown[0]}")
+        _check_takeover(body)
+        incarnation = body.get("incarnation")
         return cls(
             validation.identifier("lease_id", body.get("lease_id")) or str(uuid.uuid4()),
             validation.text("owner", body.get("owner") or "anonymous"),
-            whole("ttl_ms", body.get("ttl_ms", 15_000), 1, TTL_MS_MAX),
+            ttl_ms(body.get("ttl_ms", 15_000)),
             whole("wait_ms", body.get("wait_ms", 0), 0, 300_000),
             validation.metadata(body.get("metadata")),
             validation.identifier("session_id", body.get("session_id")),
-            body.get("incarnation"),
+            None if incarnation is None else validation.text("incarnation", incarnation),
             bool(body.get("takeover")),
             validation.identifier("takeover_of", body.get("takeover_of")),
         )
+
+
+def _check_takeover(body: Mapping[str, Any]) -> None:
+    by_self, of = bool(body.get("takeover")), body.get("takeover_of")
+    if not by_self and of is None:
+        return
+    mode = body.get("mode") or "exclusive"
+    if by_self and of is not None:
+        raise Invalid("takeover and takeover_of exclude each other")
+    if by_self and body.get("incarnation") is None:
+        raise Invalid("takeover needs incarnation: a text that every restart of the owner changes")
+    if of is not None and of == body.get("lease_id"):
+        raise Invalid("takeover_of is the lease_id of this request; the grant needs a new one")
+    if body.get("owner") is None:
+        raise Invalid("a takeover needs owner: it never crosses owners")
+    if mode != "exclusive":
+        raise Invalid(f"a takeover takes the whole lock: it is exclusive, and mode {mode} is not")
+
+
+def _min_token_ceiling() -> int:
+    """Highest token that a guard can have seen: an hour above what a counter starts from."""
+    return int(time.time() * 1000 - _EPOCH_2025_MS + 3_600_000) * _TOKENS_PER_MS
+
+
+def ttl_ms(value: object) -> int:
+    """Checks a time to live, by the default limits of the real server; raises ``Invalid``."""
+    return whole("ttl_ms", value, 100, 3_600_000)
 
 
 def whole(name: str, value: object, least: int, most: int) -> int:

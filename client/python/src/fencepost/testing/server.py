@@ -10,8 +10,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from .. import clock, validation
 from ..aio import AsyncClient, AsyncLease
 from ..client import Client, Lease
-from ..errors import ended
+from ..errors import Invalid, ended
 from ..token import FencingToken, credential_of
+from . import records
 from .http_door import HttpDoor, HttpReply, HttpRequest
 from .lock_table import LockTable
 from .object_table import ObjectTable, Signer
@@ -145,7 +146,9 @@ class FakeServer:
             raise validation.refuse("lease_id", lease_id, "is required")
         if verb == "release":
             return HttpReply(200, self._locks.release(name, lease_id))
-        return HttpReply(200, self._lease(self._locks.renew(name, lease_id, body.get("ttl_ms"))))
+        ttl_ms = body.get("ttl_ms")
+        renewed_ms = None if ttl_ms is None else records.ttl_ms(ttl_ms)
+        return HttpReply(200, self._lease(self._locks.renew(name, lease_id, renewed_ms)))
 
     def _acquire_all(self, request: HttpRequest) -> HttpReply:
         body = request.json()
@@ -153,7 +156,11 @@ class FakeServer:
         if not isinstance(parts, list) or not 1 <= len(parts) <= validation.LOCKS_MAX:
             raise validation.refuse("locks", parts, f"must be 1 to {validation.LOCKS_MAX} locks")
         wishes = [Wish.of(part.get("lock"), {**body, **part}) for part in parts]
-        leases = self._locks.acquire(wishes, Asked.of(body), request.has_left)
+        names = [wish.lock for wish in wishes]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise Invalid(f"lock {twice} is named twice: one request has one lease of each lock")
+        leases = self._locks.acquire(wishes, Asked.of(body, True), request.has_left)
         return HttpReply(200, {"leases": [self._lease(lease) for lease in leases]})
 
     def _lease(self, lease: GrantedLease) -> Json:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .. import clock, validation
-from .records import Asked, GrantedLease, Json, SessionRecord, whole
+from . import records
+from .records import Asked, GrantedLease, Json, SessionRecord
 from .replies import Refusal
 
 
@@ -32,7 +33,7 @@ class Sessions:
         """Begins a session; a retry of its owner gets the same one."""
         session_id = validation.identifier("session_id", body.get("session_id"))
         owner = validation.text("owner", body.get("owner"))
-        ttl_ms = whole("ttl_ms", body.get("ttl_ms", 15_000), 1, 86_400_000)
+        ttl_ms = records.ttl_ms(body.get("ttl_ms", 15_000))
         found = self._all.get(session_id or "")
         if found is None:
             now = clock.now_ms()
