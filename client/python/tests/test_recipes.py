@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import BackgroundTasks
 from servers import PATIENCE_S, until
 from test_redis import RedisSite
 
-from fencepost import Client
+from fencepost import Client, Invalid
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 
@@ -152,6 +153,7 @@ def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
     site: RecipeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import httpx
+    from fastapi.responses import StreamingResponse
 
     recipe = application(site, monkeypatch, "fastapi_app")
 
@@ -164,6 +166,22 @@ def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
             await asyncio.sleep(600)
         return 1
 
+    late: list[str] = []
+
+    @recipe.app.post("/later/{order}")
+    async def later(order: str, tasks: BackgroundTasks, lease: Any = held_here) -> Any:
+        async def write(when: str) -> None:
+            with pytest.raises(Invalid, match="was released"):
+                await lease.put(f"orders/{order}", when)
+            late.append(when)
+
+        async def body() -> Any:
+            await write("body")
+            yield b"body"
+
+        tasks.add_task(write, "task")
+        return StreamingResponse(body())
+
     def until_written(key: str) -> None:
         until(f"a write of {key}", lambda: site.has_written(key, b"paying"))
 
@@ -173,6 +191,8 @@ def test_a_fastapi_request_holds_its_lock_and_ends_with_it(
         async with httpx.AsyncClient(transport=transport, base_url="http://app") as http:
             assert (await http.post("/orders/5")).json()["token"] > 0
             assert (await http.post("/orders/a b")).status_code == 404
+            # Both come after the release.
+            assert (await http.post("/later/11")).text == "body" and late == ["body", "task"]
             for path, key in (("/orders/6?seconds=600", "6"), ("/swallow/9", "9")):
                 slow = asyncio.ensure_future(http.post(path))
                 await loop.run_in_executor(None, until_written, f"orders/{key}")
@@ -205,13 +225,15 @@ def test_a_django_request_holds_its_lock_and_fails_with_it(site: RecipeSite) -> 
         FENCEPOST_WAIT=0.1,
     )
     import django
-    from django.http import HttpRequest, HttpResponse
+    from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
     from django.test import Client as Browser
     from django.urls import path
 
     django.setup()
 
-    def pay(request: HttpRequest, order: str) -> HttpResponse:
+    def pay(request: HttpRequest, order: str) -> Any:
+        if order == "11":
+            return StreamingHttpResponse(late(request.lease))
         if request.method == "GET":
             return HttpResponse(str(hasattr(request, "lease")))
         request.lease.put(f"orders/{order}", "paying")
@@ -221,6 +243,11 @@ def test_a_django_request_holds_its_lock_and_fails_with_it(site: RecipeSite) -> 
         if order == "8":
             request.lease.put(f"orders/{order}", "late")
         return HttpResponse(str(request.lease.token))
+
+    def late(lease: Any) -> Iterator[str]:
+        with pytest.raises(Invalid, match="was released"):
+            lease.put("orders/11", "late")
+        yield "body"
 
     global urlpatterns  # noqa: PLW0603
     urlpatterns = [path(f"{part}/<order>", pay) for part in ("orders", "named", "other")]
@@ -233,6 +260,8 @@ def test_a_django_request_holds_its_lock_and_fails_with_it(site: RecipeSite) -> 
     assert int(browser.post("/orders/7", SCRIPT_NAME="/shop").content) > 0
     unnamed = browser.post("/orders/a b")
     assert unnamed.status_code == 404 and "lock name" in unnamed.json()["detail"]
+    # A streamed body comes after the release.
+    assert b"".join(browser.post("/orders/11").streaming_content) == b"body"
     for order in ("8", "10"):
         lost = browser.post(f"/orders/{order}")
         assert lost.status_code == 503 and "lost" in lost.json()["detail"]
