@@ -18,7 +18,7 @@ pub enum StoreError {
         queue_length: usize,
     },
     /// No lease is live: a request for several locks, which waits at another one, is first here.
-    /// The lease that it waits for is not named: the caller may not be allowed to read of that lock.
+    /// The lease that it waits for is not named: the caller may have no right to read of that lock.
     #[error("kept for a request that waits for other locks")]
     Kept {
         /// Number of waiters, without the caller.

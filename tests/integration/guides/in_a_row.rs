@@ -64,11 +64,13 @@ const LISTENING: &str = "fence serve --listen 127.0.0.1:7420 --guard-listen 127.
                          --redis-listen 127.0.0.1:6380 --redis";
 
 /// The way from the sources of the TypeScript package to its tarball, and the same from what its
-/// check compiled, which leaves no file among the sources.
+/// check compiled, which leaves no file among the sources, with the next command, which installs.
+/// npm would install into the folder above, where drivers are, if this one were no project's.
 const PACK: [&str; 2] = [
     "(cd client/typescript && npm ci && npm pack)",
-    "(here=$PWD; cd ../fencepost/target/sdk/typescript/package && \
-     flock ../lock npm pack --pack-destination \"$here\")",
+    "(here=$PWD; echo '{}' > package.json; cd ../fencepost/target/sdk/typescript/package; \
+     flock ../lock npm pack --pack-destination \"$here\"; \
+     cd \"$here\"; npm install ./fencepost-0.1.0.tgz > installed)",
 ];
 
 /// A server that a page presumes.
@@ -97,7 +99,7 @@ async fn prepared(page: &str, text: String, served: &str) -> (String, String, Pr
         }
         "guides/typescript.md" => {
             package_check("typescript", &["--prepare"]);
-            text.replace(PACK[0], PACK[1]).replace("../fencepost/client/typescript/", "./")
+            text.replace(PACK[0], PACK[1])
         }
         "guides/redis.md" => {
             let text = text.replace("\"a\",\"ttl_ms\":60000", "\"a\",\"ttl_ms\":12000");
