@@ -8,46 +8,21 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"fencepost/internal/names"
 	"fencepost/internal/timing"
 )
 
 const (
-	nameBytesMax     = 256
 	metadataBytesMax = 4096
 	permitsMax       = 1024
 	locksMax         = 64
 	tokenMax         = 999_999_999_999_999
 )
 
-func isNameByte(c byte) bool {
-	return c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c >= '0' && c <= '9' ||
-		strings.IndexByte("._:/-", c) >= 0
-}
-
-// checkName checks the name of a lock or the key of an object: 1 to 256 bytes of A-Z a-z 0-9
-// . _ : / - with no empty, . or .. segment between slashes.
+// checkName checks the name of a lock or the key of an object.
 func checkName(what, name string) *Error {
-	refuse := func(rule string, values ...any) *Error {
-		return invalid("%s %q %s", what, name, fmt.Sprintf(rule, values...))
-	}
-	if name == "" {
-		return refuse("must not be empty")
-	}
-	if len(name) > nameBytesMax {
-		return refuse("has %d bytes; at most %d are allowed", len(name), nameBytesMax)
-	}
-	for _, c := range name {
-		if c >= utf8.RuneSelf || !isNameByte(byte(c)) {
-			return refuse("contains %q; only A-Z a-z 0-9 . _ : / - are allowed", c)
-		}
-	}
-	for _, segment := range strings.Split(name, "/") {
-		switch segment {
-		case "":
-			return refuse("has an empty segment (a slash at an end, or two in a row)")
-		case ".", "..":
-			return refuse("has a segment %q", segment)
-		}
+	if rule := names.Broken(name); rule != "" {
+		return invalid("%s %q %s", what, name, rule)
 	}
 	return nil
 }
@@ -55,7 +30,7 @@ func checkName(what, name string) *Error {
 // checkText checks an owner, an incarnation or a reason.
 func checkText(what, text string) *Error {
 	isControl := strings.IndexFunc(text, unicode.IsControl) >= 0
-	if len(text) < 1 || len(text) > nameBytesMax || isControl || !utf8.ValidString(text) {
+	if len(text) < 1 || len(text) > names.BytesMax || isControl || !utf8.ValidString(text) {
 		return invalid("%s %q must be 1 to 256 bytes without control characters", what, text)
 	}
 	return nil
@@ -115,7 +90,7 @@ func isUUID(text string) bool {
 func escape(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {
-		if c := text[i]; isNameByte(c) && c != ':' && c != '/' || c == '~' {
+		if c := text[i]; names.HasByte(c) && c != ':' && c != '/' || c == '~' {
 			b.WriteByte(c)
 		} else {
 			fmt.Fprintf(&b, "%%%02X", c)

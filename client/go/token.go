@@ -6,6 +6,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"fencepost/internal/names"
 )
 
 const (
@@ -158,7 +160,7 @@ func (t *HandedToken) canonical() string {
 
 func isWord(text string, max int) bool {
 	for i := 0; i < len(text); i++ {
-		if c := text[i]; !isNameByte(c) || c == ':' || c == '/' {
+		if c := text[i]; !names.HasByte(c) || c == ':' || c == '/' {
 			return false
 		}
 	}

@@ -21,27 +21,28 @@ type refusal struct {
 	status       int
 	code, detail string
 	members      map[string]any
+	header       map[string]string
 }
 
 func refuse(
 	status int, code string, members map[string]any, format string, values ...any,
 ) *refusal {
-	return &refusal{status, code, fmt.Sprintf(format, values...), members}
+	return &refusal{status, code, fmt.Sprintf(format, values...), members, nil}
 }
 
 // wish is one lock of an acquire.
 type wish struct {
-	Lock     string `json:"lock"`
-	Mode     string `json:"mode"`
-	Size     int    `json:"size"`
-	MinToken uint64 `json:"min_token"`
+	Lock     string  `json:"lock"`
+	Mode     string  `json:"mode"`
+	Size     int     `json:"size"`
+	MinToken *uint64 `json:"min_token"`
 }
 
 // acquireBody is the body of an acquire; one of several locks has them in Locks.
 type acquireBody struct {
 	wish
 	Locks       []wish          `json:"locks"`
-	TTLMs       int64           `json:"ttl_ms"`
+	TTLMs       *int64          `json:"ttl_ms"`
 	WaitMs      int64           `json:"wait_ms"`
 	Owner       string          `json:"owner"`
 	LeaseID     string          `json:"lease_id"`
@@ -50,6 +51,18 @@ type acquireBody struct {
 	Takeover    bool            `json:"takeover"`
 	TakeoverOf  string          `json:"takeover_of"`
 	Metadata    json.RawMessage `json:"metadata"`
+}
+
+// part adds the lock that refused to the refusal of several.
+func (b *acquireBody) part(name string, refused *refusal) *refusal {
+	if refused == nil || b.Locks == nil {
+		return refused
+	}
+	if refused.members == nil {
+		refused.members = map[string]any{}
+	}
+	refused.members["lock"] = name
+	return refused
 }
 
 // lease is a live lease.
@@ -182,12 +195,17 @@ func (l *lease) addMode(shown map[string]any) {
 }
 
 func lost(name, reason, why string) *refusal {
-	members := map[string]any{"lock": name, "reason": reason}
+	members := map[string]any{"reason": reason}
 	said := ""
 	if why != "" {
 		members["why"], said = why, " ("+why+")"
 	}
 	return refuse(410, "lease-lost", members, "the lease on lock %s has ended: %s%s", name, reason, said)
+}
+
+func idConflict(name, owner string) *refusal {
+	return refuse(409, "lease-id-conflict", nil,
+		"this lease_id on lock %s belongs to a request of %s", name, owner)
 }
 
 func (s *session) over() *refusal {

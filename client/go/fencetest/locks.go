@@ -55,10 +55,8 @@ func (s *locks) close() {
 
 // acquire waits until the locks are granted or refused, or the client has disconnected.
 func (s *locks) acquire(ctx context.Context, wishes []wish, body *acquireBody) outcome {
-	for i := range wishes {
-		if wishes[i].Mode == "" {
-			wishes[i].Mode = modeExclusive
-		}
+	if refused := checkAcquire(wishes, body); refused != nil {
+		return outcome{refused: refused}
 	}
 	leave := s.enter()
 	settled, w, t := s.join(wishes, body)
@@ -80,32 +78,9 @@ func (s *locks) acquire(ctx context.Context, wishes []wish, body *acquireBody) o
 
 // join adds the request to the waiters, unless it has its outcome at once.
 func (s *locks) join(wishes []wish, body *acquireBody) (outcome, *waiter, *turn) {
-	owner := body.Owner
-	var of *session
-	if body.SessionID != "" {
-		found, refused := s.session(body.SessionID)
-		if refused != nil {
-			return outcome{refused: refused}, nil, nil
-		}
-		of, owner = found, found.owner
-	}
-	if grants, refused := s.repeated(wishes, body.LeaseID, owner); grants != nil || refused != nil {
+	w, grants, refused := s.admit(wishes, body)
+	if grants != nil || refused != nil {
 		return outcome{grants, refused}, nil, nil
-	}
-	for _, wish := range wishes {
-		if refused := s.checkKind(wish); refused != nil {
-			return outcome{refused: refused}, nil, nil
-		}
-	}
-	if body.Takeover || body.TakeoverOf != "" {
-		if refused := s.takeOver(wishes[0].Lock, body, owner); refused != nil {
-			return outcome{refused: refused}, nil, nil
-		}
-	}
-	w := s.waiterOf(body.LeaseID)
-	if w == nil {
-		w = &waiter{body.LeaseID, owner, wishes, body, of, s.now(), map[*turn]bool{}}
-		s.waiters = append(s.waiters, w)
 	}
 	wait := time.Duration(body.WaitMs) * time.Millisecond
 	t := &turn{until: s.now().Add(wait), outcome: make(chan outcome, 1)}
@@ -113,8 +88,55 @@ func (s *locks) join(wishes []wish, body *acquireBody) (outcome, *waiter, *turn)
 	return outcome{}, w, t
 }
 
-func (s *locks) waiterOf(id string) *waiter {
-	for _, w := range s.waiters {
+// admit has the waiter of a request, or its outcome.
+func (s *locks) admit(wishes []wish, body *acquireBody) (*waiter, []map[string]any, *refusal) {
+	owner, first := body.Owner, wishes[0].Lock
+	if owner == "" && body.SessionID != "" {
+		found, refused := s.session(body.SessionID)
+		if refused != nil {
+			return nil, nil, refused
+		}
+		owner = found.owner
+	}
+	if owner == "" {
+		owner = "anonymous"
+	}
+	grants, refused := s.repeated(wishes, body, owner)
+	if grants != nil || refused != nil {
+		return nil, grants, refused
+	}
+	w, refused := s.waiting(wishes, body, owner)
+	for i := 0; i < len(wishes) && w == nil && refused == nil; i++ {
+		refused = body.part(wishes[i].Lock, s.checkKind(wishes[i]))
+	}
+	if refused != nil {
+		return nil, nil, refused
+	}
+	var of *session
+	if body.SessionID != "" {
+		if of, refused = s.sessionOf(body.SessionID, owner); refused != nil {
+			return nil, nil, body.part(first, refused)
+		}
+	}
+	isTaken, refused := s.takeOver(first, body, owner)
+	if refused != nil {
+		return nil, nil, refused
+	}
+	if w == nil {
+		w = &waiter{body.LeaseID, owner, wishes, body, of, s.now(), map[*turn]bool{}}
+		s.waiters = append(s.waiters, w)
+	}
+	if isTaken {
+		// It is granted before all waiters.
+		s.leave(w)
+		s.waiters = append([]*waiter{w}, s.waiters...)
+	}
+	return w, nil, nil
+}
+
+// waiterOf is the waiter of this id for a lock.
+func (s *locks) waiterOf(name, id string) *waiter {
+	for _, w := range s.waitersOf(name) {
 		if w.id == id {
 			return w
 		}
@@ -122,24 +144,47 @@ func (s *locks) waiterOf(id string) *waiter {
 	return nil
 }
 
-// repeated has the grants or the end of a request that was sent before.
-func (s *locks) repeated(wishes []wish, id, owner string) ([]map[string]any, *refusal) {
-	var grants []map[string]any
+// waiting is the waiter of this id, if it is the same request.
+func (s *locks) waiting(wishes []wish, body *acquireBody, owner string) (*waiter, *refusal) {
 	for _, wish := range wishes {
-		found, _ := s.live(wish.Lock, id)
+		found := s.waiterOf(wish.Lock, body.LeaseID)
 		if found == nil {
-			for _, end := range s.lock(wish.Lock).ended {
-				if end.id == id {
-					return nil, lost(wish.Lock, end.reason, end.why)
-				}
-			}
-			return nil, nil
+			continue
 		}
-		if found.owner != owner {
-			return nil, refuse(409, "lease-id-conflict", nil,
-				"this lease_id on lock %s belongs to a request of another owner", wish.Lock)
+		isSame := found.owner == owner && len(found.wishes) == len(wishes)
+		for i := 0; i < len(wishes) && isSame; i++ {
+			isSame = found.wishes[i].Lock == wishes[i].Lock
 		}
-		grants = append(grants, found.reply(s.now()))
+		if !isSame {
+			return nil, body.part(wish.Lock, idConflict(wish.Lock, found.owner))
+		}
+		return found, nil
+	}
+	return nil, nil
+}
+
+// repeated has the grants or the end of a request that was sent before.
+func (s *locks) repeated(
+	wishes []wish, body *acquireBody, owner string,
+) ([]map[string]any, *refusal) {
+	var grants []map[string]any
+	missing := ""
+	for _, wish := range wishes {
+		found, _ := s.live(wish.Lock, body.LeaseID)
+		switch end := s.lock(wish.Lock).endOf(body.LeaseID); {
+		case found == nil && end != nil:
+			return nil, body.part(wish.Lock, lost(wish.Lock, end.reason, end.why))
+		case found == nil && missing == "":
+			missing = wish.Lock
+		case found == nil:
+		case found.owner != owner:
+			return nil, body.part(wish.Lock, idConflict(wish.Lock, found.owner))
+		default:
+			grants = append(grants, found.reply(s.now()))
+		}
+	}
+	if missing != "" && grants != nil {
+		return nil, body.part(missing, lost(missing, "superseded", ""))
 	}
 	return grants, nil
 }
@@ -158,32 +203,6 @@ func (s *locks) checkKind(w wish) *refusal {
 			return refuse(409, "lock-kind-conflict", nil, "lock %s is in use as another kind", w.Lock)
 		}
 	}
-	return nil
-}
-
-func (s *locks) takeOver(name string, body *acquireBody, owner string) *refusal {
-	l := s.lock(name)
-	if len(l.live) == 0 || body.TakeoverOf != "" && body.TakeoverOf != l.live[0].id {
-		return nil
-	}
-	holder, why := l.live[0], ""
-	switch {
-	case holder.owner != owner:
-		why = "other-owner"
-	case l.former[owner+" "+body.Incarnation]:
-		why = "was-taken-over"
-	case body.Takeover && holder.incarnation == "":
-		why = "no-incarnation"
-	case body.Takeover && holder.incarnation == body.Incarnation:
-		return nil
-	}
-	if why != "" {
-		members := map[string]any{"why": why, "holder": holder.holder(s.now())}
-		return refuse(409, "takeover-refused", members,
-			"lock %s is held by %s and was not taken over: %s", name, holder.owner, why)
-	}
-	l.former[owner+" "+holder.incarnation] = true
-	s.end(holder, "superseded", "")
 	return nil
 }
 
@@ -274,15 +293,14 @@ func (s *locks) grant() {
 }
 
 func (s *locks) granted(wish wish, w *waiter) *lease {
-	if s.lastToken < wish.MinToken {
-		s.lastToken = wish.MinToken
+	if wish.MinToken != nil && s.lastToken < *wish.MinToken {
+		s.lastToken = *wish.MinToken
 	}
 	s.lastToken++
-	now, ttlMs := s.now(), w.body.TTLMs
-	if ttlMs == 0 {
-		ttlMs = defaultTTLMs
+	now, ttl := s.now(), ttlOf(w.body.TTLMs)
+	if w.session != nil {
+		ttl = w.session.ttl
 	}
-	ttl := time.Duration(ttlMs) * time.Millisecond
 	l := &lease{
 		wish: wish, id: w.id, owner: w.owner, token: s.lastToken, session: w.session, ttl: ttl,
 		incarnation: w.body.Incarnation, metadata: w.body.Metadata, waited: now.Sub(w.since),
@@ -304,43 +322,20 @@ func (s *locks) isFree(w wish) bool {
 	}
 }
 
-func (s *locks) heldBy(w *waiter) *refusal {
-	name := w.wishes[0].Lock
-	for _, wish := range w.wishes {
-		if !s.isFree(wish) {
-			name = wish.Lock
-		}
+func (s *locks) renew(name, id string, ttlMs *int64) (any, *refusal) {
+	if refused := checkTTL(ttlMs); refused != nil {
+		return nil, refused
 	}
-	queue := len(s.waitersOf(name)) - 1
-	members := map[string]any{
-		"queue_length": queue, "retryable": true,
-		"hint": "Try again after Retry-After, or wait in the queue with wait_ms.",
-	}
-	if len(w.wishes) > 1 {
-		members["lock"] = name
-	}
-	live := s.lock(name).live
-	if len(live) == 0 {
-		return refuse(423, "lock-held", members, "lock %s has earlier waiters; %d wait", name, queue)
-	}
-	holder := live[0].holder(s.now())
-	members["holder"] = holder
-	return refuse(423, "lock-held", members,
-		"lock %s is held by %s with token %d for another %d ms unless it is renewed; %d wait",
-		name, live[0].owner, live[0].token, holder["expires_in_ms"], queue)
-}
-
-func (s *locks) renew(name, id string, ttlMs int64) (any, *refusal) {
 	defer s.enter()()
 	l, refused := s.live(name, id)
 	if refused != nil {
 		return nil, refused
 	}
-	if l.session != nil && ttlMs != 0 {
+	if l.session != nil && ttlMs != nil {
 		return nil, refuse(409, "session-conflict", nil, "a session's heartbeat renews its leases")
 	}
-	if ttlMs != 0 {
-		l.ttl = time.Duration(ttlMs) * time.Millisecond
+	if ttlMs != nil {
+		l.ttl = ttlOf(ttlMs)
 	}
 	l.expires = s.now().Add(l.ttl)
 	l.renewals++
@@ -351,7 +346,7 @@ func (s *locks) renew(name, id string, ttlMs int64) (any, *refusal) {
 
 func (s *locks) release(name, id string) (any, *refusal) {
 	defer s.enter()()
-	if w := s.waiterOf(id); w != nil {
+	if w := s.waiterOf(name, id); w != nil {
 		s.leave(w)
 		w.settle(outcome{refused: lost(name, "released", "")})
 	}
@@ -359,11 +354,7 @@ func (s *locks) release(name, id string) (any, *refusal) {
 	if refused != nil {
 		// An acquire that arrives later is not granted.
 		of := s.lock(name)
-		isKnown := false
-		for _, end := range of.ended {
-			isKnown = isKnown || end.id == id
-		}
-		if !isKnown {
+		if of.endOf(id) == nil {
 			of.remember(ended{id: id, reason: "released", at: s.now()})
 		}
 		return nil, refused
@@ -403,10 +394,8 @@ func (s *locks) live(name, id string) (*lease, *refusal) {
 			return one, nil
 		}
 	}
-	for _, end := range l.ended {
-		if end.id == id {
-			return nil, lost(name, end.reason, end.why)
-		}
+	if end := l.endOf(id); end != nil {
+		return nil, lost(name, end.reason, end.why)
 	}
 	if len(l.live) > 0 {
 		return nil, lost(name, "superseded", "")
@@ -423,6 +412,15 @@ func (s *locks) end(l *lease, reason, why string) {
 		}
 	}
 	of.remember(ended{l.id, reason, why, l, s.now()})
+}
+
+func (l *lock) endOf(id string) *ended {
+	for i := range l.ended {
+		if l.ended[i].id == id {
+			return &l.ended[i]
+		}
+	}
+	return nil
 }
 
 func (l *lock) remember(end ended) {

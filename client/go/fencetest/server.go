@@ -94,9 +94,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 		for name, value := range refused.members {
 			problem[name] = value
 		}
-		answer = &reply{refused.status, map[string]string{
-			"Content-Type": "application/problem+json",
-		}, problem}
+		w.Header().Set("Content-Type", "application/problem+json")
+		answer = &reply{refused.status, refused.header, problem}
 	}
 	for name, value := range answer.header {
 		w.Header().Set(name, value)
@@ -113,6 +112,9 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) handle(r *http.Request, parts []string, body []byte) (*reply, *refusal) {
+	if parts[0] != "v1" {
+		return nil, refuse(404, "not-found", nil, "there is nothing at %s %s", r.Method, r.URL.Path)
+	}
 	kind, key := "", ""
 	if len(parts) > 1 {
 		kind = parts[1]
@@ -139,6 +141,11 @@ func (s *Server) handle(r *http.Request, parts []string, body []byte) (*reply, *
 
 func (s *Server) ofLocks(r *http.Request, parts []string, body []byte) (any, *refusal) {
 	query := r.URL.Query()
+	if parts[1] == "locks" && len(parts) > 2 {
+		if refused := checkName("lock name", parts[2]); refused != nil {
+			return nil, refused
+		}
+	}
 	switch {
 	case r.Method == http.MethodGet && len(parts) > 2:
 		return s.locks.show(parts[2]), nil

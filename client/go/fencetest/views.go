@@ -1,6 +1,6 @@
 package fencetest
 
-import "time"
+import "fencepost/internal/uuid"
 
 func (s *locks) show(name string) any {
 	defer s.enter()()
@@ -49,20 +49,26 @@ func (s *locks) show(name string) any {
 
 type sessionBody struct {
 	SessionID string `json:"session_id"`
-	TTLMs     int64  `json:"ttl_ms"`
+	TTLMs     *int64 `json:"ttl_ms"`
 	Owner     string `json:"owner"`
 }
 
 func (s *locks) beginSession(body *sessionBody) (any, *refusal) {
+	if refused := checkTTL(body.TTLMs); refused != nil {
+		return nil, refused
+	}
+	if body.SessionID == "" {
+		body.SessionID = uuid.New()
+	}
 	defer s.enter()()
 	if s.sessions[body.SessionID] == nil {
-		if body.TTLMs == 0 {
-			body.TTLMs = defaultTTLMs
-		}
-		now, ttl := s.now(), time.Duration(body.TTLMs)*time.Millisecond
+		now, ttl := s.now(), ttlOf(body.TTLMs)
 		s.sessions[body.SessionID] = &session{
 			id: body.SessionID, owner: body.Owner, ttl: ttl, began: now, expires: now.Add(ttl),
 		}
+	}
+	if _, refused := s.sessionOf(body.SessionID, body.Owner); refused != nil {
+		return nil, refused
 	}
 	return s.shownSession(body.SessionID)
 }
@@ -118,6 +124,17 @@ func (s *locks) session(id string) (*session, *refusal) {
 		return nil, one.over()
 	}
 	return one, nil
+}
+
+// sessionOf is a live session of this owner.
+func (s *locks) sessionOf(id, owner string) (*session, *refusal) {
+	one, refused := s.session(id)
+	if refused == nil && one.owner != owner {
+		members := map[string]any{"session_id": id, "owner": one.owner}
+		return nil, refuse(409, "session-conflict", members, "session %s: it belongs to %s", id,
+			one.owner)
+	}
+	return one, refused
 }
 
 func (s *locks) countOf(one *session) int {

@@ -132,11 +132,22 @@ export function replyOf(lock: string, lease: FakeLease, now: number): object {
   };
 }
 
+/** Member of a refusal of several locks: the one that refused. */
+export function partOf({ locks }: FakeAcquire, lock: string): { lock?: string } {
+  return locks ? { lock } : {};
+}
+
+/** Refusal of an id that another owner's request has. */
+export function idConflict(request: FakeAcquire, lock: string, owner: string): FakeRefusal {
+  const detail = `this lease_id on lock ${lock} belongs to a request of ${owner}`;
+  return new FakeRefusal(409, "lease-id-conflict", detail, partOf(request, lock));
+}
+
 /** Refusal of a lease that has ended. */
-export function lost(lock: string, reason: string, why?: string): FakeRefusal {
+export function lost(lock: string, reason: string, why?: string, part = {}): FakeRefusal {
   const said = why === undefined ? "" : ` (${why})`;
   const detail = `the lease on lock ${lock} has ended: ${reason}${said}`;
-  return new FakeRefusal(410, "lease-lost", detail, { lock, reason, why });
+  return new FakeRefusal(410, "lease-lost", detail, { ...part, reason, why });
 }
 
 /** Refusal of a session that has ended. */

@@ -1,4 +1,5 @@
 /** Rules of the fake lock server: leases, waiters in arrival order, and sessions. */
+import { checkFakeAcquire, checkFakeTtl } from "./fake-checks.js";
 import {
   type FakeAcquire,
   type FakeLease,
@@ -8,8 +9,10 @@ import {
   type FakeWaiter,
   type FakeWish,
   holderOf,
+  idConflict,
   leftMs,
   lost,
+  partOf,
   replyOf,
   sessionEnded,
   sinceMs,
@@ -41,22 +44,26 @@ export class FakeLocks {
     request: FakeAcquire,
     signal: AbortSignal,
   ): Promise<object[]> {
+    checkFakeAcquire(wishes, request);
     this.elapse();
-    const { lease_id: id = randomId(), wait_ms: waitMs = 0 } = request;
-    const session = request.session_id ? this.#session(request.session_id) : undefined;
-    const owner = session?.owner ?? request.owner ?? "anonymous";
-    const known = this.#repeated(wishes, id, owner);
+    const { lease_id: id = randomId(), session_id: sessionId, wait_ms: waitMs = 0 } = request;
+    const owner = request.owner ?? (sessionId ? this.#session(sessionId).owner : "anonymous");
+    const known = this.#repeated(wishes, request, id, owner);
     if (known) return Promise.resolve(known);
-    for (const wish of wishes) this.#checkKind(wish);
     const [first] = wishes as [FakeWish];
-    if (request.takeover || request.takeover_of) this.#takeOver(first.lock, request, owner);
-    let waiter = this.#waiters.find((one) => one.id === id);
-    if (!waiter) {
-      const turns = new Set<FakeTurn>();
-      waiter = { id, wishes, request, owner, session, since: this.#now(), turns };
-      this.#waiters.push(waiter);
+    let waiter = this.#waiting(wishes, request, id, owner);
+    if (!waiter) for (const wish of wishes) this.#checkKind(wish, request);
+    const session = sessionId
+      ? this.#session(sessionId, owner, partOf(request, first.lock))
+      : undefined;
+    const isTaken = this.#takeOver(first.lock, request, owner);
+    const turns = waiter?.turns ?? new Set<FakeTurn>();
+    if (waiter && isTaken) this.#leave(waiter);
+    if (!waiter || isTaken) {
+      waiter ??= { id, wishes, request, owner, session, since: this.#now(), turns };
+      // A takeover is granted before all waiters.
+      this.#waiters = isTaken ? [waiter, ...this.#waiters] : [...this.#waiters, waiter];
     }
-    const { turns } = waiter;
     return new Promise((resolve, reject) => {
       const turn: FakeTurn = {
         until: this.#now() + waitMs,
@@ -73,6 +80,7 @@ export class FakeLocks {
   }
 
   renew(name: string, id: string, ttlMs?: number): object {
+    checkFakeTtl(ttlMs);
     this.elapse();
     const lease = this.#live(name, id);
     if (lease.session && ttlMs !== undefined) {
@@ -86,7 +94,7 @@ export class FakeLocks {
 
   release(name: string, id: string): object {
     this.elapse();
-    const waiter = this.#waiters.find((one) => one.id === id);
+    const waiter = this.#waitersOf(name).find((one) => one.id === id);
     if (waiter) this.#refuse(waiter, lost(name, "released"));
     let lease: FakeLease;
     try {
@@ -161,9 +169,11 @@ export class FakeLocks {
   }
 
   beginSession(body: { session_id?: string; ttl_ms?: number; owner: string }): object {
-    this.elapse();
     const { session_id: id = randomId(), ttl_ms: ttlMs = 15_000, owner } = body;
-    if (!this.#sessions.has(id)) {
+    checkFakeTtl(ttlMs);
+    this.elapse();
+    if (this.#sessions.has(id)) this.#session(id, owner);
+    else {
       const now = this.#now();
       const expiresAt = now + ttlMs;
       const begun = { id, owner, ttlMs, beganAt: now, expiresAt, heartbeats: 0, ended: null };
@@ -218,11 +228,10 @@ export class FakeLocks {
     }
     this.#grant();
     for (const waiter of [...this.#waiters]) {
-      const refusal = this.#heldBy(waiter);
       for (const turn of waiter.turns) {
         if (turn.until > now) continue;
         waiter.turns.delete(turn);
-        turn.settle(refusal);
+        turn.settle(this.#heldBy(waiter));
       }
       if (waiter.turns.size === 0) this.#leave(waiter);
     }
@@ -270,7 +279,7 @@ export class FakeLocks {
     const { mode = "exclusive", size, min_token: minToken = 0 } = wish;
     this.#lastToken = Math.max(this.#lastToken, minToken) + 1;
     const now = this.#now();
-    const { ttl_ms: ttlMs = 15_000 } = request;
+    const ttlMs = session?.ttlMs ?? request.ttl_ms ?? 15_000;
     const waitedMs = sinceMs(since, now);
     const token = this.#lastToken;
     const times = { ttlMs, expiresAt: now + ttlMs, grantedAt: now, waitedMs, renewals: 0 };
@@ -286,21 +295,46 @@ export class FakeLocks {
   }
 
   /** The grants or the end of a request that was sent before. */
-  #repeated(wishes: readonly FakeWish[], id: string, owner: string): object[] | null {
-    const leases = wishes.map(({ lock }) => this.#lock(lock).live.find((one) => one.id === id));
-    for (const [at, { lock }] of wishes.entries()) {
-      const ended = this.#lock(lock).ended.find((one) => one.id === id);
-      if (ended && !leases[at]) throw lost(lock, ended.reason, ended.why);
-      if (leases[at] && leases[at].owner !== owner) {
-        const detail = `this lease_id on lock ${lock} belongs to a request of another owner`;
-        throw new FakeRefusal(409, "lease-id-conflict", detail);
-      }
+  #repeated(
+    wishes: readonly FakeWish[],
+    request: FakeAcquire,
+    id: string,
+    owner: string,
+  ): object[] | null {
+    const grants: object[] = [];
+    let missing: string | undefined;
+    for (const { lock } of wishes) {
+      const { live, ended } = this.#lock(lock);
+      const lease = live.find((one) => one.id === id);
+      const end = ended.find((one) => one.id === id);
+      if (end && !lease) throw lost(lock, end.reason, end.why, partOf(request, lock));
+      if (lease && lease.owner !== owner) throw idConflict(request, lock, lease.owner);
+      if (lease) grants.push(replyOf(lock, lease, this.#now()));
+      else missing ??= lock;
     }
-    if (!leases.every((lease) => lease !== undefined)) return null;
-    return leases.map((lease, at) => replyOf((wishes[at] as FakeWish).lock, lease, this.#now()));
+    if (missing === undefined) return grants;
+    if (grants.length === 0) return null;
+    throw lost(missing, "superseded", undefined, partOf(request, missing));
   }
 
-  #checkKind({ lock, mode, size }: FakeWish): void {
+  /** The waiter of this id, if it is the same request. */
+  #waiting(
+    wishes: readonly FakeWish[],
+    request: FakeAcquire,
+    id: string,
+    owner: string,
+  ): FakeWaiter | undefined {
+    const locksOf = (of: readonly FakeWish[]) => of.map((wish) => wish.lock).join();
+    for (const { lock } of wishes) {
+      const found = this.#waitersOf(lock).find((one) => one.id === id);
+      if (!found) continue;
+      if (found.owner === owner && locksOf(found.wishes) === locksOf(wishes)) return found;
+      throw idConflict(request, lock, found.owner);
+    }
+    return undefined;
+  }
+
+  #checkKind({ lock, mode, size }: FakeWish, request: FakeAcquire): void {
     const used = [
       ...this.#lock(lock).live,
       ...this.#waitersOf(lock).flatMap(({ wishes }) => wishes.filter((one) => one.lock === lock)),
@@ -309,35 +343,60 @@ export class FakeLocks {
       return (one.mode === "permit") !== (mode === "permit") || one.size !== size;
     });
     if (!isOther) return;
-    throw new FakeRefusal(409, "lock-kind-conflict", `lock ${lock} is in use as another kind`);
+    const detail = `lock ${lock} is in use as another kind`;
+    throw new FakeRefusal(409, "lock-kind-conflict", detail, partOf(request, lock));
   }
 
-  #takeOver(name: string, request: FakeAcquire, owner: string): void {
+  /** Ends the lease that a request takes over; `false` if it is granted or waits like others. */
+  #takeOver(name: string, request: FakeAcquire, owner: string): boolean {
+    const { takeover = false, takeover_of: of, incarnation, wait_ms: waitMs = 0 } = request;
     const lock = this.#lock(name);
     const [holder] = lock.live;
-    if (!holder || (request.takeover_of && request.takeover_of !== holder.id)) return;
+    if (!(takeover || of) || holder?.mode !== "exclusive") return false;
+    if (of !== undefined && of !== holder.id) return false;
     const refuse = (why: string): never => {
       const detail = `lock ${name} is held by ${holder.owner} and was not taken over: ${why}`;
-      throw new FakeRefusal(409, "takeover-refused", detail, {
-        why,
-        holder: holderOf(holder, this.#now()),
-      });
+      const members = { why, holder: holderOf(holder, this.#now()) };
+      throw new FakeRefusal(409, "takeover-refused", detail, members);
     };
-    const incarnation = `${owner} ${request.incarnation}`;
-    if (holder.owner !== owner) refuse("other-owner");
-    if (lock.former.has(incarnation)) refuse("was-taken-over");
-    if (request.takeover && holder.request.incarnation === undefined) refuse("no-incarnation");
-    if (request.takeover && holder.request.incarnation === request.incarnation) return;
-    lock.former.add(`${owner} ${holder.request.incarnation}`);
+    const waits = takeover && waitMs > 0;
+    const theirs = holder.request.incarnation;
+    if (holder.owner !== owner) return waits ? false : refuse("other-owner");
+    if (takeover && lock.former.has(`${owner} ${incarnation}`)) return refuse("was-taken-over");
+    if (takeover && theirs === undefined) return waits ? false : refuse("no-incarnation");
+    if (takeover && theirs === incarnation) return false;
+    if (theirs !== undefined) lock.former.add(`${owner} ${theirs}`);
     this.#end(name, holder, "superseded");
+    return true;
   }
 
-  #heldBy({ id, wishes }: FakeWaiter): FakeRefusal {
-    const { lock } = (wishes.find((wish) => !this.#isFree(wish)) ?? wishes[0]) as FakeWish;
-    const [holder] = this.#lock(lock).live;
-    const queue_length = this.#waitersOf(lock).filter((one) => one.id !== id).length;
+  /** The first lock that a request waits for: it is held, or has earlier waiters. */
+  #awaited(waiter: FakeWaiter): string | undefined {
+    const isAwaited = (wish: FakeWish) =>
+      !this.#isFree(wish) || this.#waitersOf(wish.lock)[0] !== waiter;
+    return waiter.wishes.find(isAwaited)?.lock;
+  }
+
+  /** The lease that ends first of those that keep a lock, perhaps by a request of several locks. */
+  #firstToEnd(lock: string | undefined): FakeLease | undefined {
+    const now = this.#now();
+    let at = lock;
+    for (let hops = 0; at !== undefined && hops <= this.#waiters.length; hops += 1) {
+      const [first] = [...this.#lock(at).live].sort((a, b) => leftMs(a, now) - leftMs(b, now));
+      if (first) return first;
+      const [front] = this.#waitersOf(at);
+      at = front && this.#awaited(front);
+    }
+    return undefined;
+  }
+
+  #heldBy(waiter: FakeWaiter): FakeRefusal {
+    const { wishes, request } = waiter;
+    const lock = this.#awaited(waiter) ?? (wishes[0] as FakeWish).lock;
+    const holder = this.#firstToEnd(lock);
+    const queue_length = this.#waitersOf(lock).filter((one) => one !== waiter).length;
     const members = {
-      ...(wishes.length > 1 && { lock }),
+      ...partOf(request, lock),
       ...(holder && { holder: holderOf(holder, this.#now()) }),
       queue_length,
       hint: RETRY,
@@ -388,12 +447,16 @@ export class FakeLocks {
     }
   }
 
-  #session(id: string): FakeSession {
+  /** A live session, of this owner if one is given. */
+  #session(id: string, owner?: string, part: object = {}): FakeSession {
     const session = this.#sessions.get(id);
-    const members = { session_id: id };
+    const members = { ...part, session_id: id };
     if (!session) throw new FakeRefusal(404, "session-unknown", `no session ${id}`, members);
     if (session.ended !== null) throw sessionEnded(session);
-    return session;
+    if (owner === undefined || session.owner === owner) return session;
+    const detail = `session ${id}: it belongs to ${session.owner}`;
+    const conflict = { ...members, owner: session.owner };
+    throw new FakeRefusal(409, "session-conflict", detail, conflict);
   }
 
   #countOf(session: FakeSession): number {

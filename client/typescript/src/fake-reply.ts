@@ -14,6 +14,7 @@ export class FakeRefusal extends Error {
     readonly code: string,
     detail: string,
     readonly members: Readonly<Record<string, unknown>> = {},
+    readonly headers: Readonly<Record<string, string>> = {},
   ) {
     super(detail);
   }

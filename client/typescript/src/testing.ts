@@ -8,10 +8,12 @@ import { once } from "node:events";
 import * as http from "node:http";
 import type { AddressInfo } from "node:net";
 import { Client } from "./client.js";
+import { InvalidError } from "./errors.js";
 import type { FakeAcquire, FakeWish } from "./fake-lease.js";
 import { FakeLocks } from "./fake-locks.js";
 import { FakeObjects } from "./fake-objects.js";
 import { FakeRefusal, type FakeReply } from "./fake-reply.js";
+import { checkLockName } from "./names.js";
 import type { ClientOptions } from "./settings.js";
 
 interface FakeRequest {
@@ -102,7 +104,10 @@ export class FakeServer implements AsyncDisposable {
 
   async #handle(request: FakeRequest): Promise<FakeReply> {
     const { method, parts, headers, body } = request;
-    const [, kind, ...rest] = parts;
+    const [version, kind, ...rest] = parts;
+    if (version !== "v1") {
+      throw new FakeRefusal(404, "not-found", `there is nothing at ${method} /${parts.join("/")}`);
+    }
     const key = rest.map(decodeURIComponent).join("/");
     switch (kind) {
       case "locks":
@@ -124,6 +129,7 @@ export class FakeServer implements AsyncDisposable {
 
   async #ofLocks({ method, parts, query, body, signal }: FakeRequest): Promise<object> {
     const [, kind, name = "", verb] = parts.map(decodeURIComponent);
+    if (kind === "locks" && name !== "") checkLockName(name);
     if (method === "GET" && name !== "") return this.#locks.show(name);
     if (method === "GET") {
       const limit = Number(query.get("limit") ?? 100);
@@ -169,10 +175,15 @@ function send(response: http.ServerResponse, { status = 200, headers, body }: Fa
   response.end(isJson ? JSON.stringify(body) : body);
 }
 
+function refusalOf(error: unknown): FakeRefusal {
+  if (error instanceof FakeRefusal) return error;
+  if (error instanceof InvalidError) return new FakeRefusal(400, "invalid-request", error.message);
+  return new FakeRefusal(500, "internal", String(error));
+}
+
 function sendRefusal(response: http.ServerResponse, error: unknown): void {
-  const refusal =
-    error instanceof FakeRefusal ? error : new FakeRefusal(500, "internal", String(error));
-  const { status, code, message: detail, members } = refusal;
+  const refusal = refusalOf(error);
+  const { status, code, message: detail, members, headers } = refusal;
   const type = `urn:fencepost:${code}`;
   const problem = {
     type,
@@ -184,6 +195,6 @@ function sendRefusal(response: http.ServerResponse, error: unknown): void {
     retryable: false,
     ...members,
   };
-  const headers = { "content-type": "application/problem+json" };
-  response.writeHead(status, headers).end(JSON.stringify(problem));
+  const all = { ...headers, "content-type": "application/problem+json" };
+  response.writeHead(status, all).end(JSON.stringify(problem));
 }
