@@ -2,6 +2,7 @@ package fencepost
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"fencepost/internal/timing"
@@ -59,6 +60,11 @@ func (f *failure) hasCode(codes ...string) bool {
 		}
 	}
 	return false
+}
+
+// isAbsent reports whether a guard replied that there is no object.
+func (f *failure) isAbsent() bool {
+	return f.hasCode("not-found") && f.problem.Status == http.StatusNotFound && f.problem.ofGuard
 }
 
 func (f *failure) retryAfter() time.Duration {

@@ -2,6 +2,7 @@ package fencepost
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -116,7 +117,7 @@ func (o *Objects) GetUnfenced(ctx context.Context, key string) (*Object, error) 
 
 func (o *Objects) read(ctx context.Context, r *request, key string) (*Object, error) {
 	reply, failed := o.send(ctx, r)
-	if failed != nil && failed.cause == refused && failed.problem.Code == "not-found" {
+	if failed != nil && failed.isAbsent() {
 		return nil, nil
 	}
 	reply, err := result(ctx, reply, failed, "get "+key, reads)
@@ -222,11 +223,20 @@ func (o *Objects) change(
 }
 
 // send refuses a success that is not of a guard, such as that of any web server at a wrong
-// address.
+// address, and rewords a not-found that says nothing about an object.
 func (o *Objects) send(ctx context.Context, r *request) (*reply, *failure) {
+	base := o.client.guard.base
 	reply, failed := o.client.guard.send(ctx, r)
-	if failed == nil && reply.header.Get("Fencing-Guarantee") == "" {
-		return nil, reply.foreign(o.client.guard.base)
+	switch {
+	case failed != nil && failed.hasCode("not-found") && !failed.isAbsent():
+		problem := failed.problem
+		problem.Detail = fmt.Sprintf("%s answers, but not as a guard: %s", base, problem.Detail)
+		problem.Hint = "Check the guard's URL."
+	case failed != nil:
+	case reply.header.Get("Fencing-Guarantee") == "",
+		// At a wrong path of a guard.
+		r.method == http.MethodGet && reply.header.Get("ETag") == "":
+		return nil, reply.foreign(base)
 	}
 	return reply, failed
 }

@@ -24,6 +24,8 @@ type problem struct {
 	waited time.Duration
 	// replayed says that the reply states the outcome of an earlier request with the same key.
 	replayed bool
+	// ofGuard says that the reply has the header of every guard.
+	ofGuard bool
 }
 
 // invalidCodes are the known codes of kind invalid; the others are in kindOf.
@@ -68,6 +70,7 @@ func readProblem(status int, header http.Header, body []byte, base string) *prob
 		p.RequestID = id
 	}
 	p.replayed = header.Get("Idempotency-Replayed") == "true"
+	p.ofGuard = header.Get("Fencing-Guarantee") != ""
 	return p
 }
 

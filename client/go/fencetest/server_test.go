@@ -124,3 +124,24 @@ func TestTheFakeServerGrantsInOrderAndEndsNoOtherLease(t *testing.T) {
 		t.Errorf("the leases are %v, %v and %v", old, second, third)
 	}
 }
+
+func TestAnObjectIsAbsentOnlyAtTheFakeGuard(t *testing.T) {
+	fake := fencetest.NewServer()
+	defer fake.Close()
+	ctx := context.Background()
+	client := fake.Client(fencepost.Options{Owner: "alice"})
+	lease, err := client.Lock(ctx, "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if object, err := client.Objects().Get(ctx, lease, "a"); object != nil || err != nil {
+		t.Errorf("%v, %v", object, err)
+	}
+	wrong, err := fencepost.New(fencepost.Options{Server: fake.URL, Guard: fake.URL + "/more"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := wrong.Objects().Get(ctx, lease, "a"); !errors.Is(err, fencepost.ErrInvalid) {
+		t.Errorf("the error is %v", err)
+	}
+}

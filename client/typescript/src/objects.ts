@@ -97,7 +97,7 @@ export class Objects {
       bytesMax: OBJECT_BYTES_MAX,
       signal,
     });
-    if (reply instanceof Failure && reply.isRefusal("not-found")) return null;
+    if (reply instanceof Failure && reply.isAbsent) return null;
     const { body, headers: replied } = unwrap(reply, `get ${key}`, "reads");
     const contentType = replied["content-type"] ?? null;
     return { ...applied(replied), body, contentType, text: () => body.toString("utf8") };
@@ -192,11 +192,22 @@ export class Objects {
     }
   }
 
-  /** Sends a request. A success without the guard's header is that of another program. */
+  /** Sends a request. A success without the guard's headers is that of another program or path. */
   async #send(request: Request): Promise<Reply | Failure> {
     const reply = await this.#endpoint.send(request);
-    if (reply instanceof Failure || reply.headers["fencing-guarantee"] !== undefined) return reply;
-    return this.#endpoint.foreign(request.path, reply.body, "no header Fencing-Guarantee");
+    if (reply instanceof Failure) return this.#ofGuard(reply);
+    const names = ["Fencing-Guarantee", ...(request.method === "GET" ? ["ETag"] : [])];
+    const missing = names.find((name) => reply.headers[name.toLowerCase()] === undefined);
+    if (missing === undefined) return reply;
+    return this.#endpoint.foreign(request.path, reply.body, `no header ${missing}`);
+  }
+
+  /** Rewords a `not-found` that says nothing about an object: of a lock server, or a wrong path. */
+  #ofGuard(failure: Failure): Failure {
+    const { problem, retryAfterMs, isAbsent } = failure;
+    if (!problem || isAbsent || !failure.isRefusal("not-found")) return failure;
+    const detail = `${this.#endpoint.base} answers, but not as a guard: ${problem.detail}`;
+    return Failure.refused({ ...problem, detail, hint: "Check the guard's URL." }, retryAfterMs);
   }
 
   /** Headers with the lease's token; checks the lease right before the request is sent. */

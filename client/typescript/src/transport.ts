@@ -46,6 +46,8 @@ export class Failure {
     readonly retryAfterMs: number | null = null,
     /** Of `unusable`. */
     readonly error: FencepostError | null = null,
+    /** Of `refused`: `true` if the reply has the header of every guard. */
+    private readonly isOfGuard = false,
   ) {}
 
   static notSent(why: string): Failure {
@@ -56,8 +58,9 @@ export class Failure {
     return new Failure("no-reply", why);
   }
 
-  static refused(problem: Problem, retryAfterMs: number | null): Failure {
-    return new Failure("refused", inWords(problem.detail), problem, retryAfterMs);
+  static refused(problem: Problem, retryAfterMs: number | null, isOfGuard = false): Failure {
+    const why = inWords(problem.detail);
+    return new Failure("refused", why, problem, retryAfterMs, null, isOfGuard);
   }
 
   static unusable(error: FencepostError): Failure {
@@ -67,6 +70,11 @@ export class Failure {
   /** `true` if the server refused with this code. */
   isRefusal(code: string): boolean {
     return this.problem?.code === code;
+  }
+
+  /** `true` if a guard replied that there is no object. */
+  get isAbsent(): boolean {
+    return this.isOfGuard && this.problem?.status === 404 && this.isRefusal("not-found");
   }
 
   /** Describes the failure, for logs. */
@@ -209,7 +217,9 @@ export class Endpoint {
     const retryAfterMs = /^\d{1,9}$/.test(seconds) ? Number(seconds) * 1000 : null;
     const problem = parseProblem(status, body, this.base);
     const isReplayed = headers["idempotency-replayed"] === "true";
-    return Failure.refused(isReplayed ? { ...problem, [REPLAYED]: true } : problem, retryAfterMs);
+    const isOfGuard = headers["fencing-guarantee"] !== undefined;
+    const known = isReplayed ? { ...problem, [REPLAYED]: true } : problem;
+    return Failure.refused(known, retryAfterMs, isOfGuard);
   }
 
   #exchange(request: Request, timeoutMs: number): Promise<Exchange | Failure> {
