@@ -47,27 +47,15 @@ func (s *locks) awaited(w *waiter) string {
 	return ""
 }
 
-// firstToEnd is the lease that ends first of those that keep a lock, perhaps by a request of
-// several locks that waits.
+// firstToEnd is the lease of a lock that ends first; nil if there is none.
 func (s *locks) firstToEnd(name string) *lease {
-	now := s.now()
-	for hops := 0; name != "" && hops <= len(s.waiters); hops++ {
-		var first *lease
-		for _, one := range s.lock(name).live {
-			if first == nil || one.leftMs(now) < first.leftMs(now) {
-				first = one
-			}
+	var first *lease
+	for _, one := range s.lock(name).live {
+		if first == nil || one.leftMs(s.now()) < first.leftMs(s.now()) {
+			first = one
 		}
-		if first != nil {
-			return first
-		}
-		waiters := s.waitersOf(name)
-		if len(waiters) == 0 {
-			return nil
-		}
-		name = s.awaited(waiters[0])
 	}
-	return nil
+	return first
 }
 
 func (s *locks) heldBy(w *waiter) *refusal {
@@ -83,7 +71,7 @@ func (s *locks) heldBy(w *waiter) *refusal {
 	first := s.firstToEnd(name)
 	if first == nil {
 		return w.body.part(name, refuse(423, "lock-held", members,
-			"lock %s has earlier waiters; %d wait", name, queue))
+			"lock %s is free, and kept for a request that waits for other locks too; %d wait", name, queue))
 	}
 	holder := first.holder(s.now())
 	members["holder"] = holder

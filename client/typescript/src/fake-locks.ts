@@ -377,17 +377,10 @@ export class FakeLocks {
     return waiter.wishes.find(isAwaited)?.lock;
   }
 
-  /** The lease that ends first of those that keep a lock, perhaps by a request of several locks. */
-  #firstToEnd(lock: string | undefined): FakeLease | undefined {
+  /** The lease of a lock that ends first. */
+  #firstToEnd(lock: string): FakeLease | undefined {
     const now = this.#now();
-    let at = lock;
-    for (let hops = 0; at !== undefined && hops <= this.#waiters.length; hops += 1) {
-      const [first] = [...this.#lock(at).live].sort((a, b) => leftMs(a, now) - leftMs(b, now));
-      if (first) return first;
-      const [front] = this.#waitersOf(at);
-      at = front && this.#awaited(front);
-    }
-    return undefined;
+    return [...this.#lock(lock).live].sort((a, b) => leftMs(a, now) - leftMs(b, now))[0];
   }
 
   #heldBy(waiter: FakeWaiter): FakeRefusal {
@@ -402,10 +395,11 @@ export class FakeLocks {
       hint: RETRY,
       retryable: true,
     };
-    const { owner = "a waiter", token = 0 } = holder ?? {};
-    const left = holder ? leftMs(holder, this.#now()) : 0;
-    const until = `for another ${left} ms unless it is renewed; ${queue_length} wait`;
-    const detail = `lock ${lock} is held by ${owner} with token ${token} ${until}`;
+    const state = holder
+      ? `held by ${holder.owner} with token ${holder.token} for another ` +
+        `${leftMs(holder, this.#now())} ms unless it is renewed`
+      : "free, and kept for a request that waits for other locks too";
+    const detail = `lock ${lock} is ${state}; ${queue_length} wait`;
     return new FakeRefusal(423, "lock-held", detail, members);
   }
 
