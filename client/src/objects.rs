@@ -92,7 +92,7 @@ impl FencedStore {
 
     async fn read(&self, request: RequestBuilder, key: &str) -> Result<Option<Object>, Error> {
         let replied = self.endpoint.send(request, OBJECT_BYTES_MAX).await;
-        match replied.and_then(of_guard) {
+        match replied.and_then(of_guard).and_then(of_object) {
             Ok(reply) => Ok(Some(Object {
                 content_type: text(&reply.headers, CONTENT_TYPE.as_str()),
                 etag: text(&reply.headers, ETAG.as_str()),
@@ -299,6 +299,12 @@ impl<'a, F: Fence> IntoFuture for PutRequest<'a, F> {
     fn into_future(self) -> Self::IntoFuture {
         Box::pin(self.send())
     }
+}
+
+/// Returns the reply if it has an object's version: a guard has other pages, too.
+fn of_object(reply: Reply) -> Result<Reply, Failure> {
+    let has_version = reply.headers.contains_key(ETAG);
+    if has_version { Ok(reply) } else { Err(reply.foreign("it has no ETag header")) }
 }
 
 /// True if a guard replied that it has no such object. A lock server, or a wrong path, is 404 too.

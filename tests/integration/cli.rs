@@ -190,6 +190,7 @@ async fn a_default_is_for_an_absent_object_alone() {
     let absent = format!("http://127.0.0.1:{}", fence_tests::ports::unused());
     let header = unsigned(1, "a", lease_id());
     let elsewhere = format!("{}/elsewhere", site.guard.base);
+    let of_fences = format!("{}/v1/fences", site.guard.base);
     let get = ["object", "get", "a", "--default", "0", "--token-header", &header];
     for (is_there, guard, printed) in [
         (false, &site.guard.base, (0, "0")),
@@ -197,6 +198,8 @@ async fn a_default_is_for_an_absent_object_alone() {
         // Both are 404, and no guard's.
         (false, &site.locks.base, (64, "")),
         (false, &elsewhere, (64, "")),
+        // This is 200, and no object.
+        (false, &of_fences, (64, "")),
         (true, &site.guard.base, (0, "3")),
         (true, &absent, (69, "")),
     ] {

@@ -40,7 +40,10 @@ const PAGES: [(&str, &[&str]); 21] = [
 
 /// Guides that are not played here, and why.
 const LEFT_OUT: [(&str, &str); 5] = [
-    ("guides/jobs.md", "each part needs a tool of its own; client/python/check runs RQ and Celery"),
+    (
+        "guides/jobs.md",
+        "each part needs a tool of its own; the checks of Python and TypeScript run three",
+    ),
     ("guides/etcd.md", "all its servers are its own: it has a test of its own"),
     ("guides/quorum.md", "all its servers are its own: it has a test of its own"),
     ("guides/sentinel.md", "all its servers are its own: it has a test of its own"),
